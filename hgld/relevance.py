@@ -1,0 +1,177 @@
+"""Grades of a pair (how many levels agree) and what a grade is worth.
+
+The words are those of the hierarchical average precision paper (Ramzi et al., "Hierarchical Average Precision
+Training for Pertinent Image Retrieval", ECCV 2022): the grade of a gallery item is the number of levels, counted
+from the root, that it shares with the query; its relevance is the gain of that grade.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError, InputError
+
+RelevanceKind = Literal["population", "total", "weighted_ap", "exponential"]
+
+
+def _as_labels(labels: Tensor | np.ndarray, side: str) -> Tensor:
+    tensor = torch.as_tensor(labels)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(
+            f"{side} labels have dtype {tensor.dtype}; expected integer class ids (-1 for unknown). "
+            "Convert them with .long() if they are whole numbers."
+        )
+    if tensor.ndim == 1:
+        tensor = tensor[:, None]
+    if tensor.ndim != 2:
+        raise InputError(
+            f"{side} labels have shape {tuple(tensor.shape)}; "
+            "expected (N, L), finest level first, or (N,) for one level."
+        )
+    return tensor
+
+
+def shared_levels(query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np.ndarray) -> Tensor:
+    """Grade of every (query, gallery) pair.
+
+    The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
+    equal, and 0 if there is none. In a tree a match at a level implies the coarser ones, so the finest match alone
+    decides, also where coarser labels are unknown.
+
+    Args:
+        query_labels: (Q, L) or (Q,) integer class ids, finest level first; negative is unknown and matches nothing.
+        gallery_labels: (G, L) or (G,), the same levels.
+
+    Returns:
+        (Q, G) int64 in 0..L, on the device of ``query_labels``.
+
+    Raises:
+        InputError: labels are not integers, have other than one or two dimensions, or the level counts differ.
+
+    >>> import torch, hgld
+    >>> church, castle, lake = [0, 0, 0], [1, 1, 0], [2, 2, 1]  # landmark, group, human-made or natural
+    >>> hgld.shared_levels(torch.tensor([church]), torch.tensor([church, castle, lake])).tolist()
+    [[3, 1, 0]]
+    """
+    query, gallery = _as_labels(query_labels, "query"), _as_labels(gallery_labels, "gallery")
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"query labels have {query.shape[1]} levels and gallery labels {gallery.shape[1]}; "
+            "both sides need the same levels in the same order."
+        )
+    num_levels = query.shape[1]
+    gallery = gallery.to(query.device)
+    grades = torch.zeros(query.shape[0], gallery.shape[0], dtype=torch.int64, device=query.device)
+    for level in reversed(range(num_levels)):
+        column = query[:, level, None]
+        grades[(column == gallery[None, :, level]) & (column >= 0)] = num_levels - level
+    return grades
+
+
+def graded_relevance(
+    grades: Tensor | np.ndarray,
+    num_levels: int,
+    kind: RelevanceKind = "population",
+    alpha: float = 1.0,
+    weights: Sequence[float] | None = None,
+    *,
+    count_query: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Relevance of every pair, from its grade.
+
+    With ``l`` the grade of a pair, ``L`` the number of levels, and ``Omega^(l)`` the items of the query's row whose
+    grade is exactly ``l`` (``Omega^{+,p}``: at least ``p``):
+
+    - ``population``: ``(l/L)^alpha / |Omega^(l)|`` (HAPPIER, ECCV 2022, Eq. 1)
+    - ``total``: ``(l/L)^alpha``
+    - ``weighted_ap``: ``sum_{p=1..l} w_p / |Omega^{+,p}|``, for which H-AP is the weighted sum of the levels' APs
+      (HAPPIER, supplementary A.2); ``w_p = 1/L`` unless given, renormalised over the levels that have positives
+    - ``exponential``: ``2^l - 1``, NDCG's gain (Järvelin and Kekäläinen 2002; Burges et al. 2005)
+
+    Grade 0 is worth 0 under every kind.
+
+    Args:
+        grades: (Q, G) integers in 0..L, one query's gallery a row.
+        num_levels: L, the number of levels of the hierarchy (a batch may lack some grades).
+        kind: which of the above.
+        alpha: exponent of ``population`` and ``total``, >= 0; the others ignore it.
+        weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first (p counts from the root); not negative.
+        count_query: count the query itself in ``|Omega^(L)|`` for ``population`` (leave-one-out evaluation, where
+            the row lacks the query but published H-AP values count it).
+        dtype: floating dtype of the result; torch's default dtype if None.
+
+    Returns:
+        (Q, G) float, on the device of ``grades``.
+
+    Raises:
+        ConfigError: unknown kind, alpha below 0, or weights that are not L non-negative numbers with a positive sum.
+        InputError: grades outside 0..L, of the wrong shape or not integers.
+
+    >>> import torch, hgld
+    >>> hgld.graded_relevance(torch.tensor([[2, 1, 1, 0]]), num_levels=2).tolist()
+    [[1.0, 0.25, 0.25, 0.0]]
+    """
+    grade = _as_grades(grades, num_levels)
+    if kind not in get_args(RelevanceKind):
+        raise ConfigError(f"relevance kind {kind!r} is unknown; expected one of {', '.join(get_args(RelevanceKind))}.")
+    if not alpha >= 0 or alpha == float("inf"):
+        raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
+    gains = _gains(grade, num_levels, kind, alpha, weights, count_query)
+    return gains.gather(1, grade).to(dtype or torch.get_default_dtype())
+
+
+def _as_grades(grades: Tensor | np.ndarray, num_levels: int) -> Tensor:
+    grade = torch.as_tensor(grades)
+    if grade.ndim != 2 or grade.is_floating_point() or grade.dtype == torch.bool:
+        raise InputError(
+            f"grades have shape {tuple(grade.shape)} and dtype {grade.dtype}; expected a (Q, G) table of integers, "
+            "as hgld.shared_levels returns it."
+        )
+    if num_levels < 1:
+        raise ConfigError(f"num_levels is {num_levels}; a hierarchy has at least one level.")
+    lowest, highest = (int(grade.min()), int(grade.max())) if grade.numel() else (0, 0)
+    if lowest < 0 or highest > num_levels:
+        raise InputError(f"grades run from {lowest} to {highest}; expected 0..{num_levels} for {num_levels} levels.")
+    return grade.long()
+
+
+def _gains(
+    grade: Tensor,
+    num_levels: int,
+    kind: RelevanceKind,
+    alpha: float,
+    weights: Sequence[float] | None,
+    count_query: bool,
+) -> Tensor:
+    """(Q, L + 1) float64: what each grade is worth to each query."""
+    steps = torch.arange(num_levels + 1, dtype=torch.float64, device=grade.device)
+    counts = torch.zeros(grade.shape[0], num_levels + 1, dtype=torch.float64, device=grade.device)
+    counts.scatter_add_(1, grade, torch.ones_like(grade, dtype=torch.float64))
+    if kind == "exponential":
+        return (2.0**steps - 1).expand_as(counts)
+    if kind == "weighted_ap":
+        return _weighted_ap_gains(counts, num_levels, weights)
+    total = (steps / num_levels) ** alpha
+    total[0] = 0.0
+    if kind == "total":
+        return total.expand_as(counts)
+    if count_query:
+        counts[:, num_levels] += 1
+    return total / counts.clamp(min=1)
+
+
+def _weighted_ap_gains(counts: Tensor, num_levels: int, weights: Sequence[float] | None) -> Tensor:
+    given = [1.0 / num_levels] * num_levels if weights is None else [float(w) for w in weights]
+    if len(given) != num_levels or min(given) < 0 or not 0 < sum(given) < float("inf"):
+        raise ConfigError(
+            f"weights are {given}; expected {num_levels} numbers >= 0, coarsest level first, with a positive sum."
+        )
+    at_least = counts.flip(1).cumsum(1).flip(1)[:, 1:]
+    weight = torch.tensor(given, dtype=torch.float64, device=counts.device) * (at_least > 0)
+    weight = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    gains = (weight / at_least.clamp(min=1)).cumsum(1)
+    return torch.nn.functional.pad(gains, (1, 0))

@@ -1,0 +1,112 @@
+"""The options of the stages that build a hierarchy: one frozen dataclass a stage.
+
+This module imports nothing heavy, because ``hgld build-hierarchy --help`` is made from it: every field is a flag,
+its metadata the flag's help. Fields that cannot change a stage's output (rates, batch sizes, contacts) say so with
+``key=False`` and are left out of the stage's done-key.
+"""
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
+WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
+
+
+def setting(default: Any, text: str, *, key: bool = True) -> Any:
+    """A config field: its default, its help text, and whether it can change the stage's output."""
+    return field(default=default, metadata={"help": text, "key": key})
+
+
+def key_fields(config: Any) -> dict[str, Any]:
+    """The fields of a config that belong to its stage's done-key."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("key", True)}
+
+
+@dataclass(frozen=True)
+class ScrapeConfig:
+    """How names are scraped from Wikimedia."""
+
+    route: Literal["api", "html"] = setting(
+        "api", "api asks Wikidata and Commons 50 titles a request; html reads each category's page."
+    )
+    contact: str = setting(
+        "", "Your mail or page, sent in the User-Agent; required for Wikimedia's servers.", key=False
+    )
+    commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
+    wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
+    language: str = setting("en", "Language of the names; others are a fallback.")
+    rate: float = setting(3.0, "Requests a second at most, one at a time.", key=False)
+    request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
+    retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
+    retry_cap: int = setting(2000, "Retries in the whole run at most.", key=False)
+    maxlag: int = setting(5, "Seconds of database lag above which the servers may turn us away.", key=False)
+    timeout: float = setting(30.0, "Seconds to wait for an answer.", key=False)
+    refresh: tuple[str, ...] = setting(
+        (), "Ask again for landmarks of this status: missing, no-item, error, ...", key=False
+    )
+
+
+@dataclass(frozen=True)
+class CleanConfig:
+    """How scraped names become canonical names."""
+
+    several: Literal["drop", "most-specific", "most-common"] = setting(
+        "drop", "A landmark with several names: drop it (the published rule), or keep one of them."
+    )
+
+
+@dataclass(frozen=True)
+class EmbedConfig:
+    """How names become vectors."""
+
+    encoder: str = setting(
+        "clip:ViT-L-14/laion2b_s32b_b82k",
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH.",
+    )
+    templates: tuple[str, ...] = setting((), "Prompt templates with {}; averaged. Default: the encoder's own.")
+    batch_size: int = setting(256, "Names a batch.", key=False)
+    device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU when there is one.", key=False)
+    cache: Path | None = setting(
+        None, "Folder of embeddings kept between builds; default: the user's cache.", key=False
+    )
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """How vectors become groups."""
+
+    clusters: int = setting(0, "k of k-means; 0: chosen by the criterion.")
+    criterion: Literal["silhouette", "elbow"] = setting("silhouette", "How k is chosen when it is not given.")
+    groups: int = setting(0, "Final number of groups; 0: as the threshold gives.")
+    threshold: float = setting(0.0, "Distance at which a cluster is divided into groups; 0: the encoder's default.")
+    structure: float = setting(0.0, "Weight of Wikidata's subclass graph in the distances, 0..1 (p279=W).")
+    weighted: bool = setting(False, "Weight names by their number of landmarks.")
+    restarts: int = setting(10, "Restarts of k-means.")
+    seed: int = setting(0, "Seed of everything random.")
+
+
+@dataclass(frozen=True)
+class TopLevelConfig:
+    """How groups are told natural from human-made."""
+
+    margin: float = setting(
+        0.0, "Least margin of the encoder's decision natural / human-made; 0: the encoder's default."
+    )
+
+
+@dataclass(frozen=True)
+class ReviewConfig:
+    """Whose decisions are applied."""
+
+    decisions: tuple[Path, ...] = setting((), "Decisions of annotators (YAML), applied on every run.", key=False)
+
+
+@dataclass(frozen=True)
+class AssignConfig:
+    """Whether landmarks without a name are given one."""
+
+    assign: Literal["none", "images", "vote"] = setting(
+        "none", "Give landmarks without a name one: by CLIP zero-shot on their images, or by their neighbours' vote."
+    )
+    images: Path | None = setting(None, "Folder or tars of the landmarks' images, for --assign.", key=False)

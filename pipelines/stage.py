@@ -1,0 +1,210 @@
+"""Running a stage: one config, files in, a directory out, done once.
+
+A stage's work is written into a folder beside its final place, synced, renamed into place and only then marked done
+with a key over its name, its code's version, its config and the contents of its inputs. So a stage that was stopped
+anywhere leaves either nothing or all of its output, and one that was done with the same key is not done again.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from hgld.errors import SchemaError, StorageError
+
+SCHEMA_VERSION = 1
+DONE = "done.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a stage's work reports back.
+
+    Attributes:
+        counts: numbers a person wants to see, in the order to show them.
+        dropped: how many members were left out, by reason; the members themselves stand in ``dropped.parquet``.
+        notes: warnings for people, one line each.
+        details: further JSON-ready facts for the provenance (an encoder, a chosen k).
+    """
+
+    counts: Mapping[str, int | float] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A finished stage: where its files are, what it reported, and whether it ran now or was done before."""
+
+    name: str
+    directory: Path
+    outcome: Outcome
+    ran: bool
+    record: Mapping[str, Any]
+
+    def path(self, file: str) -> Path:
+        return self.directory / file
+
+
+Work = Callable[[Path], Outcome]
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def plain(value: Any) -> Any:
+    """A JSON-ready copy of a config: dataclasses become objects, paths text, tuples lists."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = sorted(value) if isinstance(value, set | frozenset) else value
+        return [plain(v) for v in items]
+    return str(value) if isinstance(value, Path) else value
+
+
+def run_stage(
+    name: str,
+    root: Path,
+    *,
+    version: int,
+    config: Any,
+    inputs: Mapping[str, Path],
+    work: Work,
+    force: bool = False,
+) -> StageRun:
+    """Run ``work`` for the stage ``name`` under ``root``, unless it was done already with the same key.
+
+    Args:
+        name: the stage's name, and of its directory ``root/name``.
+        root: the build's directory of stages.
+        version: raise it when the stage's code makes other files from the same inputs.
+        config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
+        inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
+        work: writes the files into the folder it is given and returns their :class:`Outcome`.
+        force: do it again even if it is done.
+
+    Raises:
+        StorageError: the disk is full or not writable; nothing half-written stays.
+        HgldError: whatever the stage refuses.
+    """
+    directory = root / name
+    key, stated = _key(name, version, config, inputs)
+    if not force and (done := _read_done(directory, key)) is not None:
+        return StageRun(name, directory, _outcome(done), ran=False, record=done)
+    started = time.time()
+    aside = root / f".{name}.part"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        outcome = work(aside)
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            "stage": name,
+            "key": key,
+            **stated,
+            "counts": plain(outcome.counts),
+            "dropped": plain(outcome.dropped),
+            "notes": list(outcome.notes),
+            "details": plain(outcome.details),
+            "outputs": _fingerprints(aside),
+            "times": {"started": round(started, 3), "seconds": round(time.time() - started, 3)},
+        }
+        _commit(aside, directory, record)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"stage {name!r} could not write to {root}: {error.strerror or error} ({error.filename or aside}). "
+            "Free space or choose another --out, then run the same command again: finished stages are kept."
+        ) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return StageRun(name, directory, outcome, ran=True, record=record)
+
+
+def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
+    """Write what a stage left out, with its column ``reason``, to ``dropped.parquet``; return counts by reason."""
+    if "reason" not in rows.columns:
+        raise ValueError("dropped rows need a column 'reason'")
+    rows.write_parquet(directory / "dropped.parquet")
+    tally = rows.group_by("reason").len().sort("reason")
+    return dict(zip(tally["reason"].to_list(), tally["len"].to_list(), strict=True))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write JSON for people and machines: indented, UTF-8, keys in the order given."""
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n", encoding="utf-8")
+
+
+def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
+    stated = {
+        "version": version,
+        "config": plain(config),
+        "inputs": {role: sha256_of(path) for role, path in sorted(inputs.items())},
+    }
+    text = json.dumps({"stage": name, **stated}, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest(), stated
+
+
+def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
+    """The record of a finished stage if it has this key and its files are still there, else None."""
+    marker = directory / DONE
+    if not marker.is_file():
+        return None
+    try:
+        record = json.loads(marker.read_text(encoding="utf-8"))
+    except ValueError:
+        return None  # a marker cut short by a power failure: the stage is simply done again
+    if record.get("schema_version") != SCHEMA_VERSION:
+        raise SchemaError(
+            f"{marker}: schema version is {record.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}. "
+            "Build into a new folder."
+        )
+    intact = all(
+        (directory / file).is_file() and (directory / file).stat().st_size == facts["bytes"]
+        for file, facts in record["outputs"].items()
+    )
+    return record if record["key"] == key and intact else None
+
+
+def _outcome(record: Mapping[str, Any]) -> Outcome:
+    return Outcome(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
+
+
+def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
+    files = sorted(p for p in directory.rglob("*") if p.is_file())
+    return {p.relative_to(directory).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files}
+
+
+def _commit(aside: Path, directory: Path, record: Mapping[str, Any]) -> None:
+    for file in aside.rglob("*"):
+        if file.is_file():
+            _sync(file)
+    shutil.rmtree(directory, ignore_errors=True)
+    aside.replace(directory)
+    marker = directory / f"{DONE}.part"
+    write_json(marker, record)
+    _sync(marker)
+    marker.replace(directory / DONE)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
