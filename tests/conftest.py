@@ -1,0 +1,19 @@
+"""What every test shares: where optional real data lies, and reproducible hypothesis runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("hgld", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.load_profile("hgld")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets named by HGLD_DATA; the test is skipped without it."""
+    folder = os.environ.get("HGLD_DATA")
+    if not folder:
+        pytest.skip("HGLD_DATA is not set: no real data to test on")
+    return Path(folder)

@@ -1,0 +1,163 @@
+"""The hierarchy: what is a tree, what is refused, and that files give back what was written."""
+
+import json
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hgld
+from hgld import Hierarchy
+from hgld.errors import HierarchyError, SchemaError
+
+COLUMNS = {
+    "landmark": ["Chartres", "Reims", "Como", "Garda", "Atlantis"],
+    "group": ["church", "church", "lake", "lake", None],
+    "top": ["human-made", "human-made", "natural", "natural", None],
+}
+
+
+@pytest.fixture
+def tree():
+    return Hierarchy.from_columns(COLUMNS)
+
+
+@st.composite
+def trees(draw):
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    names = tuple(tuple(f"c{c} {i} <é>" for i in range(n)) for c, n in enumerate(sizes))
+    parents = tuple(
+        np.array(draw(st.lists(st.integers(-1, sizes[c + 1] - 1), min_size=sizes[c], max_size=sizes[c])))
+        for c in range(len(sizes) - 1)
+    )
+    return Hierarchy(tuple(f"level {c}" for c in range(len(sizes))), names, parents)
+
+
+def test_ids_do_not_depend_on_the_order_of_rows(tree):
+    backwards = Hierarchy.from_columns({k: v[::-1] for k, v in COLUMNS.items()})
+    assert backwards == tree
+    assert tree.names[0] == ("Atlantis", "Chartres", "Como", "Garda", "Reims")
+
+
+def test_expand_walks_up_and_keeps_unknown(tree):
+    assert tree.expand([1, 2, 0, -1]).tolist() == [[1, 0, 0], [2, 1, 1], [0, -1, -1], [-1, -1, -1]]
+    assert tree.expand([1, -1], "group").tolist() == [[1, 1], [-1, -1]]
+    with pytest.raises(HierarchyError, match=r"0\.\.4"):
+        tree.expand([5])
+
+
+@given(trees())
+def test_files_give_back_what_was_written(tmp_path_factory, tree):
+    folder = tmp_path_factory.mktemp("tree")
+    tree.to_parquet(folder / "hierarchy.parquet")
+    tree.to_json(folder / "hierarchy.json")
+    assert Hierarchy.from_parquet(folder / "hierarchy.parquet") == tree
+    assert Hierarchy.from_json(folder / "hierarchy.json") == tree
+
+
+@given(trees())
+def test_labels_of_a_tree_rebuild_its_parents(tree):
+    labels = tree.expand(np.arange(tree.num_classes[0]))
+    rebuilt = Hierarchy.from_labels(labels, tree.levels, tree.names)
+    tree.check_labels(labels)
+    np.testing.assert_array_equal(rebuilt.expand(np.arange(tree.num_classes[0])), labels)
+
+
+@given(trees(), st.data())
+def test_restriction_skips_levels_and_keeps_paths(tree, data):
+    chosen = sorted(data.draw(st.sets(st.integers(0, len(tree.levels) - 1), min_size=1)))
+    small = tree.restrict([tree.levels[c] for c in chosen])
+    finest = np.arange(tree.num_classes[chosen[0]])
+    expected = tree.expand(finest, tree.levels[chosen[0]])[:, [c - chosen[0] for c in chosen]]
+    np.testing.assert_array_equal(small.expand(finest), expected)
+
+
+def test_restriction_refuses_what_is_no_selection(tree):
+    for levels in (["top", "group"], [], ["top", "top"]):
+        with pytest.raises(HierarchyError, match="fine to coarse"):
+            tree.restrict(levels)
+    with pytest.raises(HierarchyError, match="'kind' is unknown; the levels are landmark, group, top"):
+        tree.restrict(["kind"])
+
+
+def test_counts(tree):
+    assert {k: v.tolist() for k, v in tree.counts().items()} == {
+        "landmark": [1, 1, 1, 1, 1],
+        "group": [2, 2],
+        "top": [2, 2],
+    }
+    items = tree.counts(np.array([1, 1, 1, 2, -1]))
+    assert items["group"].tolist() == [3, 1]
+    with pytest.raises(HierarchyError, match="label 9"):
+        tree.counts(np.array([[0, 9, 0]]))
+
+
+def test_a_class_under_two_parents_is_named_with_both():
+    with pytest.raises(HierarchyError, match=re.escape("'Chartres' under 'castle' and 'church'")):
+        Hierarchy.from_columns({"landmark": ["Chartres", "Chartres"], "group": ["church", "castle"]})
+
+
+def test_items_that_contradict_the_tree_are_named(tree):
+    with pytest.raises(HierarchyError, match="item 1: 'Como' belongs to 'lake', not 'church'"):
+        tree.check_labels(np.array([[1, 0, 0], [2, 0, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (((), (), ()), "at least one level"),
+        ((("a", "a"), (["x"], ["y"]), ([0],)), "distinct names"),
+        ((("a",), (["x", "x"],), ()), "same name: 'x'"),
+        ((("a",), (["x", ""],), ()), "without a name"),
+        ((("a", "b"), (["x"], ["y"]), ([1],)), "'x' -> 1"),
+        ((("a", "b"), (["x"], ["y"]), ([0, 0],)), "one parent a class"),
+        ((("a", "b"), (["x"], ["y"]), ()), "0 of parents"),
+    ],
+)
+def test_what_is_no_tree_is_refused(arguments, words):
+    with pytest.raises(HierarchyError, match=words):
+        Hierarchy(*arguments)
+
+
+def test_columns_and_labels_of_wrong_shape_are_refused():
+    with pytest.raises(HierarchyError, match="a: 1, b: 2"):
+        Hierarchy.from_columns({"a": ["x"], "b": ["y", "z"]})
+    with pytest.raises(HierarchyError, match="float64"):
+        Hierarchy.from_labels(np.array([[0.0]]), ["a"])
+    with pytest.raises(HierarchyError, match="label 3 but only 1"):
+        Hierarchy.from_labels(np.array([[3]]), ["a"], [["x"]])
+
+
+def test_files_of_another_kind_or_version_are_named(tmp_path, tree):
+    wrong = tmp_path / "hierarchy.json"
+    for text, words in [
+        ("{", "not valid JSON"),
+        ("[]", "expected a JSON object"),
+        (json.dumps({**tree.to_dict(), "schema_version": 99}), "version is 99; this hgld reads version 1"),
+        (json.dumps({"schema_version": 1, "levels": ["a"]}), "malformed"),
+        (
+            json.dumps({"schema_version": 1, "levels": ["a", "b"], "names": [["x"], ["y"]], "parents": [[7]]}),
+            "do not exist",
+        ),
+    ]:
+        wrong.write_text(text)
+        with pytest.raises((SchemaError, HierarchyError), match=words) as caught:
+            Hierarchy.from_json(wrong)
+        assert str(wrong) in str(caught.value)
+    table = tmp_path / "hierarchy.parquet"
+    table.write_bytes(b"PAR1 this is not parquet")
+    with pytest.raises(SchemaError, match="not a readable parquet"):
+        Hierarchy.from_parquet(table)
+    pl.DataFrame({"level": ["a"]}).write_parquet(table)
+    with pytest.raises(SchemaError, match="schema version is None"):
+        Hierarchy.from_parquet(table)
+
+
+def test_the_public_surface_is_what_all_says():
+    assert {name for name in hgld.__all__ if getattr(hgld, name) is not None} == set(hgld.__all__)
+    assert set(dir(hgld)) >= set(hgld.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Heirarchy'"):
+        hgld.Heirarchy  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
