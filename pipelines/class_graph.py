@@ -1,0 +1,182 @@
+"""Wikidata's classes and what they are subclasses of (P279), as a graph to ask.
+
+The graph is whatever ``classes.parquet`` of the scrape holds: every class met and all its ancestors. Real Wikidata
+has classes under several parents, and cycles; nothing here assumes a tree.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from scipy.sparse import csr_array
+
+from hgld.errors import TableError
+
+_COLUMNS = ("class_id", "label", "parents")
+_BLOCK = 256  # rows of the similarity at a time: keeps the temporaries small beside the result
+
+
+class ClassGraph:
+    """Classes by id, with labels and parents; ancestors are found once and remembered.
+
+    Args:
+        labels: label of every class of the table (None: it has none in any language).
+        parents: ids of the direct superclasses by class. A parent without a row of its own is a class without label
+            and parents; a class that names itself as its parent does not count as such.
+
+    >>> graph = ClassGraph(
+    ...     {"Q2977": "cathedral", "Q16970": "church building", "Q41176": "building"},
+    ...     {"Q2977": ["Q16970"], "Q16970": ["Q41176"]},
+    ... )
+    >>> graph.ancestors("Q2977")
+    {'Q16970': 1, 'Q41176': 2}
+    >>> graph.is_more_specific("Q2977", "Q41176")
+    True
+    """
+
+    def __init__(self, labels: Mapping[str, str | None], parents: Mapping[str, Iterable[str]]) -> None:
+        self._labels = dict(labels)
+        self._parents = {child: tuple(sorted(set(above) - {child})) for child, above in parents.items()}
+        self._ancestors: dict[str, dict[str, int]] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> "ClassGraph":
+        """Read ``classes.parquet``; an empty table (html route, ``--names``) gives an empty graph.
+
+        Raises:
+            TableError: the file is not parquet, or lacks class_id, label or parents.
+        """
+        try:
+            table = pl.read_parquet(path)
+        except pl.exceptions.PolarsError as error:
+            raise TableError(f"{path}: not a readable parquet file ({error}). Run the scrape again.") from error
+        missing = [column for column in _COLUMNS if column not in table.columns]
+        if missing:
+            raise TableError(
+                f"{path}: columns {missing} are missing; found {table.columns}, expected {list(_COLUMNS)}. "
+                "Run the scrape again."
+            )
+        ids = table["class_id"].to_list()
+        parents = zip(ids, table["parents"].to_list(), strict=True)
+        labels = dict(zip(ids, table["label"].to_list(), strict=True))
+        return cls(labels, {child: above or () for child, above in parents})
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, class_id: object) -> bool:
+        return class_id in self._positions
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Every class of the graph, sorted; parents without a row of their own included."""
+        return tuple(sorted({*self._labels, *self._parents, *(p for above in self._parents.values() for p in above)}))
+
+    def label(self, class_id: str) -> str | None:
+        return self._labels.get(class_id)
+
+    def parents(self, class_id: str) -> tuple[str, ...]:
+        return self._parents.get(class_id, ())
+
+    def ancestors(self, class_id: str) -> Mapping[str, int]:
+        """Every proper ancestor with its distance (least number of P279 steps), nearest first, then by id.
+
+        A class is never its own ancestor, not even on a cycle; a class that the graph does not know has none.
+        """
+        known = self._ancestors.get(class_id)
+        if known is None:
+            known = self._ancestors[class_id] = self._climb(class_id)
+        return known
+
+    def path(self, class_id: str, ancestor: str) -> tuple[str, ...]:
+        """The shortest way up, both ends included; ``()`` if ``ancestor`` is none. Ties go to the lesser id."""
+        if class_id == ancestor:
+            return (class_id,)
+        if ancestor not in self.ancestors(class_id):
+            return ()
+        steps = [class_id]
+        while steps[-1] != ancestor:
+            above = self.parents(steps[-1])
+            steps.append(min(above, key=lambda parent: (self._distance(parent, ancestor), parent)))
+        return tuple(steps)
+
+    def is_more_specific(self, class_id: str, other: str) -> bool:
+        """Whether ``other`` lies above ``class_id`` and not also below it (on a cycle neither is more specific)."""
+        return other in self.ancestors(class_id) and class_id not in self.ancestors(other)
+
+    @cached_property
+    def information_content(self) -> Mapping[str, float]:
+        """How much a class says, 0 (everything lies below it) .. 1 (nothing does): ``1 - log(below + 1) / log(all)``.
+
+        The intrinsic information content of Seco, Veale and Hayes (ECAI 2004), which needs no corpus: ``below`` is the
+        number of descendants in this graph, ``all`` that of its classes.
+        """
+        below = dict.fromkeys(self.ids, 0)
+        for class_id in self.ids:
+            for ancestor in self.ancestors(class_id):
+                below[ancestor] += 1
+        scale = np.log(max(len(self), 2))
+        return {class_id: float(1 - np.log(count + 1) / scale) for class_id, count in below.items()}
+
+    def similarity(self, members: Sequence[Sequence[str]]) -> np.ndarray:
+        """How alike sets of classes are, from the ancestors that they share.
+
+        simGIC, the Jaccard index of the ancestor sets (the classes themselves included) weighted by information
+        content (Pesquita et al., BMC Bioinformatics 9, S4, 2008): 1 for the same classes, 0 where nothing but the
+        root is shared. It sums over all shared ancestors, so it copes with several parents and is one sparse product.
+
+        Args:
+            members: N sets of class ids, one an item (the classes of a name). Ids that the graph does not know are
+                left out.
+
+        Returns:
+            (N, N) float32, symmetric, in 0..1, diagonal 1; NaN in the rows and columns of items without a known class
+            (the graph says nothing about them). 6,000 items of 100 ancestors take some 5 s and 170 MB.
+        """
+        incidence = self._incidence(members)
+        content = np.fromiter((self.information_content[i] for i in self.ids), np.float32, len(self))
+        weighted = csr_array(incidence.multiply(content[None, :]))
+        totals = np.asarray(weighted.sum(axis=1), dtype=np.float32).ravel()
+        result = np.empty((len(members), len(members)), dtype=np.float32)
+        for start in range(0, len(members), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            shared = (weighted[rows] @ incidence[start:].T.tocsr()).toarray()
+            union = totals[rows, None] + totals[None, start:] - shared
+            np.divide(shared, union, out=shared, where=union > 0)  # no union: nothing is shared either
+            result[rows, start:] = shared
+            result[start:, rows] = shared.T
+        np.fill_diagonal(result, 1)
+        unknown = np.diff(incidence.indptr) == 0
+        result[unknown] = result[:, unknown] = np.nan
+        return result
+
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {class_id: position for position, class_id in enumerate(self.ids)}
+
+    def _climb(self, class_id: str) -> dict[str, int]:
+        found = {class_id: 0}
+        front, distance = [class_id], 0
+        while front:
+            distance += 1
+            front = sorted({parent for child in front for parent in self.parents(child)} - found.keys())
+            found.update(dict.fromkeys(front, distance))
+        del found[class_id]
+        return found
+
+    def _distance(self, class_id: str, ancestor: str) -> float:
+        return 0 if class_id == ancestor else self.ancestors(class_id).get(ancestor, float("inf"))
+
+    def _incidence(self, members: Sequence[Sequence[str]]) -> csr_array:
+        """(N, classes) float32, 1 where a class is one of the item's or an ancestor of one."""
+        columns: list[int] = []
+        ends = [0]
+        for classes in members:
+            known = {class_id for class_id in classes if class_id in self}
+            above = known.union(*(self.ancestors(class_id) for class_id in known))
+            columns.extend(sorted(self._positions[class_id] for class_id in above))
+            ends.append(len(columns))
+        ones = np.ones(len(columns), dtype=np.float32)
+        return csr_array((ones, np.array(columns, np.int64), np.array(ends, np.int64)), shape=(len(members), len(self)))

@@ -1,0 +1,135 @@
+import itertools
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import TableError
+from pipelines.class_graph import ClassGraph
+
+CHURCHES = {
+    "Q2977": ("cathedral", ["Q16970"]),
+    "Q16970": ("church building", ["Q24398318"]),
+    "Q24398318": ("religious building", ["Q41176"]),
+    "Q23413": ("castle", ["Q57821", "Q41176"]),
+    "Q57821": ("fortification", ["Q811979"]),
+    "Q41176": ("building", ["Q811979"]),
+    "Q811979": ("architectural structure", ["Q35120"]),
+    "Q8502": ("mountain", ["Q271669"]),
+    "Q271669": ("landform", ["Q35120"]),
+    "Q35120": ("entity", []),
+}
+
+
+def graph_of(table):
+    return ClassGraph({i: label for i, (label, _) in table.items()}, {i: above for i, (_, above) in table.items()})
+
+
+@pytest.fixture
+def churches():
+    return graph_of(CHURCHES)
+
+
+def test_ancestors_carry_the_least_distance_nearest_first(churches):
+    assert list(churches.ancestors("Q23413").items()) == [("Q41176", 1), ("Q57821", 1), ("Q811979", 2), ("Q35120", 3)]
+    assert churches.ancestors("Q35120") == {}
+    assert churches.ancestors("Q1") == {}
+    assert churches.label("Q2977") == "cathedral"
+    assert churches.label("Q1") is None
+
+
+def test_path_is_shortest_with_both_ends(churches):
+    assert churches.path("Q2977", "Q41176") == ("Q2977", "Q16970", "Q24398318", "Q41176")
+    assert churches.path("Q23413", "Q811979") == ("Q23413", "Q41176", "Q811979")  # two ways of equal length: lesser id
+    assert churches.path("Q8502", "Q8502") == ("Q8502",)
+    assert churches.path("Q8502", "Q41176") == ()
+
+
+def test_more_specific_is_strict_and_undecided_on_cycles(churches):
+    assert churches.is_more_specific("Q2977", "Q41176")
+    assert not churches.is_more_specific("Q41176", "Q2977")
+    assert not churches.is_more_specific("Q2977", "Q2977")
+    assert not churches.is_more_specific("Q2977", "Q8502")
+    cycle = ClassGraph({}, {"Q1": ["Q2"], "Q2": ["Q3"], "Q3": ["Q1", "Q4"]})
+    assert cycle.ancestors("Q1") == {"Q2": 1, "Q3": 2, "Q4": 3}
+    assert not cycle.is_more_specific("Q1", "Q3")
+    assert cycle.is_more_specific("Q1", "Q4")
+    assert cycle.path("Q2", "Q1") == ("Q2", "Q3", "Q1")
+
+
+def test_a_class_that_is_its_own_parent_has_no_ancestors():
+    loop = ClassGraph({"Q1": "a"}, {"Q1": ["Q1"]})
+    assert loop.parents("Q1") == ()
+    assert loop.ancestors("Q1") == {}
+
+
+def test_information_content_falls_towards_the_root(churches):
+    content = churches.information_content
+    assert content["Q2977"] == 1
+    assert content["Q35120"] == pytest.approx(0)
+    assert content["Q16970"] > content["Q41176"] > content["Q811979"] > content["Q35120"]
+
+
+def test_similarity_orders_as_people_would(churches):
+    names = [["Q2977"], ["Q16970"], ["Q23413"], ["Q8502"], ["Q999999"], []]
+    alike = churches.similarity(names)
+    assert alike.dtype == np.float32
+    assert alike[0, 1] > alike[0, 2] > alike[0, 3] == pytest.approx(0, abs=1e-6)
+    assert np.isnan(alike[4:]).all()
+    assert np.isnan(alike[:, 4:]).all()
+    assert not np.isnan(alike[:4, :4]).any()
+    assert churches.similarity([]).shape == (0, 0)
+
+
+def naive_similarity(graph, left, right):
+    def above(classes):
+        known = {c for c in classes if c in graph}
+        return known.union(*(graph.ancestors(c) for c in known))
+
+    a, b = above(left), above(right)
+    if not a or not b:
+        return float("nan")
+    content = graph.information_content
+    union = sum(content[c] for c in a | b)
+    return 1.0 if left is right else sum(content[c] for c in a & b) / union if union > 0 else 0.0
+
+
+ids = st.integers(0, 9).map(lambda n: f"Q{n}")
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    parents=st.dictionaries(ids, st.lists(ids, max_size=3), min_size=1),
+    members=st.lists(st.lists(ids, max_size=3), min_size=1, max_size=6),
+)
+def test_any_graph_cycles_included_agrees_with_the_plain_reading(parents, members):
+    graph = ClassGraph({}, parents)
+    for class_id in graph.ids:
+        for ancestor, distance in graph.ancestors(class_id).items():
+            way = graph.path(class_id, ancestor)
+            assert len(way) == distance + 1
+            assert all(up in graph.parents(down) for down, up in itertools.pairwise(way))
+    alike = graph.similarity(members)
+    expected = [[naive_similarity(graph, a, b) for b in members] for a in members]
+    np.testing.assert_allclose(alike, expected, atol=1e-5)
+    np.testing.assert_array_equal(alike, alike.T)
+
+
+def test_read_takes_the_scrapes_table_and_refuses_others(tmp_path):
+    path = tmp_path / "classes.parquet"
+    schema = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
+    rows = [("Q2977", "cathedral", "en", ["Q16970"]), ("Q16970", "church building", "en", None)]
+    pl.DataFrame(rows, schema=schema, orient="row").write_parquet(path)
+    graph = ClassGraph.read(path)
+    assert graph.ids == ("Q16970", "Q2977")
+    assert graph.ancestors("Q2977") == {"Q16970": 1}
+    pl.DataFrame(schema=schema).write_parquet(path)
+    assert len(ClassGraph.read(path)) == 0
+    pl.DataFrame({"class_id": ["Q1"]}).write_parquet(path)
+    with pytest.raises(TableError, match="label"):
+        ClassGraph.read(path)
+    path.write_text("no parquet")
+    with pytest.raises(TableError, match="not a readable parquet"):
+        ClassGraph.read(path)
