@@ -110,3 +110,24 @@ class AssignConfig:
         "none", "Give landmarks without a name one: by CLIP zero-shot on their images, or by their neighbours' vote."
     )
     images: Path | None = setting(None, "Folder or tars of the landmarks' images, for --assign.", key=False)
+
+
+@dataclass(frozen=True)
+class BuildConfig:
+    """A whole build: where its names come from, and every stage's options.
+
+    Attributes:
+        source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape) or ``names`` (a table
+            whose names are scraped already).
+        tables: (split, CSV) pairs; empty for the sample.
+    """
+
+    source: Literal["sample", "landmarks", "names"]
+    tables: tuple[tuple[str, Path], ...] = ()
+    scrape: ScrapeConfig = ScrapeConfig()
+    clean: CleanConfig = CleanConfig()
+    embed: EmbedConfig = EmbedConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    toplevel: TopLevelConfig = TopLevelConfig()
+    review: ReviewConfig = ReviewConfig()
+    assign: AssignConfig = AssignConfig()
