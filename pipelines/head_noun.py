@@ -1,0 +1,173 @@
+"""The head of a short English noun phrase: what kind of thing a name says something is.
+
+Names of classes are noun phrases, and English puts the noun that says the kind last before any preposition: a
+"Washington state park" is a park, an "unincorporated community in the United States" is a community. The rules here
+are those of the language (Huddleston and Pullum, The Cambridge Grammar of the English Language, ch. 5) over closed
+classes of words. Two classes of nouns are not left alone as heads:
+
+* *general* nouns (building, site, area, house ...) say little by themselves, so they take along the word before
+  them: "Catholic church building" -> "church building"; or, with none, what stands behind "of": "place of worship".
+* *transparent* nouns (group, section ...) name an amount of the thing that stands behind "of", which then is the
+  head: "group of lakes" -> "lake".
+
+Names in other languages are taken as English ones: their last word is their head.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+
+GENERAL_NOUNS = frozenset({
+    "area", "base", "building", "center", "centre", "complex", "construction", "entity", "establishment",
+    "facility", "feature", "formation", "hall", "home", "house", "institution", "item", "location", "object",
+    "organisation", "organization", "place", "plant", "point", "post", "property", "region", "room", "site",
+    "space", "station", "structure", "system", "thing", "unit", "venue", "work", "works", "zone",
+})  # fmt: skip
+TRANSPARENT_NOUNS = frozenset({
+    "chain", "cluster", "collection", "couple", "form", "group", "kind", "number", "pair", "part", "piece",
+    "portion", "range", "row", "section", "segment", "series", "set", "sort", "subset", "type", "variety",
+})  # fmt: skip
+_PREPOSITIONS = frozenset({
+    "about", "across", "after", "against", "along", "among", "around", "as", "at", "before", "behind", "below",
+    "beneath", "beside", "between", "beyond", "by", "during", "for", "from", "in", "into", "near", "of", "on",
+    "onto", "outside", "per", "since", "that", "to", "toward", "towards", "under", "upon", "via", "where", "which",
+    "who", "whose", "with", "within", "without",
+})  # fmt: skip
+_DETERMINERS = frozenset({
+    "a", "an", "the", "this", "that", "these", "those", "its", "their", "his", "her",
+})  # fmt: skip
+_PARTICIPLE = re.compile(r"(?:[^e]ed|built|known|made)$")
+_NOT_PARTICIPLE = re.compile(r"(?:bed|shed|sled)$")
+
+_SAME_IN_PLURAL = re.compile(
+    r"(?:works|barracks|headquarters|headwaters|narrows|rapids|series|species|sports|aircraft|gallows|tennis|news|means"
+    r"|^(?:alps|atlas|canvas|chaos|cosmos|falls|gas|lens|pancreas|physics))$"
+)
+_IRREGULAR_PLURALS = {
+    "caches": "cache", "canoes": "canoe", "children": "child", "feet": "foot", "gases": "gas", "geese": "goose",
+    "halves": "half", "knives": "knife", "leaves": "leaf", "lenses": "lens", "lives": "life", "loaves": "loaf",
+    "men": "man", "mice": "mouse", "movies": "movie", "niches": "niche", "oases": "oasis", "oxen": "ox",
+    "people": "person", "prairies": "prairie", "shelves": "shelf", "shoes": "shoe", "teeth": "tooth",
+    "wharves": "wharf", "wolves": "wolf", "women": "woman",
+}  # fmt: skip
+_PLURAL_ENDINGS = (  # the first that matches decides; what its group holds is taken off
+    (re.compile(r"..(ies)$"), "y"),  # cemeteries
+    (re.compile(r"(?:ss|sh|ch|x|zz|o|[^aeo]us)(es)$"), ""),  # churches, buses; not houses
+    (re.compile(r"eau(s)$"), ""),  # plateaus
+    (re.compile(r"(?:ss|us|is)()$"), ""),  # glass, campus, basis stay
+    (re.compile(r"..(s)$"), ""),  # lakes
+)
+
+_ASIDES = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_BREAKS = re.compile(r"[,;/()\[\]|]")
+_WORD = re.compile(r"[^\W_]+(?:['’.&‐‑-][^\W_]+)*")
+_DESIGNATOR = re.compile(r"^(?:[\d.-]+|[a-z])$")
+
+
+@dataclass(frozen=True)
+class NounPhrase:
+    """A name taken apart, every word in lower case and singular.
+
+    Attributes:
+        head: the noun that says the kind.
+        modifiers: the words before it, in their order.
+        complement: the content words behind it.
+    """
+
+    head: str
+    modifiers: tuple[str, ...]
+    complement: tuple[str, ...]
+
+
+def head_noun(name: str) -> str:
+    """The head of a short English noun phrase, lower case and singular, with a general noun's companion.
+
+    Args:
+        name: a name of a class, as people write it; asides in brackets are ignored.
+
+    Returns:
+        One word, or a general noun with the word before it (or its "of" phrase). A name without any word gives
+        itself back, stripped and in lower case.
+
+    >>> [head_noun(name) for name in ("Washington state park", "church building", "Run-of-river hydroelectricity")]
+    ['park', 'church building', 'hydroelectricity']
+    >>> head_noun("unincorporated community in the United States"), head_noun("groups of lakes")
+    ('community', 'lake')
+    >>> head_noun("place of worship")
+    'place of worship'
+    """
+    _, before, after = _see_through(_words(name))
+    head, object_of = singular(before[-1]), _object_of(after)
+    if head not in GENERAL_NOUNS | TRANSPARENT_NOUNS:
+        return head
+    if len(before) > 1:
+        return f"{before[-2]} {head}"
+    return " ".join([head, "of", *object_of[:-1], singular(object_of[-1])]) if object_of else head
+
+
+def noun_phrase(name: str) -> NounPhrase:
+    """Take a name apart into head, modifiers and complement (:class:`NounPhrase`); the head is one word.
+
+    >>> noun_phrase("former railway stations in Japan")
+    NounPhrase(head='station', modifiers=('former', 'railway'), complement=('japan',))
+    """
+    amounts, before, after = _see_through(_words(name))
+    *modifiers, head = (singular(word) for word in (*amounts, *before))
+    complement = (singular(word) for word in after if word not in _PREPOSITIONS | _DETERMINERS)
+    return NounPhrase(head, tuple(modifiers), tuple(complement))
+
+
+def singular(word: str) -> str:
+    """The singular of an English noun by rule, with the irregular ones that name places; others come back as given.
+
+    >>> [singular(word) for word in ("churches", "cemeteries", "houses", "falls", "campus", "wharves")]
+    ['church', 'cemetery', 'house', 'falls', 'campus', 'wharf']
+    """
+    if word in _IRREGULAR_PLURALS:
+        return _IRREGULAR_PLURALS[word]
+    if _SAME_IN_PLURAL.search(word):
+        return word
+    for pattern, ending in _PLURAL_ENDINGS:
+        if found := pattern.search(word):
+            return word[: found.start(1)] + ending
+    return word
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in lower case, up to the first comma or the like; at least one, if only the whole name."""
+    text = unicodedata.normalize("NFC", name).strip().lower()
+    for part in _BREAKS.split(_ASIDES.sub(" ", text)) + _BREAKS.split(text):
+        if words := _WORD.findall(part):
+            return words
+    return [text]
+
+
+def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
+    """Words that only name amounts ("group of"), then what :func:`_divide` makes of the rest."""
+    amounts: list[str] = []
+    before, after = _divide(words)
+    while singular(before[-1]) in TRANSPARENT_NOUNS and _object_of(after):
+        amounts += before
+        before, after = _divide(after[1:])
+    return amounts, before, after
+
+
+def _divide(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words up to the head noun, and those from the first preposition on; the first part is never empty."""
+    start = next((i for i, word in enumerate(words[:-1]) if word not in _DETERMINERS), len(words) - 1)
+    words = words[start:]
+    stop = next((i for i, word in enumerate(words) if i and word in _PREPOSITIONS), len(words))
+    before, after = words[:stop], words[stop:]
+    if after and len(before) > 1 and _PARTICIPLE.search(before[-1]) and not _NOT_PARTICIPLE.search(before[-1]):
+        before = before[:-1]  # "community known as ...", "area protected by ..."
+    while len(before) > 1 and _DESIGNATOR.search(before[-1]):
+        before = before[:-1]  # "Highway 101"
+    return before, after
+
+
+def _object_of(after: list[str]) -> list[str]:
+    """What "of" governs, up to the next preposition, without determiners; empty if the words do not begin with it."""
+    if after[:1] != ["of"]:
+        return []
+    stop = next((i for i, word in enumerate(after) if i and word in _PREPOSITIONS), len(after))
+    return [word for word in after[1:stop] if word not in _DETERMINERS]

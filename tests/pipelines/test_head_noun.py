@@ -1,0 +1,76 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.head_noun import head_noun, noun_phrase, singular
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("Washington state park", "park"),
+        ("unincorporated community in the United States", "community"),
+        ("Rock formations in the United States", "rock formation"),
+        ("Run-of-river hydroelectricity", "hydroelectricity"),
+        ("church building", "church building"),
+        ("Catholic church building", "church building"),
+        ("building", "building"),
+        ("building of public administration", "building of public administration"),
+        ("Museums", "museum"),
+        ("former railway station", "railway station"),
+        ("group of lakes", "lake"),
+        ("section of a series of lagoons", "lagoon"),
+        ("island group", "island group"),
+        ("library building (University of Washington Libraries)", "library building"),
+        ("county hall (", "county hall"),
+        ("wharf(-ves)", "wharf"),
+        ("the lighthouse, in ruins", "lighthouse"),
+        ("through arch bridge", "bridge"),
+        ("community known as a hamlet", "community"),
+        ("flower bed in a park", "bed"),
+        ("State Route 520", "route"),
+        ("place of worship for the Sikhs", "place of worship"),
+        ("Église paroissiale", "paroissiale"),
+        ("神社", "神社"),
+        ("  ??? ", "???"),
+        ("(redirect)", "redirect"),
+        ("of", "of"),
+        ("the", "the"),
+        ("", ""),
+    ],
+)
+def test_the_head_of_a_name(name: str, head: str) -> None:
+    assert head_noun(name) == head
+
+
+@pytest.mark.parametrize(
+    ("plural", "one"),
+    [
+        ("lakes", "lake"), ("churches", "church"), ("houses", "house"), ("buses", "bus"), ("boxes", "box"),
+        ("abbeys", "abbey"), ("cemeteries", "cemetery"), ("glasses", "glass"),
+        ("plateaus", "plateau"), ("oases", "oasis"), ("women", "woman"), ("wolves", "wolf"), ("caves", "cave"),
+        ("campus", "campus"), ("basis", "basis"), ("fortress", "fortress"), ("waterworks", "waterworks"),
+        ("barracks", "barracks"), ("bus", "bus"), ("gas", "gas"), ("ties", "tie"),
+    ],
+)  # fmt: skip
+def test_singular(plural: str, one: str) -> None:
+    assert singular(plural) == one
+
+
+def test_a_name_taken_apart() -> None:
+    phrase = noun_phrase("Group of Catholic church buildings in the north of Spain")
+    assert phrase.head == "building"
+    assert phrase.modifiers == ("group", "catholic", "church")
+    assert phrase.complement == ("north", "spain")
+
+
+@given(st.text(max_size=60))
+def test_any_text_has_a_head(name: str) -> None:
+    head = head_noun(name)
+    assert bool(head) == bool(name.strip())
+    phrase = noun_phrase(name)
+    assert all((phrase.head or not name.strip(), *phrase.modifiers, *phrase.complement))
+
+
+def test_a_very_long_name_is_no_trouble() -> None:
+    assert head_noun("group of " * 5000 + "lakes") == "lake"
