@@ -1,0 +1,252 @@
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import TableError
+from pipelines import clean
+from pipelines.config import CleanConfig
+from pipelines.progress import silent
+from pipelines.stage import Outcome, StageRun, run_stage
+
+LANDMARKS = {
+    "split": pl.String,
+    "landmark_id": pl.Int64,
+    "category": pl.String,
+    "title": pl.String,
+    "redirected_to": pl.String,
+    "item": pl.String,
+    "status": pl.String,
+    "names": pl.List(pl.String),
+    "classes": pl.List(pl.String),
+}
+CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
+GRAPH = [
+    ("Q2977", "cathedral", "en", ["Q16970"]),
+    ("Q16970", "church building", "en", ["Q41176"]),
+    ("Q41176", "building", "en", []),
+    ("Q570116", "tourist attraction", "en", []),
+]
+
+
+def scraped(root, rows, graph=GRAPH):
+    """A finished scrape: rows are (split, id, status, [(name, class or None), ...])."""
+    table = []
+    for split, i, status, names in rows:
+        url, title = f"http://commons.wikimedia.org/wiki/Category:L{i}", f"Category:L{i}"
+        labels, ids = [name for name, _ in names], [class_id for _, class_id in names]
+        table.append((split, i, url, title, None, None, status, labels, ids))
+
+    def work(directory: Path) -> Outcome:
+        pl.DataFrame(table, schema=LANDMARKS, orient="row").write_parquet(directory / "landmarks.parquet")
+        pl.DataFrame(graph, schema=CLASSES, orient="row").write_parquet(directory / "classes.parquet")
+        return Outcome()
+
+    return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)
+
+
+def cleaned(root, rows, several="drop") -> StageRun:
+    return clean.run(root, scraped(root, rows), CleanConfig(several=several), silent)
+
+
+def read(stage, file):
+    return pl.read_parquet(stage.path(file))
+
+
+def kept_names(stage):
+    table = read(stage, "landmarks.parquet")
+    return dict(zip(table["landmark_id"].to_list(), table["name"].to_list(), strict=True))
+
+
+def found(i, *names, split="train"):
+    pairs = [name if isinstance(name, tuple) else (name, None) for name in names]
+    return (split, i, "found", pairs)
+
+
+def test_tables_are_those_of_the_documentation(tmp_path):
+    stage = cleaned(
+        tmp_path,
+        [
+            found(2, ("church  building (1172-1954)", "Q16970")),
+            found(1, ("Church building", "Q16970")),
+            found(3, ("church building", "Q16970")),
+            found(3, "waterfall", split="index"),
+        ],
+    )
+    landmarks = read(stage, "landmarks.parquet")
+    assert landmarks.columns == ["split", "landmark_id", "category", "title", "supercategory", "name", "class_id"]
+    assert landmarks.select("split", "landmark_id", "supercategory", "name", "class_id").rows() == [
+        ("index", 3, "waterfall", "waterfall", None),
+        ("train", 1, "Church building", "church building", "Q16970"),
+        ("train", 2, "church  building (1172-1954)", "church building", "Q16970"),
+        ("train", 3, "church building", "church building", "Q16970"),
+    ]
+    names = read(stage, "names.parquet")
+    assert names.schema == {
+        "name": pl.String,
+        "landmarks": pl.Int64,
+        "class_ids": pl.List(pl.String),
+        "raw": pl.List(pl.String),
+    }
+    assert names.rows() == [
+        ("church building", 3, ["Q16970"], ["Church building", "church  building (1172-1954)", "church building"]),
+        ("waterfall", 1, [], ["waterfall"]),
+    ]
+    assert read(stage, "dropped.parquet").columns == ["split", "landmark_id", "category", "reason", "detail"]
+
+
+def test_everything_left_out_has_a_reason(tmp_path):
+    stage = cleaned(
+        tmp_path,
+        [
+            found(1, "castle"),
+            ("train", 2, "missing", []),
+            ("train", 3, "no-item", []),
+            ("train", 4, "no-instance-of", []),
+            ("train", 5, "error(timeout)", []),
+            found(6, "Wikimedia category"),
+            found(7, "(1889)"),
+            found(8, "castle", "museum"),
+            found(9, "castle", "Wikimedia category"),
+            found(10, "castle", "Castle (1500)"),
+        ],
+    )
+    dropped = read(stage, "dropped.parquet").select("landmark_id", "reason", "detail").rows()
+    assert dropped == [
+        (2, "missing", None),
+        (3, "no-item", None),
+        (4, "no-instance-of", None),
+        (5, "error(timeout)", None),
+        (6, "irrelevant", "Wikimedia category: a page of the wiki, not a thing in the world"),
+        (7, "empty-name", "(1889): nothing is left of the name"),
+        (8, "several-names", "castle | museum"),
+    ]
+    assert kept_names(stage) == {1: "castle", 9: "castle", 10: "castle"}
+    assert stage.outcome.dropped["several-names"] == 1
+    assert sum(stage.outcome.dropped.values()) + 3 == 10
+    left_out = read(stage, "left_out.parquet").select("landmark_id", "raw", "reason").rows()
+    assert left_out == [(9, "Wikimedia category", "a page of the wiki, not a thing in the world")]
+
+
+SEVERAL = [
+    found(1, ("building", "Q41176"), ("cathedral", "Q2977"), ("church building", "Q16970")),
+    found(2, ("cathedral", "Q2977"), ("tourist attraction", "Q570116")),
+    found(3, ("tourist attraction", "Q570116")),
+    found(4, ("building", "Q41176")),
+    found(5, ("building", "Q41176")),
+    found(6, "tower", "gate"),
+]
+
+
+@pytest.mark.parametrize(
+    ("several", "expected"),
+    [
+        ("drop", {3: "tourist attraction", 4: "building", 5: "building"}),
+        # 2: unrelated classes, each on two landmarks: the first in the alphabet; 6: unknown classes, likewise
+        ("most-specific", {1: "cathedral", 2: "cathedral", 6: "gate"}),
+        ("most-common", {1: "building", 2: "cathedral", 6: "gate"}),
+    ],
+)
+def test_policies_for_several_names(tmp_path, several, expected):
+    stage = cleaned(tmp_path, SEVERAL, several)
+    singles = {3: "tourist attraction", 4: "building", 5: "building"}
+    assert kept_names(stage) == singles | expected
+    landmarks = read(stage, "landmarks.parquet").filter(pl.col("landmark_id") == 1)
+    if several == "most-specific":
+        assert landmarks["class_id"].to_list() == ["Q2977"]
+        left_out = read(stage, "left_out.parquet").filter(pl.col("landmark_id") == 1)
+        assert left_out["raw"].to_list() == ["building", "church building"]
+        assert set(left_out["reason"]) == {"not the most-specific name"}
+
+
+def test_the_most_common_spelling_is_shown_whatever_its_case(tmp_path):
+    rows = [found(1, "US wilderness area"), found(2, "US Wilderness Area"), found(3, "US Wilderness Area")]
+    rows += [found(4, "ZOO"), found(5, "zoo")]  # a tie: the fewer capitals
+    assert set(kept_names(cleaned(tmp_path, rows)).values()) == {"US Wilderness Area", "zoo"}
+
+
+def test_markup_is_kept_as_text_and_long_text_is_no_name(tmp_path):
+    script = "<script>alert('x')</script>"
+    stage = cleaned(tmp_path, [found(1, script), found(2, "x" * 100_000)])
+    assert kept_names(stage) == {1: script}
+    detail = read(stage, "dropped.parquet")["detail"].item()
+    assert len(detail) <= 300
+
+
+def test_own_figures_stand_beside_the_published_ones(tmp_path):
+    rows = [
+        found(1, "castle"),
+        found(2, "castle", "museum"),
+        ("train", 3, "missing", []),
+        found(1, "lake", split="index"),
+    ]
+    outcome = cleaned(tmp_path, rows).outcome
+    assert outcome.details["own"] == {
+        "splits": {
+            "index": {"landmarks": 1, "scraped": 1, "kept": 1},
+            "train": {"landmarks": 3, "scraped": 2, "kept": 1},
+        },
+        "names": 2,
+    }
+    published = outcome.details["published"]
+    assert published["splits"]["train"] == {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800}
+    assert published["splits"]["index"] == {"landmarks": 101_000, "scraped": 68_100, "kept": 67_900}
+    assert published["names"] == 5_700
+    assert outcome.counts["kept (train)"] == 1
+
+
+def test_a_build_without_any_name_is_refused(tmp_path):
+    with pytest.raises(TableError, match=r"none of its 3 landmarks.*missing: 2, irrelevant: 1"):
+        cleaned(tmp_path, [("train", 1, "missing", []), ("train", 2, "missing", []), found(3, "Wikimedia category")])
+    assert not (tmp_path / "clean").exists()
+
+
+def test_same_input_gives_the_same_bytes_in_any_order(tmp_path):
+    first = cleaned(tmp_path / "a", SEVERAL, "most-specific")
+    again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-specific")
+    assert first.record["outputs"] == again.record["outputs"]
+    assert not cleaned(tmp_path / "a", SEVERAL, "most-specific").ran
+    assert cleaned(tmp_path / "a", SEVERAL, "most-common").ran
+
+
+pieces = st.sampled_from(
+    ["Church", "church", "tower", " ", "(1889)", "(", "(Rome)", "Wikimedia category", "é", "e\u0301"]
+)
+spellings = st.lists(pieces, max_size=4).map("".join)
+classes = st.sampled_from([None, "Q2977", "Q16970", "Q41176", "Q1"])
+landmarks = st.lists(st.lists(st.tuples(spellings, classes), max_size=4), min_size=1, max_size=8)
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=landmarks, several=st.sampled_from(["drop", "most-specific", "most-common"]))
+def test_every_landmark_is_kept_once_or_dropped_once(tmp_path_factory, names, several):
+    root = tmp_path_factory.mktemp("clean")
+    rows = [found(i, *given_names) for i, given_names in enumerate(names)] + [found(99, "museum")]
+    stage = cleaned(root, rows, several)
+    kept = kept_names(stage)
+    dropped = read(stage, "dropped.parquet")["landmark_id"].to_list()
+    assert sorted([*kept, *dropped]) == sorted(i for _, i, _, _ in rows)
+    assert all(kept.values())
+    table = read(stage, "names.parquet")
+    assert sorted(set(kept.values())) == table["name"].to_list()
+    assert table["landmarks"].sum() == len(kept)
+    # cleaning what was cleaned changes nothing
+    again = cleaned(root / "again", [found(i, name) for i, name in kept.items()], several)
+    assert kept_names(again) == kept
+
+
+@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA is not set: no real data here")
+def test_real_names_lose_only_junk(tmp_path):
+    path = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "landmarks.csv"
+    table = pl.read_csv(path, infer_schema=False).filter(pl.col("supercategory").is_not_null())
+    rows = [found(int(i), name) for i, name in table.select("landmark_id", "supercategory").iter_rows()]
+    stage = cleaned(tmp_path, rows)
+    assert read(stage, "dropped.parquet")["detail"].to_list() == [
+        "Wikimedia category: a page of the wiki, not a thing in the world"
+    ]
+    names = set(read(stage, "names.parquet")["name"])
+    assert {"county hall", "library building", "US Wilderness Area", "Washington state park"} <= names
+    assert not any("(" in name for name in names)
