@@ -36,6 +36,9 @@ class ScrapeConfig:
     commons_url: str = setting(COMMONS_URL, "Action API of Commons, or of a mirror.")
     wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
     language: str = setting("en", "Language of the names; others are a fallback.")
+    infobox_rows: tuple[str, ...] = setting(
+        ("Instance of",), "Headings of the infobox's row by the html route, in the language of the pages."
+    )
     rate: float = setting(3.0, "Requests a second at most, one at a time.", key=False)
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
@@ -43,7 +46,7 @@ class ScrapeConfig:
     maxlag: int = setting(5, "Seconds of database lag above which the servers may turn us away.", key=False)
     timeout: float = setting(30.0, "Seconds to wait for an answer.", key=False)
     refresh: tuple[str, ...] = setting(
-        (), "Ask again for landmarks of this status: missing, no-item, error, ...", key=False
+        (), "Ask again for landmarks of this status: found, missing, no-item, no-instance-of, error.", key=False
     )
 
 

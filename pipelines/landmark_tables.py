@@ -1,0 +1,196 @@
+"""The tables that a build starts from, landmarks with their Commons categories, and those that scraping leaves."""
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hgld.errors import TableError
+from pipelines.progress import Progress
+from pipelines.stage import Outcome, StageRun, run_stage, write_dropped
+from pipelines.titles import category_title
+
+ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
+VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables
+MAX_TABLE_BYTES = 1 << 30
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
+_DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
+SCRAPED = {
+    "split": pl.String,
+    "landmark_id": pl.Int64,
+    "category": pl.String,
+    "title": pl.String,
+    "redirected_to": pl.String,
+    "item": pl.String,
+    "status": pl.String,
+    "names": pl.List(pl.String),
+    "classes": pl.List(pl.String),
+}
+CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)}
+
+
+@dataclass(frozen=True)
+class Landmark:
+    """One landmark of one split, as its table states it; ``names`` only where the table was scraped already."""
+
+    split: str
+    landmark_id: int
+    category: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LandmarkTables:
+    """All landmarks by (split, landmark_id), and the rows that said nothing new."""
+
+    landmarks: list[Landmark]
+    dropped: pl.DataFrame
+
+
+def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> LandmarkTables:
+    """Read ``{split: CSV}`` tables with the columns landmark_id and category (and supercategory where ``named``).
+
+    Other columns are ignored. A row that repeats an earlier one exactly is dropped and listed with its line. Where
+    ``named``, a landmark may have several rows with different names, and a row without a name leaves it unnamed.
+
+    Raises:
+        TableError: a file is missing, empty, too large or not UTF-8; a column is missing; a row has other than the
+            header's number of cells or an id that is not a whole number; one id has two categories.
+    """
+    landmarks: list[Landmark] = []
+    dropped: list[tuple[str, int, str, str, str]] = []
+    for split in sorted(tables):
+        found, repeats = _read_table(split, Path(tables[split]), named)
+        landmarks += sorted(found, key=lambda landmark: landmark.landmark_id)
+        dropped += repeats
+    return LandmarkTables(landmarks, pl.DataFrame(dropped, schema=_DROPPED, orient="row"))
+
+
+def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> StageRun:
+    """The stage ``scrape`` from tables that were scraped already: no network, no class graph.
+
+    Args:
+        root: the build's directory of stages.
+        tables: CSVs with landmark_id, category and supercategory by split; other columns are ignored.
+        progress: told what is read.
+    """
+
+    def work(directory: Path) -> Outcome:
+        progress("scrape: reading names", 0, None)
+        read = read_landmarks(tables, named=True)
+        rows = [
+            (mark.split, mark.landmark_id, mark.category, category_title(mark.category), None, None, *_named(mark))
+            for mark in read.landmarks
+        ]
+        scraped = pl.DataFrame(rows, schema=SCRAPED, orient="row")
+        return write_scraped(directory, scraped, pl.DataFrame(schema=CLASSES), read.dropped)
+
+    inputs = {f"names {split}": Path(path) for split, path in tables.items()}
+    return run_stage("scrape", root, version=VERSION, config={"names": True}, inputs=inputs, work=work)
+
+
+def write_scraped(
+    directory: Path, scraped: pl.DataFrame, classes: pl.DataFrame, dropped: pl.DataFrame, notes: tuple[str, ...] = ()
+) -> Outcome:
+    """Write the three tables of the stage ``scrape`` and count the statuses."""
+    scraped.write_parquet(directory / "landmarks.parquet")
+    classes.write_parquet(directory / "classes.parquet")
+    tally = scraped.group_by("status").len().sort("len", "status", descending=[True, False])
+    counts = {"landmarks": scraped.height, "categories": scraped["category"].n_unique()}
+    counts |= dict(zip(tally["status"].to_list(), tally["len"].to_list(), strict=True))
+    return Outcome(counts | {"classes": classes.height}, write_dropped(directory, dropped), notes)
+
+
+def _named(mark: Landmark) -> tuple[str, tuple[str, ...], tuple[None, ...]]:
+    return "found" if mark.names else "no-instance-of", mark.names, (None,) * len(mark.names)
+
+
+def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], list[tuple[str, int, str, str, str]]]:
+    seen: dict[int, tuple[int, str, list[str]]] = {}
+    repeats: list[tuple[str, int, str, str, str]] = []
+    for line, number, category, name in _rows(path, named):
+        if not _WHOLE_NUMBER.fullmatch(number.strip()):
+            raise TableError(f"{path}, line {line}: {ID} is {number[:80]!r}; expected a whole number. Correct the row.")
+        landmark = int(number)
+        first = seen.setdefault(landmark, (line, category, []))
+        if first[1] != category:
+            raise TableError(
+                f"{path}: landmark {landmark} has the category {first[1]!r} in line {first[0]} and {category!r} in "
+                f"line {line}; expected one category a landmark. Delete the wrong row, or give the tables of "
+                "different id spaces different splits (--landmarks train=... --landmarks index=...)."
+            )
+        if first[0] != line and (not named or not name or name in first[2]):
+            repeats.append((split, line, number, category, "repeats an earlier row"))
+        elif name:
+            first[2].append(name)
+    if not seen:
+        raise TableError(f"{path}: no rows below the header; expected one landmark a row.")
+    return [Landmark(split, i, category, tuple(names)) for i, (_, category, names) in seen.items()], repeats
+
+
+def _rows(path: Path, named: bool) -> Iterator[tuple[int, str, str, str]]:
+    """(line, landmark_id, category, name) of each row; the name is empty where the table has none."""
+    text = _text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 0
+    try:
+        header = [cell.strip() for cell in next(reader)]
+        wanted = [ID, CATEGORY, *([NAME] if named else [])]
+        columns = _columns(path, header, wanted)
+        line = reader.line_num
+        for row in reader:
+            start, line = line + 1, reader.line_num
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise TableError(
+                    f"{path}, line {start}: {len(row)} cells where the header has {len(header)}; a category with a "
+                    'comma in it needs double quotes around it ("...").'
+                )
+            cells = [row[column] for column in columns]
+            yield start, cells[0], cells[1], cells[2].strip() and cells[2] if named else ""
+    except csv.Error as error:
+        raise TableError(
+            f"{path}, line {line + 1}: not valid CSV ({error}); expected comma-separated cells, quoted by double "
+            "quotes where they hold commas, of at most 131,072 characters."
+        ) from error
+
+
+def _columns(path: Path, header: list[str], wanted: list[str]) -> list[int]:
+    lacking = [name for name in wanted if name not in header]
+    twice = [name for name in wanted if header.count(name) > 1]
+    if lacking or twice:
+        fault = f"lacks the column {lacking[0]!r}" if lacking else f"has the column {twice[0]!r} twice"
+        shown = ", ".join(repr(name[:60]) for name in header[:20])
+        raise TableError(
+            f"{path} {fault}; found {shown}, expected {', '.join(map(repr, wanted))} (others are ignored). "
+            "Rename the column in the file's first line."
+        )
+    return [header.index(name) for name in wanted]
+
+
+def _text(path: Path) -> str:
+    try:
+        size = path.stat().st_size
+        if size > MAX_TABLE_BYTES:
+            raise TableError(f"{path} has {size:,} bytes; a table of landmarks has at most {MAX_TABLE_BYTES:,}.")
+        data = path.read_bytes()
+    except OSError as error:
+        if isinstance(error, TableError):
+            raise
+        raise TableError(f"{path} cannot be read ({error.strerror}); expected a CSV of landmarks there.") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise TableError(
+            f"{path}, line {line}: not UTF-8 (byte {data[error.start]:#04x}). Save the table as UTF-8, for example "
+            "with: iconv -f latin1 -t utf-8"
+        ) from error
+    if not text.strip():
+        raise TableError(f"{path} is empty; expected a header with {ID!r} and {CATEGORY!r}, and one landmark a row.")
+    return text

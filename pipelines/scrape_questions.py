@@ -1,0 +1,161 @@
+"""Asking what is not known yet, batch by batch, until every title has a status and every class its ancestors."""
+
+from collections.abc import Iterable, Sequence
+
+from hgld.errors import ConfigError, InputError, ServiceError
+from pipelines.commons import category_pages
+from pipelines.config import ScrapeConfig
+from pipelines.infobox import instance_of
+from pipelines.progress import Progress
+from pipelines.scrape_status import Resolution, Unanswered, resolve, unanswered_classes
+from pipelines.scrape_store import InfoboxPage, Question, ScrapeStore
+from pipelines.titles import page_url
+from pipelines.web import AnswerError, BudgetSpentError, Client
+from pipelines.wikidata import BATCH, entities_by_ids, entities_by_titles
+
+BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
+MAX_CLASSES = 1_000_000
+_MAX_FAILED_IN_A_ROW = 20
+_TASKS: dict[Question, str] = {
+    "sitelink": "scrape: categories' items",
+    "page": "scrape: categories without a linked item",
+    "entity": "scrape: items and classes",
+    "infobox": "scrape: category pages",
+}
+
+
+def answer_all(
+    titles: Sequence[str], store: ScrapeStore, client: Client, config: ScrapeConfig, progress: Progress
+) -> None:
+    """Ask until the store answers for every title and every class above it; nothing is asked that it knows.
+
+    An answer that cannot be had, after the client's retries and alone in its request, is kept as a failure of its
+    kind.
+
+    Raises:
+        ConfigError: the request budget is spent; what was answered is kept.
+        ServiceError: the servers cannot be reached, or answer nothing usable many times in a row.
+        StorageError: the disk is full.
+    """
+    asking = _Asking(store, client, config)
+    open_titles = list(titles)
+    try:
+        while open_titles:
+            wanted, open_titles = open_questions(open_titles, store, config.route)
+            for question, keys in wanted.items():
+                asking.ask_batches(question, keys, progress)
+        classes = _classes(titles, store, config.route)
+        while lacking := unanswered_classes(classes, store)[1]:
+            if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
+                raise ServiceError(f"{config.wikidata_url} names over {MAX_CLASSES:,} classes; this is no Wikidata.")
+            asking.ask_batches("entity", lacking, progress)
+    except BudgetSpentError:
+        left = len(open_questions(titles, store, config.route)[1])
+        raise ConfigError(
+            f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(titles):,} categories (and "
+            f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
+            "command again to go on, or raise --request-budget."
+        ) from None
+
+
+def open_questions(
+    titles: Iterable[str], store: ScrapeStore, route: str
+) -> tuple[dict[Question, list[str]], list[str]]:
+    """What has to be asked next, by question and each key once, and the titles that wait for it."""
+    wanted: dict[Question, dict[str, None]] = {}
+    waiting = []
+    for title in titles:
+        found = resolve(title, store, route)
+        if isinstance(found, Unanswered):
+            wanted.setdefault(found.question, {}).update(dict.fromkeys(found.keys))
+            waiting.append(title)
+    return {question: list(keys) for question, keys in wanted.items()}, waiting
+
+
+def _classes(titles: Iterable[str], store: ScrapeStore, route: str) -> list[str]:
+    """The classes of all titles, each once; by the html route they have no ids."""
+    found = (resolve(title, store, route) for title in titles)
+    return list(dict.fromkeys(c for r in found if isinstance(r, Resolution) for c in r.classes if c is not None))
+
+
+class _Asking:
+    """One run of questions: fetches, records, and finds the member that spoils a batch."""
+
+    def __init__(self, store: ScrapeStore, client: Client, config: ScrapeConfig):
+        self._store, self._client, self._config = store, client, config
+        self._answered = False
+        self._failed_in_a_row = 0
+        # Failures wait for the next good answer: what fails while a server is down is no fact about a landmark.
+        self._failures: dict[tuple[Question, str], tuple[str, str]] = {}
+
+    def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
+        size = BATCHES[question]
+        for start in range(0, len(keys), size):
+            progress(_TASKS[question], start, len(keys))
+            self._ask(question, keys[start : start + size])
+        self._keep_failures()
+        progress(_TASKS[question], len(keys), len(keys))
+
+    def _ask(self, question: Question, keys: Sequence[str]) -> None:
+        """Ask one batch; what fails or is left out of the answer is asked again in halves, down to single keys."""
+        error = None
+        try:
+            answered = self._fetch(question, keys)
+        except AnswerError as failure:
+            error, answered = failure, set[str]()
+            self._count_failure(failure)
+        else:
+            self._answered, self._failed_in_a_row = True, 0
+            self._keep_failures()
+        lacking = [key for key in keys if key not in answered]
+        if len(keys) == 1 and lacking:
+            kind, said = (error.kind, str(error)) if error else ("unanswered", "the answer leaves it out")
+            self._failures[question, keys[0]] = (kind, said)
+        elif lacking:
+            middle = (len(lacking) + 1) // 2
+            for half in (lacking[:middle], lacking[middle:]):
+                if half:
+                    self._ask(question, half)
+
+    def _fetch(self, question: Question, keys: Sequence[str]) -> set[str]:
+        """Ask once and record the answer; the keys that it accounts for."""
+        config = self._config
+        if question == "sitelink":
+            links = entities_by_titles(self._client, config.wikidata_url, keys, config.language)
+            self._store.record_sitelinks(links)
+            return set(links)
+        if question == "page":
+            pages = category_pages(self._client, config.commons_url, keys)
+            self._store.record_pages(pages)
+            return set(pages)
+        if question == "entity":
+            entities = entities_by_ids(self._client, config.wikidata_url, keys, config.language)
+            self._store.record_entities(entities)
+            return set(entities)
+        for title in keys:
+            self._store.record_infobox(title, self._infobox(title))
+        return set(keys)
+
+    def _infobox(self, title: str) -> InfoboxPage:
+        html = self._client.page(page_url(self._config.commons_url, title, self._config.language))
+        if html is None:
+            return InfoboxPage("missing")
+        try:
+            box = instance_of(html, rows=self._config.infobox_rows)
+        except InputError as error:
+            raise AnswerError("too-large", str(error)) from error
+        return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
+
+    def _count_failure(self, failure: AnswerError) -> None:
+        self._failed_in_a_row += 1
+        unreachable = failure.kind == "connection" and not self._answered
+        if unreachable or self._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            raise ServiceError(
+                f"{failure}. That was failure {self._failed_in_a_row} in a row; check the address and try the same "
+                "command again later: the answers so far are kept."
+            ) from failure
+
+    def _keep_failures(self) -> None:
+        if self._failures:
+            self._store.record_failures(self._failures)
+            self._failures.clear()

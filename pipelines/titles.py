@@ -1,0 +1,90 @@
+"""Category URLs as people and data sets write them, to the one title that MediaWiki knows the category by."""
+
+import re
+import unicodedata
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
+
+_HOSTS = {"commons.wikimedia.org", "commons.m.wikimedia.org", "www.commons.wikimedia.org"}
+# MediaWiki's own rules (MediaWikiTitleCodec): what counts as a space, what is thrown away, what no title may hold.
+_SPACES = re.compile("[ _\u00a0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+_DIRECTION_MARKS = re.compile("[\u200e\u200f\u202a-\u202e]")
+_PERCENT = re.compile("%[0-9A-Fa-f]{2}")
+_FORBIDDEN = re.compile(rf"[#<>\[\]|{{}}\x00-\x1f\x7f\ud800-\udfff\ufffd]|{_PERCENT.pattern}|~~~")
+_MAX_BYTES = 255
+_MAX_URL = 8192
+
+
+def category_title(url: str) -> str | None:
+    """The canonical title (``Category:...``) of a Commons category URL; None for what is not one.
+
+    http and https, protocol-relative and mobile addresses, ``/wiki/TITLE`` and ``index.php?title=TITLE`` mean the same
+    page; fragments and other query parameters do not matter.
+
+    >>> category_title("http://commons.m.wikimedia.org/wiki/category:Ch%C3%A2teau_d%27If#map")
+    "Category:Château d'If"
+    >>> category_title("https://commons.wikimedia.org/w/index.php?title=Category:Notre-Dame&action=edit")
+    'Category:Notre-Dame'
+    >>> category_title("https://en.wikipedia.org/wiki/Category:Castles") is None
+    True
+    """
+    text = url.strip()
+    if len(text) > _MAX_URL:
+        return None
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname
+    except ValueError:  # an unbalanced bracket where the host should be
+        return None
+    if parts.scheme not in {"http", "https", ""} or host not in _HOSTS:
+        return None
+    if parts.path.startswith("/wiki/"):
+        return canonical_category(_decode(parts.path.removeprefix("/wiki/")))
+    if parts.path in {"/w/index.php", "/w/", "/w", "/"}:
+        titles = parse_qs(parts.query).get("title", [])
+        return canonical_category(titles[-1]) if titles else None
+    return None
+
+
+def canonical_category(text: str) -> str | None:
+    """The canonical form of a title in the category namespace, or None if it is in another or no title at all.
+
+    Follows MediaWiki: underscores and every kind of space are one space, direction marks go, Unicode NFC, the
+    first letter is a capital, at most 255 bytes.
+
+    >>> canonical_category(" category : eiffel_Tower ")
+    'Category:Eiffel Tower'
+    """
+    cleaned = _SPACES.sub(" ", _DIRECTION_MARKS.sub("", unicodedata.normalize("NFC", text))).strip()
+    namespace, colon, name = cleaned.partition(":")
+    name = name.strip()
+    if not colon or namespace.strip().lower() != "category" or not name or _FORBIDDEN.search(name):
+        return None
+    capital = name[0].upper()
+    title = f"Category:{capital if len(capital) == 1 else name[0]}{name[1:]}"
+    return title if len(title.encode(errors="replace")) - len("Category:") <= _MAX_BYTES else None
+
+
+def page_url(api_url: str, title: str, language: str) -> str:
+    """Address of a page's HTML on the wiki whose action API is at ``api_url``.
+
+    Wikimedia's own wikis ask robots to keep to ``/wiki/``; another wiki's short addresses are not known to us, but
+    ``index.php`` always stands beside ``api.php``.
+    """
+    name = quote(title.replace(" ", "_"), safe="/:,()!'*;@")
+    base = api_url.removesuffix("api.php")
+    if api_url.endswith(".org/w/api.php"):
+        query = "" if language == "en" else f"?uselang={quote(language, safe='')}"
+        return f"{base.removesuffix('w/')}wiki/{name}{query}"
+    query = "" if language == "en" else f"&uselang={quote(language, safe='')}"
+    return f"{base}index.php?title={name}{query}"
+
+
+def _decode(path: str) -> str:
+    """Percent-decoded text; old links in windows-1252 are read as MediaWiki reads them."""
+    raw = unquote_to_bytes(path)
+    if _PERCENT.search(raw.decode("ascii", errors="replace")):
+        raw = unquote_to_bytes(raw)  # no title holds a percent code, so this one was encoded twice
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", errors="replace")

@@ -1,0 +1,313 @@
+"""The one way to the network: a client that asks slowly, says who asks, and does what servers tell it.
+
+It follows Wikimedia's rules for robots: a User-Agent with the operator's contact, one request at a time under a rate
+limit, compressed answers, ``maxlag``, and ``Retry-After`` where a server asks for patience.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+import requests
+import urllib3.exceptions
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from hgld import __version__
+from hgld.errors import ConfigError, ServiceError
+
+# Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
+API_RATE = 200 / 60
+PAGE_RATE = 19.0
+MAX_ANSWER_BYTES = 64 << 20
+MAX_PATIENCE = 900.0
+_BACKOFF = wait_exponential_jitter(initial=1, max=60, jitter=1)
+_LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
+_WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
+_PASSING_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
+_REFUSALS = {401, 403, 404, 405, 407, 410, 451}
+_Answer = TypeVar("_Answer")
+
+
+class AnswerError(Exception):
+    """One request got no usable answer.
+
+    Attributes:
+        kind: short and stable, for a status: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
+        passing: whether the same request may well succeed later.
+        retry_after: seconds that the server asked us to wait.
+    """
+
+    def __init__(self, kind: str, detail: str, *, passing: bool = False, retry_after: float = 0.0):
+        super().__init__(detail)
+        self.kind, self.passing, self.retry_after = kind, passing, retry_after
+
+
+class BudgetSpentError(Exception):
+    """The number of requests that the operator allowed has been made."""
+
+
+class Client(Protocol):
+    """What scraping needs of the network."""
+
+    requests: int
+
+    def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
+        """The JSON object that an action API answers; AnswerError where it does not."""
+        ...
+
+    def page(self, url: str) -> bytes | None:
+        """A page's HTML, or None where there is no such page; AnswerError where the server fails."""
+        ...
+
+
+def is_wikimedia(url: str) -> bool:
+    """Whether an address belongs to the Wikimedia Foundation's servers."""
+    host = urlsplit(url).hostname or ""
+    return any(host == domain or host.endswith(f".{domain}") for domain in _WIKIMEDIA)
+
+
+class PoliteClient:
+    """Asks one thing at a time, as often and as long as is polite.
+
+    Args:
+        endpoints: the addresses that will be asked, for the checks on contact and rate.
+        contact: mail address or page of the operator; required for Wikimedia's servers.
+        rate: requests a second at most, retries included.
+        documented_rate: what Wikimedia documents as its limit for this kind of request.
+        timeout: seconds for a whole answer, however slowly it trickles in.
+        retries: attempts an answer at most.
+        retry_cap: retries in the whole run at most.
+        maxlag: seconds of database lag above which an API may turn us away.
+        request_budget: requests in the whole run at most; 0 for no limit.
+        session: a ``requests.Session`` or what behaves like one.
+        clock: seconds, growing (``time.monotonic``).
+        sleep: waits for seconds.
+        on_wait: told how long and why, before each wait between attempts.
+
+    Raises:
+        ConfigError: an address is not http(s), the contact is missing or malformed, or the rate too high.
+    """
+
+    def __init__(
+        self,
+        endpoints: tuple[str, ...],
+        *,
+        contact: str = "",
+        rate: float = 3.0,
+        documented_rate: float = API_RATE,
+        timeout: float = 30.0,
+        retries: int = 8,
+        retry_cap: int = 2000,
+        maxlag: int = 5,
+        request_budget: int = 0,
+        session: requests.Session | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        on_wait: Callable[[float, str], None] = lambda seconds, reason: None,
+    ):
+        _check(endpoints, contact, rate, documented_rate)
+        for name, value in {"timeout": timeout, "retries": retries, "retry cap": retry_cap + 1}.items():
+            if value <= 0:
+                raise ConfigError(f"{name} is {value}; expected a positive number.")
+        self.requests = 0
+        self._interval, self._timeout, self._maxlag = 1 / rate, timeout, maxlag
+        self._attempts, self._retries_left, self._budget = retries, retry_cap, request_budget
+        self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
+        self._next_start = clock()
+        self._session = session or requests.Session()
+        self._session.max_redirects = 5
+        self._session.headers.update(
+            {
+                "User-Agent": f"hgld/{__version__} ({contact or 'no contact given'}) python-requests",
+                "Accept-Encoding": "gzip",
+                "Promise-Non-Write-API-Action": "true",  # a long read by POST may be answered by any data centre
+            }
+        )
+
+    def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
+        """The answer of an action API, retried while the failure looks passing.
+
+        Raises:
+            AnswerError: no usable answer to this request.
+            ServiceError: the server refuses us altogether, or wants more patience than is sensible.
+            BudgetSpentError: the request budget is spent.
+        """
+        asked = {**params, "format": "json", "formatversion": "2", "maxlag": str(self._maxlag)}
+        return self._retry(lambda: self._ask_api(url, asked))
+
+    def page(self, url: str) -> bytes | None:
+        """A page's HTML, None for 404 and 410; raises as :meth:`api` does."""
+        return self._retry(lambda: self._ask_page(url))
+
+    def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
+        if len(urlencode(params)) > _LONGEST_GET:
+            status, headers, body = self._send("POST", url, data=params)
+        else:
+            status, headers, body = self._send("GET", url, params=params)
+        patience = _retry_after(headers)
+        if status != 200:
+            raise _http_error(url, status, body, patience)
+        try:
+            answer = json.loads(body)
+            if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON and no text that a file can hold
+                answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
+        except ValueError as error:
+            raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", passing=True) from error
+        except RecursionError as error:
+            raise AnswerError("json", f"{url} answered JSON that is nested without end") from error
+        if not isinstance(answer, dict):
+            raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
+        if "error" in answer:
+            raise _api_error(url, answer["error"], patience)
+        return answer
+
+    def _ask_page(self, url: str) -> bytes | None:
+        status, headers, body = self._send("GET", url)
+        if status in {404, 410}:
+            return None
+        if status != 200:
+            raise _http_error(url, status, body, _retry_after(headers))
+        return body
+
+    def _send(self, method: str, url: str, **content: Any) -> tuple[int, Mapping[str, str], bytes]:
+        """One request under the rate limit: status, headers and whole body."""
+        if self._budget and self.requests >= self._budget:
+            raise BudgetSpentError
+        now = self._clock()
+        if now < self._next_start:
+            self._sleep(self._next_start - now)
+        self._next_start = max(now, self._next_start) + self._interval
+        self.requests += 1
+        deadline = self._clock() + self._timeout
+        try:
+            with self._session.request(
+                method, url, timeout=self._timeout, stream=True, allow_redirects=method == "GET", **content
+            ) as response:
+                return response.status_code, response.headers, self._body(response, deadline)
+        except requests.TooManyRedirects as error:
+            raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than 5 times") from error
+        except requests.Timeout as error:
+            raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", passing=True) from error
+        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
+            raise AnswerError("http-redirects", f"{url} leads to an address that is none ({error})") from error
+        except requests.RequestException as error:
+            raise AnswerError("connection", f"{url} cannot be reached ({error})", passing=True) from error
+
+    def _body(self, response: requests.Response, deadline: float) -> bytes:
+        """The decoded body; read1 returns what one read gave, so that a trickle cannot hide from the deadline."""
+        body = bytearray()
+        try:
+            while chunk := response.raw.read1(1 << 16, decode_content=True):
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise AnswerError("too-large", f"{response.url} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
+                if self._clock() > deadline:
+                    raise AnswerError(
+                        "timeout", f"{response.url} gave part of an answer in {self._timeout:g} s", passing=True
+                    )
+        except urllib3.exceptions.ReadTimeoutError as error:
+            raise requests.ReadTimeout(error) from error
+        except urllib3.exceptions.HTTPError as error:
+            raise AnswerError("cut-off", f"{response.url} broke off its answer ({error})", passing=True) from error
+        return bytes(body)
+
+    def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
+        retrying = Retrying(
+            stop=stop_after_attempt(self._attempts),
+            wait=self._patience,
+            retry=retry_if_exception(lambda error: isinstance(error, AnswerError) and error.passing),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        return retrying(ask)
+
+    def _patience(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: exponential with jitter, or longer where the server asks for it."""
+        error = state.outcome.exception() if state.outcome else None
+        assert isinstance(error, AnswerError)
+        if error.retry_after > MAX_PATIENCE:
+            raise ServiceError(
+                f"{error}; the server asks us to come back in {error.retry_after:,.0f} s. Run the same command then: "
+                "the answers so far are kept."
+            ) from error
+        if not self._retries_left:
+            raise ServiceError(
+                f"{error}; all retries of this run are used up. Run the same command again later: the answers so far "
+                "are kept (--retry-cap raises the number)."
+            ) from error
+        self._retries_left -= 1
+        seconds = max(error.retry_after, _BACKOFF(state))
+        self._on_wait(seconds, str(error))
+        return seconds
+
+
+def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rate: float) -> None:
+    for url in endpoints:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ConfigError(
+                f"{url!r} is not an address; expected for example https://commons.wikimedia.org/w/api.php."
+            )
+    if contact and (not re.fullmatch(r"[\x20-\x7e]{3,200}", contact) or not re.search(r"\S@\S|https?://\S", contact)):
+        raise ConfigError(f"contact is {contact!r}; expected a mail address or the URL of a page, in ASCII.")
+    real = [url for url in endpoints if is_wikimedia(url)]
+    if real and not contact:
+        raise ConfigError(
+            f"{real[0]} belongs to Wikimedia, whose rules want the contact of whoever runs a robot. "
+            "Give your mail address or page: --contact you@example.org"
+        )
+    if not rate > 0 or (real and rate > documented_rate):
+        raise ConfigError(
+            f"rate is {rate:g} requests a second; expected more than 0"
+            + (f" and at most {documented_rate:.3g}, the documented limit of {real[0]}." if real else ".")
+        )
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """Seconds that a Retry-After header asks for (a number or an HTTP date); 0 where there is none to be read."""
+    value = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"[0-9]{1,9}", value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerError:
+    """The error of an HTTP status other than 200; a refusal that no retry can mend is raised as such."""
+    said = f"{url} answered HTTP {status}: {_excerpt(body)}"
+    if status in _REFUSALS:
+        raise ServiceError(
+            f"{said}. Expected an action API there (.../api.php) that lets us read; check the address and --contact."
+        )
+    if 300 <= status < 400:
+        raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it leads to.")
+    passing = status in {408, 425, 429} or status >= 500
+    return AnswerError(f"http-{status}", said, passing=passing, retry_after=patience)
+
+
+def _api_error(url: str, error: Any, patience: float) -> AnswerError:
+    code = str(error.get("code", "unknown")) if isinstance(error, dict) else "unknown"
+    info = str(error.get("info", "")) if isinstance(error, dict) else str(error)
+    kind = re.sub(r"[^a-z0-9_-]", "", code.lower())[:40] or "unknown"
+    return AnswerError(
+        kind if kind == "maxlag" else f"api-{kind}",
+        f"{url} answered the API error {kind!r}: {_excerpt(info.encode())}",
+        passing=kind.startswith(_PASSING_ERRORS),
+        retry_after=patience,
+    )
+
+
+def _excerpt(body: bytes) -> str:
+    """What a server said, short and on one line, fit for a terminal."""
+    text = body[:2000].decode("utf-8", errors="replace")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200] or "(nothing)"

@@ -1,0 +1,375 @@
+"""The whole stage against a local Commons and Wikidata."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld.errors import ConfigError, ServiceError, TableError
+from pipelines.config import ScrapeConfig
+from pipelines.landmark_tables import run_names
+from pipelines.progress import silent
+from pipelines.scrape import STORE, plan, polite_client, run
+from pipelines.stage import StageRun
+from tests.pipelines.wikimedia_server import (
+    Wiki,
+    WikimediaServer,
+    answer_entities,
+    answer_query,
+    api_error,
+    cut_off,
+    raw_answer,
+    redirect_to_self,
+    statement,
+    status,
+)
+
+COMMONS = "https://commons.wikimedia.org/wiki/"
+
+
+def world() -> Wiki:
+    """Every way a category can lead to names, or fail to."""
+    wiki = Wiki()
+    wiki.item("Q1", "castle", P279=["Q9"])
+    wiki.item("Q2", "church building (1172-1954)", P279=["Q9", "Q8"])
+    wiki.item("Q8", {"de": "Sakralbau"}, P279=["Q9"])
+    wiki.item("Q9", "building", P279=["Q2"])  # a cycle, as Wikidata has them
+    wiki.item("Q4167836", "Wikimedia category")
+    wiki.item("Q7", "<script>alert(1)</script>")
+    wiki.item("Q100", "Windsor Castle", P31=["Q1"])
+    wiki.item("Q101", "Cathedral", P31=["Q1", "Q2"])
+    wiki.item(
+        "Q102", "no class", P31=[statement("P31", "Q1", "deprecated"), statement("P31", "Q1", snaktype="novalue")]
+    )
+    wiki.item("Q103", "Category:Old town", P31=["Q4167836"], P301=["Q100"])
+    wiki.item("Q104", "ranks", P31=["Q1", statement("Q2", "preferred")])
+    wiki.item("Q105", "hostile", P31=["Q7"])
+    wiki.item("Q106", "abroad", P31=["Q8"])
+    wiki.item("Q107", "merged class", P31=["Q11"])
+    wiki.item("Q108", "deleted class", P31=["Q404"])
+    wiki.entities["Q11"] = {"redirect": "Q1"}
+    wiki.category("Windsor Castle", "Q100")
+    wiki.category("Cathedral", "Q101")
+    wiki.category("No class", "Q102")
+    wiki.category("Old town", "Q103")
+    wiki.category("Ranks", "Q104")
+    wiki.category("Hostile", "Q105")
+    wiki.category("Abroad", "Q106")
+    wiki.category("Merged class", "Q107")
+    wiki.category("Deleted class", "Q108")
+    wiki.category("Deleted item", "Q109", linked=False)
+    wiki.category("Unlinked", "Q100", linked=False)
+    wiki.category("Plain")
+    wiki.category("Renamed", text="{{Category redirect|Category:Renamed again}}")
+    wiki.category("Renamed again", text="{{cat-redirect|1=Windsor Castle}}")
+    wiki.category("Lost", text="{{Category redirect|Nowhere}}")
+    wiki.category("Loop", text="{{Category redirect|Pool}}")
+    wiki.category("Pool", text="{{Category redirect|Loop}}")
+    wiki.pages["Category:Moved"] = {"text": "", "redirect": "Category:Windsor Castle"}
+    wiki.pages["Category:Spin"] = {"text": "", "redirect": "Category:Nips"}
+    wiki.pages["Category:Nips"] = {"text": "", "redirect": "Category:Spin"}
+    return wiki
+
+
+EXPECTED = {
+    "Windsor_Castle": ("found", None, ["castle"]),
+    "Cathedral": ("found", None, ["castle", "church building (1172-1954)"]),
+    "No_class": ("no-instance-of", None, []),
+    "Old_town": ("found", None, ["castle"]),
+    "Ranks": ("found", None, ["church building (1172-1954)"]),
+    "Hostile": ("found", None, ["<script>alert(1)</script>"]),
+    "Abroad": ("found", None, ["Sakralbau"]),
+    "Merged_class": ("found", None, ["castle"]),
+    "Deleted_class": ("no-instance-of", None, []),
+    "Deleted_item": ("no-item", None, []),
+    "Unlinked": ("found", None, ["castle"]),
+    "Plain": ("no-item", None, []),
+    "Renamed": ("found", "Category:Windsor Castle", ["castle"]),
+    "Lost": ("missing", "Category:Nowhere", []),
+    "Loop": ("error(redirect-loop)", "Category:Pool", []),
+    "Moved": ("found", "Category:Windsor Castle", ["castle"]),
+    "Spin": ("error(redirect-loop)", None, []),
+    "Never_was": ("missing", None, []),
+}
+
+
+def write_table(path: Path, categories: list[str]) -> Path:
+    rows = "".join(f'{i},"{c}"\n' for i, c in enumerate(categories))
+    path.write_text("landmark_id,category\n" + rows)
+    return path
+
+
+def config_for(server: WikimediaServer, **options: object) -> ScrapeConfig:
+    config = ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000, timeout=5)
+    return replace(config, **options)  # pyright: ignore[reportArgumentType]
+
+
+class Scraper:
+    """Runs the stage with a client that does not wait."""
+
+    def __init__(self, tmp_path: Path, server: WikimediaServer):
+        self.root, self.server = tmp_path / "stages", server
+        self.table = write_table(tmp_path / "train.csv", [COMMONS + f"Category:{name}" for name in EXPECTED])
+
+    def run(self, **options: object) -> StageRun:
+        config = config_for(self.server, **options)
+        client = polite_client(config)
+        client._sleep = lambda seconds: None
+        return run(self.root, {"train": self.table}, config, silent, client)
+
+
+@pytest.fixture
+def server():
+    with WikimediaServer(world()) as running:
+        yield running
+
+
+@pytest.fixture
+def scraper(tmp_path, server):
+    return Scraper(tmp_path, server)
+
+
+def by_name(done: StageRun) -> dict[str, tuple]:
+    frame = pl.read_parquet(done.path("landmarks.parquet"))
+    return {
+        row["category"].rpartition(":")[2]: (row["status"], row["redirected_to"], row["names"])
+        for row in frame.iter_rows(named=True)
+    }
+
+
+def test_every_landmark_ends_in_its_status(scraper):
+    done = scraper.run()
+    assert by_name(done) == EXPECTED
+    frame = pl.read_parquet(done.path("landmarks.parquet"))
+    assert frame.columns == [
+        *("split", "landmark_id", "category", "title", "redirected_to", "item", "status", "names", "classes")
+    ]
+    assert dict(zip(frame["title"], frame["item"], strict=True))["Category:Old town"] == "Q100"
+    assert frame.filter(pl.col("title") == "Category:Merged class")["classes"].to_list() == [["Q1"]]
+    assert done.outcome.counts["found"] == 10
+
+
+def test_classes_hold_all_ancestors_once(scraper):
+    classes = pl.read_parquet(scraper.run().path("classes.parquet"))
+    assert classes.rows() == [
+        ("Q1", "castle", "en", ["Q9"]),
+        ("Q2", "church building (1172-1954)", "en", ["Q9", "Q8"]),
+        ("Q7", "<script>alert(1)</script>", "en", []),
+        ("Q8", "Sakralbau", "de", ["Q9"]),
+        ("Q9", "building", "en", ["Q2"]),
+    ]
+
+
+def test_a_second_run_asks_nothing_and_does_nothing(scraper):
+    first = scraper.run()
+    asked = len(scraper.server.log)
+    again = scraper.run()
+    assert len(scraper.server.log) == asked
+    assert not again.ran
+    assert again.record["outputs"] == first.record["outputs"]
+
+
+def test_nothing_is_asked_twice(scraper):
+    scraper.run()
+    for kind in ("titles", "ids", "query"):
+        keys = scraper.server.asked(kind)
+        assert len(keys) == len(set(keys)), kind
+    linked = set(scraper.server.wiki.sitelinks.values())
+    assert not linked & set(scraper.server.asked("ids")), "what came with a title's answer needs no second question"
+
+
+def test_a_run_stopped_by_its_budget_says_what_remains_and_goes_on(scraper, tmp_path):
+    whole = scraper.run().record["outputs"]
+    log = list(scraper.server.log)
+    scraper.server.log.clear()
+    scraper.root = tmp_path / "again"
+    for _ in range(len(log) - 1):
+        with pytest.raises(ConfigError, match=r"budget of 1 requests is spent; .* same\s+command again"):
+            scraper.run(request_budget=1)
+    assert scraper.run(request_budget=1).record["outputs"] == whole
+    assert [request.keys for request in scraper.server.log] == [request.keys for request in log]
+
+
+def test_a_plan_counts_requests_and_makes_none(scraper):
+    config = config_for(scraper.server, rate=2.0)
+    planned = plan(scraper.root, {"train": scraper.table}, config)
+    assert (planned.landmarks, planned.categories, planned.unanswered) == (18, 18, 18)
+    assert planned.requests["items of categories"] == 1
+    assert planned.seconds == sum(planned.requests.values()) / 2
+    assert not scraper.server.log
+    assert not (scraper.root / STORE).exists()
+    scraper.run()
+    assert sum(plan(scraper.root, {"train": scraper.table}, config).requests.values()) == 0
+    again = plan(scraper.root, {"train": scraper.table}, replace(config, refresh=("missing",)))
+    assert again.unanswered == 2
+
+
+def test_a_plan_is_of_the_size_that_gldv2_takes(tmp_path):
+    """A tenth of its 203,094 categories: about 2 x N/50 requests and the classes."""
+    table = write_table(tmp_path / "train.csv", [f"{COMMONS}Category:L{i}" for i in range(20_310)])
+    planned = plan(tmp_path, {"train": table}, ScrapeConfig(contact="me@example.org"))
+    assert planned.requests["items of categories"] == 407
+    assert 814 < sum(planned.requests.values()) < 980
+    html = plan(tmp_path, {"train": table}, ScrapeConfig(route="html", contact="me@example.org"))
+    assert html.requests == {"category pages": 20_310}
+
+
+def test_refresh_asks_again_for_the_status_named_and_no_other(scraper):
+    first = scraper.run()
+    scraper.server.log.clear()
+    scraper.server.wiki.category("Never was", "Q100")
+    done = scraper.run(refresh=("missing",))
+    assert by_name(done) == EXPECTED | {"Never_was": ("found", None, ["castle"])}
+    assert set(scraper.server.asked("titles")) == {"Category:Lost", "Category:Nowhere", "Category:Never was"}
+    assert done.ran
+    assert done.record["key"] != first.record["key"]
+
+
+def test_refresh_refuses_what_is_no_status(scraper):
+    with pytest.raises(ConfigError, match="'gone' is no status"):
+        scraper.run(refresh=("gone",))
+
+
+def test_by_the_html_route(scraper):
+    done = scraper.run(route="html")
+    found = by_name(done)
+    assert found["Windsor_Castle"] == ("found", None, ["castle"])
+    assert found["Cathedral"] == ("found", None, ["castle", "church building (1172-1954)"])
+    assert found["Hostile"] == ("found", None, ["<script>alert(1)</script>"])
+    assert found["Plain"] == ("no-item", None, [])
+    assert found["Never_was"] == ("missing", None, [])
+    assert {request.kind for request in scraper.server.log} == {"html"}
+    assert pl.read_parquet(done.path("classes.parquet")).height == 0
+    asked = len(scraper.server.log)
+    assert not scraper.run(route="html").ran
+    assert len(scraper.server.log) == asked
+
+
+def test_a_category_that_is_no_commons_address_has_a_status_and_a_note(scraper, tmp_path):
+    scraper.table = write_table(tmp_path / "odd.csv", ["https://example.org/Category:X", COMMONS + "Category:Plain"])
+    done = scraper.run()
+    frame = pl.read_parquet(done.path("landmarks.parquet"))
+    assert frame["status"].to_list() == ["error(not-commons)", "no-item"]
+    assert frame["title"].to_list() == [None, "Category:Plain"]
+    assert any("no address of a Commons category" in note for note in done.outcome.notes)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        status(503, Retry_After="1"),
+        status(429, Retry_After="2"),
+        status(500),
+        api_error("maxlag", "Waiting for db1: 6 seconds lagged", Retry_After="5"),
+        api_error("ratelimited"),
+        api_error("internal_api_error_DBQueryError"),
+        raw_answer(b'{"entities": {"Q1": {"id'),
+        cut_off,
+    ],
+)
+def test_a_passing_fault_changes_nothing(scraper, fault):
+    scraper.server.faults += [fault, fault]
+    assert by_name(scraper.run()) == EXPECTED
+
+
+def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
+    """A server that fails whenever one title is in the question."""
+    poison = "Category:Ranks"
+
+    def answer(handler) -> None:
+        scraper.server.faults.append(answer)
+        asked = scraper.server.log[-1]
+        if poison in asked.keys:
+            status(503)(handler)
+        else:
+            respond = answer_query if asked.kind == "query" else answer_entities
+            handler.send_json(respond(scraper.server.wiki, asked.params))
+
+    scraper.server.faults.append(answer)
+    done = scraper.run(retries=2)
+    assert by_name(done) == EXPECTED | {"Ranks": ("error(http-503)", None, [])}
+    assert any("--refresh error" in note for note in done.outcome.notes)
+    scraper.server.faults.clear()
+    assert by_name(scraper.run(refresh=("error",))) == EXPECTED
+
+
+def test_an_api_error_object_ends_in_an_error_status(scraper, tmp_path):
+    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
+    scraper.server.faults.append(api_error("badvalue", "Unrecognized value for parameter"))
+    assert by_name(scraper.run()) == {"Plain": ("error(api-badvalue)", None, [])}
+
+
+def test_a_redirect_loop_ends_in_an_error_status(scraper, tmp_path):
+    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
+    scraper.server.faults += [redirect_to_self] * 6
+    assert by_name(scraper.run()) == {"Plain": ("error(http-redirects)", None, [])}
+
+
+def test_a_server_that_stays_down_stops_the_run_and_blames_no_landmark(scraper):
+    scraper.server.faults += [status(503)] * 100
+    with pytest.raises(ServiceError, match="in a row"):
+        scraper.run(retries=1)
+    scraper.server.faults.clear()
+    assert by_name(scraper.run()) == EXPECTED
+
+
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path):
+    with WikimediaServer(Wiki()) as gone:
+        pass
+    with pytest.raises(ServiceError, match="cannot be reached"):
+        Scraper(tmp_path, gone).run(retries=1)
+
+
+def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
+    """MediaWiki truncates results that grow too large, and says so only in a warning."""
+
+    def truncated(handler) -> None:
+        answer = answer_entities(scraper.server.wiki, scraper.server.log[-1].params)
+        answer["entities"] = dict(list(answer["entities"].items())[:5])
+        handler.send_json(answer)
+
+    scraper.server.faults.append(truncated)
+    assert by_name(scraper.run()) == EXPECTED
+
+
+def test_the_store_of_another_language_is_refused(scraper):
+    scraper.run()
+    with pytest.raises(ConfigError, match=r"language 'en'.*'de'"):
+        scraper.run(language="de")
+
+
+def test_the_real_servers_want_a_contact(tmp_path):
+    table = write_table(tmp_path / "train.csv", [COMMONS + "Category:X"])
+    with pytest.raises(ConfigError, match="--contact"):
+        run(tmp_path / "stages", {"train": table}, ScrapeConfig())
+
+
+def test_a_bad_table_leaves_nothing_behind(scraper, tmp_path):
+    scraper.table = tmp_path / "bad.csv"
+    scraper.table.write_text("id,url\n1,x\n")
+    with pytest.raises(TableError):
+        scraper.run()
+    assert not scraper.root.exists()
+
+
+def test_a_table_that_was_scraped_already(tmp_path):
+    table = tmp_path / "names.csv"
+    table.write_text(
+        "landmark_id,name,category,supercategory\n"
+        "3,c,http://commons.wikimedia.org/wiki/Category:C,\n"
+        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+        '1,a,http://commons.wikimedia.org/wiki/Category:A,"church, ruined"\n'
+        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+    )
+    done = run_names(tmp_path / "stages", {"train": table}, silent)
+    frame = pl.read_parquet(done.path("landmarks.parquet"))
+    assert frame["landmark_id"].to_list() == [1, 3]
+    assert frame["names"].to_list() == [["castle", "church, ruined"], []]
+    assert frame["classes"].to_list() == [[None, None], []]
+    assert frame["status"].to_list() == ["found", "no-instance-of"]
+    dropped = pl.read_parquet(done.path("dropped.parquet"))
+    assert dropped.rows() == [
+        ("train", 5, "1", "http://commons.wikimedia.org/wiki/Category:A", "repeats an earlier row")
+    ]
+    assert not run_names(tmp_path / "stages", {"train": table}, silent).ran
