@@ -1,0 +1,457 @@
+"""Decisions of one and of several people applied to groups: effects, conflicts, adjudication, kappa."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.agreement import Settlement, agreement, settle
+from pipelines.decisions import Decision, Drop, Entry, Merge, Move, Rename, Role, SetTop, Split
+
+MACHINE = {
+    "mountain": ["mountain", "stratovolcano", "hill"],
+    "summit": ["summit", "mountain pass", "rail mountain pass"],
+    "lake": ["lake", "reservoir"],
+    "junk": ["bridge failure", "list"],
+}
+LABELS = dict(enumerate(MACHINE))
+PLACE = {name: group for group, label in LABELS.items() for name in MACHINE[label]}
+START = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def said(who: str, *decisions: tuple[type[Decision], dict[str, Any]], role: Role = "annotator") -> list[Entry]:
+    """A file's entries: decisions of one person, a minute apart."""
+    return [
+        Entry(
+            kind(who=who, when=START + timedelta(minutes=i), why=f"{who} says so", **fields),
+            Path(f"{who}.yaml"),
+            i + 1,
+            1,
+            role,
+        )
+        for i, (kind, fields) in enumerate(decisions)
+    ]
+
+
+def rename(group: str, to: str):
+    return Rename, {"group": group, "to": to}
+
+
+def move(to: str, *names: str):
+    return Move, {"names": names, "to": to}
+
+
+def merge(to: str, *groups: str):
+    return Merge, {"groups": groups, "to": to}
+
+
+def split(group: str, to: str, *names: str):
+    return Split, {"group": group, "names": names, "to": to}
+
+
+def drop(*names: str):
+    return Drop, {"names": names}
+
+
+def drop_group(group: str):
+    return Drop, {"group": group}
+
+
+def top(group: str, value: str):
+    return SetTop, {"group": group, "top": value}
+
+
+def groups(result: Settlement) -> dict[str, set[str]]:
+    grouping = result.grouping
+    found = {grouping.labels[group]: grouping.members[group] for group in grouping.live()}
+    assert len(found) == len(grouping.live()), "labels are unique"
+    return found
+
+
+def changed(result: Settlement) -> dict[str, set[str]]:
+    """Groups that differ from the clustering's, the vanished ones as empty sets."""
+    found, before = groups(result), {label: set(names) for label, names in MACHINE.items()}
+    return {k: found.get(k, set()) for k in found.keys() | before.keys() if found.get(k) != before.get(k)}
+
+
+def run(*entries: list[Entry]) -> Settlement:
+    together = sorted((e for side in entries for e in side), key=lambda e: (e.decision.when, e.file.name, e.number))
+    return settle(PLACE, LABELS, together)
+
+
+def clean_run(*entries: list[Entry]) -> Settlement:
+    result = run(*entries)
+    assert (result.unmatched, result.conflicts, result.withheld) == ((), (), ())
+    return result
+
+
+# -- one person ---------------------------------------------------------------------------------------------------
+
+
+def test_no_decisions_change_nothing():
+    result = clean_run()
+    assert groups(result) == {label: set(names) for label, names in MACHINE.items()}
+
+
+@pytest.mark.parametrize(
+    ("decisions", "expected"),
+    [
+        ([rename("summit", "peak")], {"summit": set(), "peak": set(MACHINE["summit"])}),
+        ([move("lake", "hill")], {"mountain": {"mountain", "stratovolcano"}, "lake": {"lake", "reservoir", "hill"}}),
+        ([move("mountain", "hill")], {}),
+        ([merge("lake", "lake", "junk")], {"lake": {*MACHINE["lake"], *MACHINE["junk"]}, "junk": set()}),
+        ([merge("lake", "junk")], {"lake": {*MACHINE["lake"], *MACHINE["junk"]}, "junk": set()}),
+        (
+            [merge("water", "lake", "junk")],
+            {"water": {*MACHINE["lake"], *MACHINE["junk"]}, "lake": set(), "junk": set()},
+        ),
+        (
+            [split("summit", "pass", "mountain pass", "rail mountain pass")],
+            {"summit": {"summit"}, "pass": {"mountain pass", "rail mountain pass"}},
+        ),
+        ([drop("list")], {"junk": {"bridge failure"}}),
+        ([drop_group("junk")], {"junk": set()}),
+        # later decisions see the effect of earlier ones
+        (
+            [rename("summit", "peak"), move("peak", "hill"), rename("peak", "top"), drop("hill")],
+            {"summit": set(), "top": set(MACHINE["summit"]), "mountain": {"mountain", "stratovolcano"}},
+        ),
+        (
+            [split("lake", "dam", "reservoir"), rename("dam", "barrage"), move("barrage", "list")],
+            {"lake": {"lake"}, "barrage": {"reservoir", "list"}, "junk": {"bridge failure"}},
+        ),
+        ([rename("lake", "water"), split("water", "lake", "lake")], {"water": {"reservoir"}, "lake": {"lake"}}),
+        # undoing
+        ([rename("summit", "peak"), rename("peak", "summit")], {}),
+        ([drop("list"), move("junk", "list")], {}),
+        ([drop_group("lake"), move("lake", "lake", "reservoir")], {}),
+        ([merge("lake", "junk"), split("lake", "junk", "list", "bridge failure")], {}),
+        (
+            [split("lake", "dam", "reservoir"), move("lake", "reservoir"), move("dam", "reservoir")],
+            {"lake": {"lake"}, "dam": {"reservoir"}},
+        ),
+    ],
+)
+def test_one_persons_decisions(decisions: list, expected: dict[str, set[str]]):
+    result = clean_run(said("ada", *decisions))
+    assert changed(result) == expected
+    judged = clean_run(said("eve", *decisions, role="adjudicator"))
+    assert changed(judged) == expected
+
+
+def test_tops_follow_their_group():
+    result = clean_run(
+        said(
+            "ada",
+            top("lake", "natural"),
+            rename("lake", "water"),
+            split("junk", "l", "list"),
+            top("l", "human-made"),
+            rename("l", "m"),
+        )
+    )
+    assert {result.grouping.labels[group]: value for group, value in result.grouping.tops.items()} == {
+        "water": "natural",
+        "m": "human-made",
+    }
+    assert len(result.applied) == 5
+
+
+@pytest.mark.parametrize(
+    ("decision", "reason"),
+    [
+        (rename("sumit", "peak"), "no group 'sumit'; did you mean 'summit'?"),
+        (rename("summit", "lake"), "a group 'lake' is there already; to join the two, merge them"),
+        (move("pass", "hill"), "no group 'pass'"),
+        (move("lake", "hil"), "no name 'hil'; did you mean 'hill'?"),
+        (merge("lake", "lake", "pond"), "no group 'pond'"),
+        (split("summit", "lake", "summit"), "a group 'lake' is there already; move the names there"),
+        (split("summit", "pass", "hill"), "'hill' is in 'mountain', not in 'summit'"),
+        (split("pond", "pass", "hill"), "no group 'pond'"),
+        (drop("hills"), "no name 'hills'; did you mean 'hill'?"),
+        (drop_group("xyz"), "no group 'xyz'"),
+        (top("xyz", "natural"), "no group 'xyz'"),
+    ],
+)
+def test_what_fits_nothing_is_reported(decision, reason: str):
+    result = run(said("ada", decision))
+    assert [miss.reason for miss in result.unmatched] == [reason]
+    assert changed(result) == {}
+    assert (result.applied, result.overruled) == ((), ())
+
+
+def test_parts_that_fit_are_applied_and_the_others_reported():
+    result = run(said("ada", move("lake", "hill", "dale"), merge("lake", "junk", "pond")))
+    assert changed(result) == {
+        "mountain": {"mountain", "stratovolcano"},
+        "junk": set(),
+        "lake": {*MACHINE["lake"], *MACHINE["junk"], "hill"},
+    }
+    assert [miss.reason for miss in result.unmatched] == ["no name 'dale'", "no group 'pond'"]
+    assert len(result.applied) == 2
+
+
+def test_an_emptied_group_is_said_to_be_empty():
+    result = run(said("ada", merge("lake", "junk"), rename("junk", "rest")))
+    assert [miss.reason for miss in result.unmatched] == ["the group 'junk' has no names any more"]
+
+
+def test_a_change_of_mind_overrules_ones_own_decision():
+    entries = said("ada", move("lake", "hill"), move("junk", "hill"))
+    result = clean_run(entries)
+    assert (result.applied, result.overruled) == ((entries[1],), (entries[0],))
+
+
+# -- several people -----------------------------------------------------------------------------------------------
+
+
+def test_the_same_decision_twice_is_agreement():
+    a, b = (
+        said("ada", move("lake", "hill"), top("lake", "natural")),
+        said("bob", top("lake", "natural"), move("lake", "hill")),
+    )
+    result = clean_run(a, b)
+    assert len(result.applied) == 4
+    assert {claim.annotators for claim in result.grouping.claims.values()} == {("ada", "bob")}
+
+
+@pytest.mark.parametrize(
+    ("ada", "bob", "conflict"),
+    [
+        ([move("lake", "hill")], [move("summit", "hill")], ("name", "hill", {"ada": "lake", "bob": "summit"})),
+        ([move("lake", "hill")], [drop("hill")], ("name", "hill", {"ada": "lake", "bob": "(dropped)"})),
+        ([move("lake", "hill")], [move("mountain", "hill")], ("name", "hill", {"ada": "lake", "bob": "mountain"})),
+        (
+            [split("lake", "dam", "reservoir")],
+            [split("lake", "pond", "reservoir")],
+            ("name", "reservoir", {"ada": "dam", "bob": "pond"}),
+        ),
+        (
+            [rename("summit", "peak")],
+            [rename("summit", "top")],
+            ("group", "summit", {"ada": "rename to peak", "bob": "rename to top"}),
+        ),
+        (
+            [rename("summit", "peak")],
+            [merge("mountain", "summit")],
+            ("group", "summit", {"ada": "rename to peak", "bob": "merge into mountain"}),
+        ),
+        (
+            [drop_group("summit")],
+            [merge("mountain", "summit")],
+            ("group", "summit", {"ada": "drop", "bob": "merge into mountain"}),
+        ),
+        (
+            [top("lake", "natural")],
+            [top("lake", "human-made")],
+            ("top", "lake", {"ada": "natural", "bob": "human-made"}),
+        ),
+        (
+            [rename("summit", "top")],
+            [rename("junk", "top")],
+            ("label", "top", {"ada": "top is the new label of summit", "bob": "top is the new label of junk"}),
+        ),
+        (
+            [rename("summit", "top")],
+            [split("lake", "top", "reservoir")],
+            ("label", "top", {"ada": "top is the new label of summit", "bob": "top is a new group, by split"}),
+        ),
+        (
+            [rename("summit", "top")],
+            [merge("top", "lake", "junk")],
+            (
+                "label",
+                "top",
+                {"ada": "top is the new label of summit", "bob": "top is what lake, junk are merged into"},
+            ),
+        ),
+    ],
+)
+def test_conflicts_are_listed_and_nothing_of_them_applied(ada: list, bob: list, conflict: tuple):
+    result = run(said("ada", *ada), said("bob", *bob))
+    [found] = result.conflicts
+    assert (found.kind, found.of, {v.who: v.verdict for v in found.verdicts}) == conflict
+    assert found.settled is None
+    assert changed(result) == {}
+    assert result.grouping.tops == {}
+    assert (len(result.withheld), result.applied, result.overruled) == (2, (), ())
+
+
+def test_a_conflict_leaves_the_rest_of_a_decision_in_effect():
+    result = run(said("ada", merge("mountain", "summit")), said("bob", move("lake", "rail mountain pass")))
+    assert [(c.kind, c.of) for c in result.conflicts] == [("name", "rail mountain pass")]
+    assert changed(result) == {
+        "mountain": {*MACHINE["mountain"], "summit", "mountain pass"},
+        "summit": {"rail mountain pass"},
+    }
+    assert (len(result.applied), len(result.withheld)) == (1, 1)
+
+
+def test_people_who_reach_one_label_by_different_ways_agree():
+    a = said("ada", split("lake", "dam", "reservoir"), rename("dam", "barrage"))
+    b = said("bob", split("lake", "barrage", "reservoir"))
+    assert changed(clean_run(a, b)) == {"lake": {"lake"}, "barrage": {"reservoir"}}
+    a, b = said("ada", merge("water", "lake", "junk")), said("bob", merge("water", "lake", "junk", "summit"))
+    assert changed(clean_run(a, b))["water"] == {*MACHINE["lake"], *MACHINE["junk"], *MACHINE["summit"]}
+
+
+def test_a_top_of_a_group_that_another_merged_away_is_overruled():
+    a, b = said("ada", merge("lake", "junk")), said("bob", top("junk", "natural"))
+    result = run(a, b)
+    assert (result.applied, result.overruled, result.conflicts) == (tuple(a), tuple(b), ())
+
+
+def test_an_undone_merge_is_no_side_in_a_conflict():
+    a = said("ada", merge("lake", "junk"), split("lake", "junk", "list", "bridge failure"))
+    assert changed(clean_run(a, said("bob", rename("junk", "rest")))) == {"junk": set(), "rest": set(MACHINE["junk"])}
+
+
+@pytest.mark.parametrize(
+    ("ada", "bob", "eve", "expected"),
+    [
+        (
+            [move("lake", "hill")],
+            [move("summit", "hill")],
+            [move("lake", "hill")],
+            {"mountain": {"mountain", "stratovolcano"}, "lake": {*MACHINE["lake"], "hill"}},
+        ),
+        (
+            [rename("summit", "peak")],
+            [merge("mountain", "summit")],
+            [rename("summit", "peak")],
+            {"summit": set(), "peak": set(MACHINE["summit"])},
+        ),
+        (
+            [rename("summit", "top")],
+            [rename("junk", "top")],
+            [rename("junk", "top")],
+            {"junk": set(), "top": set(MACHINE["junk"])},
+        ),
+        (
+            [split("lake", "dam", "reservoir")],
+            [split("lake", "pond", "reservoir")],
+            [split("lake", "pond", "reservoir")],
+            {"lake": {"lake"}, "pond": {"reservoir"}},
+        ),
+    ],
+)
+def test_an_adjudicator_settles_conflicts(ada: list, bob: list, eve: list, expected: dict[str, set[str]]):
+    judge = said("eve", *eve, role="adjudicator")
+    result = run(said("ada", *ada), said("bob", *bob), judge)
+    assert [c.settled for c in result.conflicts] == ["decided by eve"]
+    assert changed(result) == expected
+    assert (result.applied, result.withheld, len(result.overruled)) == (tuple(judge), (), 2)
+
+
+def test_an_adjudicator_overrules_what_was_agreed():
+    a, b = said("ada", move("lake", "hill")), said("bob", move("lake", "hill"))
+    judge = said("eve", move("summit", "hill"), role="adjudicator")
+    result = clean_run(a, b, judge)
+    assert groups(result)["summit"] == {*MACHINE["summit"], "hill"}
+    assert (result.applied, set(result.overruled)) == (tuple(judge), {*a, *b})
+
+
+def test_a_conflict_about_a_group_without_names_needs_no_decision():
+    a, b = said("ada", rename("junk", "x")), said("bob", rename("junk", "y"))
+    result = run(a, b, said("cid", move("lake", *MACHINE["junk"])))
+    assert [c.settled for c in result.conflicts] == ["the group has no names left"]
+
+
+names = st.sampled_from(sorted(PLACE))
+texts = st.sampled_from([*MACHINE, "x", "y", "z"])
+some = st.lists(names, min_size=1, max_size=3, unique=True)
+any_decision = st.one_of(
+    st.tuples(texts, texts).filter(lambda t: t[0] != t[1]).map(lambda t: rename(*t)),
+    st.tuples(texts, some).map(lambda t: move(t[0], *t[1])),
+    st.tuples(texts, st.lists(texts, min_size=2, max_size=3, unique=True)).map(lambda t: merge(t[0], *t[1])),
+    st.tuples(texts, texts, some).filter(lambda t: t[0] != t[1]).map(lambda t: split(t[0], t[1], *t[2])),
+    some.map(lambda t: drop(*t)),
+    texts.map(drop_group),
+    st.tuples(texts, st.sampled_from(["natural", "human-made"])).map(lambda t: top(*t)),
+)
+a_side = st.lists(any_decision, max_size=6)
+
+
+@settings(max_examples=300)
+@given(a_side, a_side, a_side)
+def test_whatever_is_decided_nothing_is_lost(ada: list, bob: list, eve: list):
+    entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]
+    result = run(entries)
+    found = groups(result)  # asserts that labels are unique
+    placed = Counter(name for members in found.values() for name in members)
+    dropped = {name for name, group in result.grouping.place.items() if group is None}
+    assert placed == Counter(PLACE.keys() - dropped)
+    told = Counter([*result.applied, *result.withheld, *result.overruled])
+    assert all(count == 1 for count in told.values())
+    assert set(told) | {miss.entry for miss in result.unmatched} == set(entries)
+    moved = {name for name in PLACE if result.grouping.place[name] != PLACE[name]}
+    assert all(result.grouping.claims[("name", name)].entries for name in moved)  # pyright: ignore[reportArgumentType]
+
+
+@given(a_side, a_side)
+def test_the_order_of_annotators_does_not_matter(ada: list, bob: list):
+    one = run(said("ada", *ada), said("bob", *bob))
+    other = run(said("bob", *ada), said("ada", *bob))
+    assert groups(one) == groups(other)
+    assert [(c.kind, c.of) for c in one.conflicts] == [(c.kind, c.of) for c in other.conflicts]
+
+
+@given(a_side)
+def test_a_second_annotator_who_decides_the_same_changes_nothing(ada: list):
+    assert groups(run(said("ada", *ada))) == groups(run(said("ada", *ada), said("bob", *ada)))
+
+
+# -- kappa --------------------------------------------------------------------------------------------------------
+
+
+def slow_kappa(one: list[str], other: list[str]) -> float:
+    """Cohen 1960, from the table of proportions."""
+    kinds = sorted({*one, *other})
+    pairs = list(zip(one, other, strict=True))
+    table = {(k, m): sum(p == (k, m) for p in pairs) / len(pairs) for k, m in product(kinds, kinds)}
+    observed = sum(table[k, k] for k in kinds)
+    expected = sum(sum(table[k, m] for m in kinds) * sum(table[m, k] for m in kinds) for k in kinds)
+    return (observed - expected) / (1 - expected)
+
+
+def test_cohens_own_example():
+    # Cohen (1960), table 1: 200 patients, three diagnoses; kappa = .49 (p_o = .70, p_e = .41)
+    counts = {(0, 0): 88, (0, 1): 14, (0, 2): 18, (1, 0): 10, (1, 1): 40, (1, 2): 10, (2, 0): 2, (2, 1): 6, (2, 2): 12}
+    pairs = [pair for pair, count in counts.items() for _ in range(count)]
+    found = agreement(("a", "b"), "names", [a for a, _ in pairs], [b for _, b in pairs])
+    assert (found.count, found.observed) == (200, pytest.approx(0.70))
+    assert found.kappa == pytest.approx((0.70 - 0.41) / (1 - 0.41), abs=1e-12)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30))
+def test_kappa_equals_its_slow_twin(pairs: list[tuple[str, str]]):
+    one, other = [a for a, _ in pairs], [b for _, b in pairs]
+    found = agreement(("a", "b"), "names", one, other).kappa
+    assert found == pytest.approx(1.0 if len({*one, *other}) == 1 else slow_kappa(one, other), abs=1e-12)
+
+
+def test_kappa_of_nothing_and_of_one_verdict():
+    nothing = agreement(("a", "b"), "names", [], [])
+    assert (nothing.count, nothing.observed, nothing.kappa) == (0, None, None)
+    assert agreement(("a", "b"), "names", ["x", "x"], ["x", "x"]).kappa == 1.0
+    assert agreement(("a", "b"), "names", ["x", "x"], ["y", "y"]).kappa == 0.0
+
+
+def test_agreement_is_over_what_both_decided_on():
+    a = said("ada", move("lake", "hill", "list"), drop("summit"), merge("mountain", "summit"), top("lake", "natural"))
+    b = said("bob", move("lake", "list"), move("junk", "hill"), drop("summit"), move("lake", "reservoir"))
+    c = said("cid", top("lake", "human-made"))
+    found = {(g.annotators, g.about): (g.count, g.observed) for g in run(a, b, c).agreements}
+    assert found == {
+        (("ada", "bob"), "names"): (3, pytest.approx(2 / 3)),
+        (("ada", "bob"), "tops"): (0, None),
+        (("ada", "cid"), "names"): (0, None),
+        (("ada", "cid"), "tops"): (1, 0.0),
+        (("bob", "cid"), "names"): (0, None),
+        (("bob", "cid"), "tops"): (0, None),
+    }

@@ -1,0 +1,312 @@
+"""The format of decisions: what it refuses, that it reads back, that a cut-off entry never passes for a whole one."""
+
+import errno
+import os
+import unicodedata
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from pipelines import decision_files
+from pipelines.decision_files import append_decision, format_decision, parse_decisions, read_decisions
+from pipelines.decisions import Decision, Drop, Entry, Merge, Move, Rename, SetTop, Split
+
+WHEN = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+SAID = {"who": "ada", "when": WHEN, "why": "a reason"}
+ONE_OF_EACH = [
+    Rename(group="summit", to="mountain", **SAID),
+    Move(names=("mountain pass", "rail mountain pass"), to="pass", **SAID),
+    Merge(groups=("lake", "group of lakes"), to="lake", **SAID),
+    Split(group="mountain", names=("stratovolcano",), to="volcano", **SAID),
+    Drop(names=("bridge failure",), **SAID),
+    Drop(group="junk", **SAID),
+    SetTop(group="park", top="human-made", **SAID),
+]
+HEAD = "schema_version: 1\ndecisions:\n"
+ENTRY = (
+    '- action: move\n  names: pass\n  to: mountain pass\n  who: ada\n  when: 2026-11-21T09:30:00Z\n  why: "it is one"\n'
+)
+
+
+def write(folder: Path, text: str | bytes, name: str = "decisions.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def decisions(entries: list[Entry]) -> list[Decision]:
+    return [entry.decision for entry in entries]
+
+
+# -- reading back -------------------------------------------------------------------------------------------------
+
+
+def test_every_action_reads_back_as_written(tmp_path: Path):
+    path = tmp_path / "decisions.yaml"
+    for decision in ONE_OF_EACH:
+        append_decision(path, decision)
+    entries = read_decisions([path])
+    assert decisions(entries) == ONE_OF_EACH
+    assert [entry.number for entry in entries] == list(range(1, len(ONE_OF_EACH) + 1))
+    lines = path.read_text().splitlines()
+    assert all(lines[entry.line - 1].startswith("- action: ") for entry in entries)
+    assert {entry.role for entry in entries} == {"annotator"}
+
+
+label = st.text(
+    st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled_from("'\":#-[]{}&*!|>%@`\\,? "),
+    min_size=1,
+    max_size=30,
+).map(lambda text: unicodedata.normalize("NFC", text.strip()))
+label = label.filter(lambda text: bool(text) and text == text.strip())
+reason = label | st.just("two\nlines\tand a tab: \"quoted\" - 'as such' # not a comment\n- action: move")
+
+
+@given(st.lists(label, min_size=1, max_size=4, unique=True), label, label, reason, st.datetimes(timezones=st.just(UTC)))
+def test_any_text_reads_back(names: list[str], to: str, who: str, why: str, when: datetime):
+    decision = Move(names=tuple(names), to=to, who=who, when=when, why=why)
+    assert decisions(parse_decisions(HEAD + format_decision(decision), Path("d.yaml"))) == [decision]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(ONE_OF_EACH), max_size=2), st.sampled_from(ONE_OF_EACH), reason, st.data())
+def test_a_cut_off_last_entry_is_named_wherever_it_was_cut(before: list[Decision], last: Decision, why: str, data):
+    last = type(last)(**{**vars(last), "why": why})
+    whole = (HEAD + "".join(map(format_decision, before))).encode()
+    entry = format_decision(last).encode()
+    cut = data.draw(st.integers(1, len(entry) - 2))  # without its last line end alone the entry is whole
+    try:
+        text = (whole + entry[:cut]).decode()
+    except UnicodeDecodeError:
+        return  # cut inside a letter: the test below
+    with pytest.raises(InputError, match=rf"d.yaml: entry {len(before) + 1} \(line \d+\).*cut off"):
+        parse_decisions(text, Path("d.yaml"))
+
+
+def test_a_cut_inside_a_letter_is_named(tmp_path: Path):
+    text = (HEAD + ENTRY + ENTRY.replace("it is one", "Zürich")).encode()
+    path = write(tmp_path, text[: text.rindex("ü".encode()) + 1])
+    with pytest.raises(InputError, match=r"entry 2 \(line 14\): byte 0xc3 is not UTF-8. The file ends inside a letter"):
+        read_decisions([path])
+
+
+def test_the_last_line_end_may_be_missing(tmp_path: Path):
+    path = write(tmp_path, (HEAD + ENTRY).rstrip("\n"))
+    assert len(read_decisions([path])) == 1
+    append_decision(path, ONE_OF_EACH[0])
+    assert len(read_decisions([path])) == 2
+
+
+def test_values_are_text_whatever_yaml_would_make_of_them():
+    text = HEAD + ENTRY.replace("names: pass", "names: [no, 1984, 1_000, null, 12:30:45, ~]").replace(
+        "mountain pass", "2026-11-21"
+    )
+    [entry] = parse_decisions(text, Path("d.yaml"))
+    assert isinstance(entry.decision, Move)
+    assert entry.decision.names == ("no", "1984", "1_000", "null", "12:30:45", "~")
+    assert entry.decision.to == "2026-11-21"
+
+
+def test_text_is_compared_composed():
+    [entry] = parse_decisions(HEAD + ENTRY.replace("mountain pass", "cha\u0302teau"), Path("d.yaml"))
+    assert isinstance(entry.decision, Move)
+    assert entry.decision.to == "château"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", HEAD, HEAD.replace("decisions:", "decisions: []"), "\ufeff" + HEAD])
+def test_files_without_decisions(tmp_path: Path, text: str):
+    assert read_decisions([write(tmp_path, text)]) == []
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_read(tmp_path: Path):
+    path = write(tmp_path, "\ufeff" + (HEAD + ENTRY).replace("\n", "\r\n"))
+    assert len(read_decisions([path])) == 1
+
+
+def test_files_are_ordered_by_time_then_file_then_place(tmp_path: Path):
+    early, late = "2026-11-21", "2026-11-21T10:30:00+02:00"  # the second is 08:30 UTC
+    b = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", early), "b.yaml")
+    a = write(tmp_path, HEAD + ENTRY + ENTRY.replace("2026-11-21T09:30:00Z", late), "a.yaml")
+    expected = [("b.yaml", 2), ("a.yaml", 2), ("a.yaml", 1), ("b.yaml", 1)]
+    for order in ([a, b], [b, a]):
+        assert [(entry.file.name, entry.number) for entry in read_decisions(order)] == expected
+
+
+def test_the_role_of_a_file_is_the_role_of_its_entries(tmp_path: Path):
+    path = tmp_path / "judge.yaml"
+    append_decision(path, ONE_OF_EACH[0], role="adjudicator")
+    append_decision(path, ONE_OF_EACH[1])
+    assert [entry.role for entry in read_decisions([path])] == ["adjudicator", "adjudicator"]
+
+
+# -- bad input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("action: move", "action: moov", r"entry 1 \(line 3\): action is 'moov'; expected one of rename, move"),
+        ("action: move", "say: move", "action is missing"),
+        ("  to: mountain pass\n", "", "move lacks to"),
+        ("  to: mountain pass\n", "  to:\n", "to is empty"),
+        ("  to: mountain pass\n", "  to: [a]\n", "to is not a text"),
+        ("  to: mountain pass\n", "  to: a\n  to: b\n", r"line 6\): the field 'to' is given twice"),
+        ("  to: mountain pass\n", '  to: " a "\n', "take away the spaces"),
+        ("  to: mountain pass\n", '  to: "a\\u0007b"\n', r"control character U\+0007"),
+        ("  to: mountain pass\n", f"  to: {'a' * 501}\n", "501 characters; at most 500"),
+        ("  to: mountain pass\n", "  into: a\n", "move has no field 'into'; its fields are who, when, why, names, to"),
+        ("  to: mountain pass\n", "  to: *a\n", "YAML alias"),
+        ("names: pass", "names: []", "names has 0 members"),
+        ("names: pass", "names: [a, b, a]", "names names 'a' twice"),
+        ("names: pass", "names: [[a]]", "a member of names is not a text"),
+        ("names: pass", "names: {a: b}", "names is not a list"),
+        ("2026-11-21T09:30:00Z", "yesterday", "when is 'yesterday'; expected a time such as"),
+        ("2026-11-21T09:30:00Z", "2026-11-21T09:30:00", "without a time zone"),
+        ('"it is one"', '""', "why is empty"),
+        ("- action: move\n  names", "- move\n- names", "an entry is not a mapping"),
+    ],
+)
+def test_bad_entries_are_named(tmp_path: Path, old: str, new: str, message: str):
+    path = write(tmp_path, HEAD + ENTRY.replace(old, new))
+    with pytest.raises(InputError, match=message) as caught:
+        read_decisions([path])
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("decisions:\n" + ENTRY, SchemaError, "schema_version is None; this hgld reads decisions of version 1"),
+        ("schema_version: 2\ndecisions: []\n", SchemaError, "schema_version is '2'"),
+        ("schema_version: 1\n", InputError, "the field 'decisions' is missing"),
+        (HEAD + "- move\nextra: 1\n", InputError, "unknown field 'extra'"),
+        ("schema_version: 1\nrole: boss\ndecisions:\n", InputError, "line 2: role is 'boss'; expected annotator or"),
+        ("- a\n- b\n", InputError, "the file is not a mapping"),
+        (HEAD + ENTRY + "---\na: b\n", InputError, "second YAML document"),
+        (HEAD + "\tbad", InputError, "line 3: not YAML"),
+        (HEAD + ENTRY + "- {a: b\n" + ENTRY, InputError, r"entry 2 \(line 9\)|entry 2 \(line 10\)"),
+        ("a: " + "[" * 300_000, InputError, "nested too deep"),
+        (HEAD + "- " * 300_000, InputError, "nested too deep"),
+        (HEAD + ENTRY.encode("utf-16").decode("latin-1"), InputError, "not YAML"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, text: str, kind: type[Exception], message: str):
+    with pytest.raises(kind, match=message):
+        read_decisions([write(tmp_path, text)])
+
+
+def test_not_utf8_names_the_entry_and_line(tmp_path: Path):
+    path = write(tmp_path, (HEAD + ENTRY + ENTRY + ENTRY).encode().replace(b"it is one", b"caf\xe9", 1))
+    with pytest.raises(InputError, match=r"entry 1 \(line 8\): byte 0xe9 is not UTF-8\. Save the file as UTF-8"):
+        read_decisions([path])
+
+
+def test_missing_folder_huge_and_repeated_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_decisions([tmp_path / "none.yaml"])
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_decisions([tmp_path])
+    path = write(tmp_path, HEAD + ENTRY)
+    with pytest.raises(ConfigError, match="given twice"):
+        read_decisions([path, tmp_path / "." / path.name])
+    monkeypatch.setattr(decision_files, "MAX_BYTES", 20)
+    with pytest.raises(InputError, match="larger than"):
+        read_decisions([path])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Rename(group="a", to="a", **SAID), "expected another label"),
+        (lambda: Merge(groups=("a",), to="a", **SAID), "merged into itself"),
+        (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
+        (lambda: Drop(**SAID), "either names or group"),
+        (lambda: Drop(names=("a",), group="b", **SAID), "either names or group"),
+        (lambda: SetTop(group="a", top="both", **SAID), "expected natural or human-made"),  # pyright: ignore
+        (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "at most|1 to 10000"),
+        (lambda: Move(names=("a",), to="b", **{**SAID, "who": "w" * 101}), "at most 100"),
+        (lambda: Move(names=("a\ud800",), to="b", **SAID), "U\\+D800"),
+    ],
+)
+def test_decisions_that_contradict_themselves(make, message: str):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+# -- appending ----------------------------------------------------------------------------------------------------
+
+
+def test_times_are_written_in_utc():
+    zone = timezone(timedelta(hours=2))
+    written = format_decision(Drop(group="a", who="ada", when=datetime(2026, 1, 1, 1, tzinfo=zone), why="b"))
+    assert "  when: 2025-12-31T23:00:00Z\n" in written
+
+
+def test_hand_written_files_keep_their_text_when_appended_to(tmp_path: Path):
+    text = "# our file\n" + HEAD + ENTRY + "\n# done so far\n"
+    path = write(tmp_path, text)
+    append_decision(path, ONE_OF_EACH[3])
+    assert path.read_text() == text + format_decision(ONE_OF_EACH[3])
+    assert decisions(read_decisions([path]))[1] == ONE_OF_EACH[3]
+
+
+def test_a_header_alone_is_continued(tmp_path: Path):
+    path = write(tmp_path, HEAD)
+    append_decision(path, ONE_OF_EACH[0])
+    assert decisions(read_decisions([path])) == [ONE_OF_EACH[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (HEAD + ENTRY + ENTRY[:40], "entry 2 .*cut off"),
+        (HEAD + ENTRY + "- act", "entry 2 .*cut off"),
+        ("schema_vers", "the file is not a mapping"),
+        (HEAD + "".join("  " + line + "\n" for line in ENTRY.splitlines()), "nothing can be appended"),
+        (HEAD.replace("decisions:", "decisions: []"), "nothing can be appended"),
+        (HEAD + ENTRY + "role: annotator\n", "nothing can be appended"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused_and_left_alone(tmp_path: Path, text: str, message: str):
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=message):
+        append_decision(path, ONE_OF_EACH[0])
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("fault", ["short", "refused", "sync"])
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str):
+    path = write(tmp_path, HEAD + ENTRY)
+    real = os.write
+
+    def write_some(descriptor: int, data: bytes) -> int:
+        return real(descriptor, data[:10])
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync" if fault == "sync" else "write", write_some if fault == "short" else full)
+        with pytest.raises(StorageError, match=r"decisions.yaml: the decision could not be written: No space left"):
+            append_decision(path, ONE_OF_EACH[0])
+    assert path.read_text() == HEAD + ENTRY
+    append_decision(path, ONE_OF_EACH[0])
+    assert len(read_decisions([path])) == 2
+
+
+def test_an_unwritable_place_is_a_clear_error(tmp_path: Path):
+    with pytest.raises(StorageError, match="could not be written"):
+        append_decision(tmp_path / "none" / "decisions.yaml", ONE_OF_EACH[0])
+
+
+def test_appending_does_not_read_the_whole_file_as_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = write(tmp_path, HEAD + ENTRY * 5_000)
+    read = []
+    real = decision_files.read_tree
+    monkeypatch.setattr(decision_files, "read_tree", lambda text: read.append(len(text)) or real(text))
+    append_decision(path, ONE_OF_EACH[0])
+    assert sum(read) < 1_000

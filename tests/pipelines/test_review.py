@@ -1,0 +1,377 @@
+"""The review stage on disk: groups pass through, decisions apply and are accounted for, the key knows their text."""
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld.errors import InputError, TableError
+from pipelines import review
+from pipelines.config import ReviewConfig
+from pipelines.progress import silent
+from pipelines.stage import Outcome, StageRun
+
+GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
+# group: (label, top, names with their landmarks)
+GROUPS = {
+    0: ("building fixed construction", "human-made", {"building": 22, "fixed construction": 2}),
+    1: ("mountain", "natural", {"mountain": 36, "stratovolcano": 1, "mountain pass": 4, "rail mountain pass": 2}),
+    2: ("pass", "natural", {"water gap": 1}),
+    3: ("ship", "human-made", {"schooner": 3, "tug": 1}),
+    4: ("boat", "human-made", {"motor yacht": 3}),
+    5: ("park", None, {"park": 42, "urban park": 18}),
+    6: ("bridge", "human-made", {"road bridge": 18, "bridge failure": 1}),
+    7: ("railway", "human-made", {"railway station": 8}),
+}
+
+
+def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
+    """The cluster and top-level stages' tables, as docs/stages.md has them."""
+    members = sorted((name, n, group) for group, (_, _, names) in groups.items() for name, n in names.items())
+    names = pl.DataFrame(
+        {
+            "name": [name for name, _, _ in members],
+            "landmarks": [n for _, n, _ in members],
+            "cluster": [group for _, _, group in members],
+            "group": [group for _, _, group in members],
+            "confidence": [0.25] * len(members),
+            "next_group": [0] * len(members),
+            "doubtful": [name.endswith("pass") or name == "tug" for name, _, _ in members],
+        },
+        schema={
+            "name": pl.String,
+            "landmarks": pl.Int64,
+            "cluster": pl.Int32,
+            "group": pl.Int32,
+            "confidence": pl.Float32,
+            "next_group": pl.Int32,
+            "doubtful": pl.Boolean,
+        },
+    )
+    tops = pl.DataFrame(
+        {
+            "group": list(groups),
+            "label": [label for label, _, _ in groups.values()],
+            "top": [top for _, top, _ in groups.values()],
+            "method": [top and "p279" for _, top, _ in groups.values()],
+            "evidence": [top and f"path to {top}" for _, top, _ in groups.values()],
+            "margin": [0.5] * len(groups),
+        },
+        schema={
+            "group": pl.Int32,
+            "label": pl.String,
+            "top": pl.String,
+            "method": pl.String,
+            "evidence": pl.String,
+            "margin": pl.Float32,
+        },
+    )
+    runs = []
+    for stage, file, table in (("cluster", "names.parquet", names), ("toplevel", "groups.parquet", tops)):
+        (root / stage).mkdir(parents=True, exist_ok=True)
+        table.write_parquet(root / stage / file)
+        runs.append(StageRun(stage, root / stage, Outcome(), ran=True, record={}))
+    return runs[0], runs[1]
+
+
+def run(root: Path, *files: Path, groups: dict = GROUPS) -> StageRun:
+    clustered, toplevel = stages(root, groups)
+    return review.run(root, clustered, toplevel, ReviewConfig(files), silent)
+
+
+def decided(folder: Path, name: str, *entries: str, role: str = "annotator") -> Path:
+    """A file of decisions, each given as its fields in flow style without who, when and why."""
+    who = name.removesuffix(".yaml")
+    rows = [
+        f'- {{{entry}, who: {who}, when: "2026-11-21T09:{i:02}:00Z", why: "{who} says so"}}\n'
+        for i, entry in enumerate(entries)
+    ]
+    path = folder / name
+    path.write_text(f"schema_version: 1\nrole: {role}\ndecisions:\n{''.join(rows)}")
+    return path
+
+
+def tables(stage: StageRun) -> tuple[dict[str, dict], dict[str, dict], list[dict], dict[str, list[dict]]]:
+    names = {row["name"]: row for row in pl.read_parquet(stage.path("names.parquet")).iter_rows(named=True)}
+    groups = {row["label"]: row for row in pl.read_parquet(stage.path("groups.parquet")).iter_rows(named=True)}
+    dropped = pl.read_parquet(stage.path("dropped.parquet")).rows(named=True)
+    return names, groups, dropped, json.loads(stage.path("decisions.json").read_text())
+
+
+def test_groups_pass_through_without_decisions(tmp_path: Path):
+    stage = run(tmp_path)
+    names, groups, dropped, report = tables(stage)
+    assert list(names) == sorted(names)
+    assert list(groups) == sorted(label for label, _, _ in GROUPS.values())
+    assert names["tug"] == {
+        "name": "tug",
+        "landmarks": 1,
+        "label": "ship",
+        "confidence": 0.25,
+        "doubtful": True,
+        "decided_by": None,
+    }
+    assert groups["ship"] == {
+        "label": "ship",
+        "top": "human-made",
+        "method": "p279",
+        "evidence": "path to human-made",
+        "names": 2,
+        "landmarks": 4,
+        "decided_by": None,
+    }
+    assert dropped == []
+    assert set(report) == {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"}
+    assert not any(report.values())
+    assert stage.outcome.counts["undecided groups"] == 1
+    assert stage.outcome.notes == ()
+
+
+def guide_examples(folder: Path) -> list[Path]:
+    paths = []
+    for i, block in enumerate(re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)):
+        paths.append(folder / f"{i}.yaml")
+        paths[-1].write_text(block)
+    return paths
+
+
+def test_the_guides_example_does_what_the_guide_says(tmp_path: Path):
+    ada, eve = guide_examples(tmp_path)
+    names, groups, dropped, report = tables(run(tmp_path, ada))
+    assert [row["action"] for row in report["applied"]] == ["rename", "move", "merge", "split", "drop", "set"]
+    assert not any(report[part] for part in report.keys() - {"applied"})
+    assert {name: row["label"] for name, row in names.items() if row["decided_by"]} == {
+        "mountain pass": "pass",
+        "rail mountain pass": "pass",
+        "motor yacht": "ship",
+        "stratovolcano": "volcano",
+    }
+    assert {label: row["decided_by"] for label, row in groups.items() if row["decided_by"]} == {
+        "building": "ada",
+        "ship": "ada",
+        "volcano": "ada",
+        "park": "ada",
+    }
+    assert groups["volcano"]["top"] == "natural"
+    assert groups["park"] | {"names": 2} == {
+        "label": "park",
+        "top": "human-made",
+        "method": "decision",
+        "evidence": "city parks are laid out",
+        "names": 2,
+        "landmarks": 60,
+        "decided_by": "ada",
+    }
+    assert groups["ship"]["landmarks"] == 7
+    assert "boat" not in groups
+    assert dropped == [
+        {
+            "name": "bridge failure",
+            "landmarks": 1,
+            "reason": "dropped by decision",
+            "who": "ada",
+            "why": "an event, not a place",
+        }
+    ]
+    both = run(tmp_path, ada, eve)
+    assert tables(both)[0]["rail mountain pass"]["label"] == "railway"
+    assert both.outcome.counts["applied"] == 7
+
+
+def test_names_are_no_longer_doubtful_once_somebody_looked_at_them(tmp_path: Path):
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: move, names: [mountain pass], to: pass",
+        "action: merge, groups: [ship, boat], to: boat",
+    )
+    names = tables(run(tmp_path, file))[0]
+    assert {
+        name: row["doubtful"] for name, row in names.items() if name in ("mountain pass", "rail mountain pass", "tug")
+    } == {"mountain pass": False, "rail mountain pass": True, "tug": True}  # a merge looks at groups, not at names
+
+
+def test_a_new_group_is_decided_only_if_its_sources_agree(tmp_path: Path):
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: merge, groups: [ship, boat], to: vessel",
+        "action: merge, groups: [pass, bridge], to: crossing",
+        "action: split, group: park, names: [urban park], to: city park",
+        "action: set, group: mountain, top: human-made",
+        "action: split, group: mountain, names: [stratovolcano], to: volcano",
+    )
+    groups = tables(run(tmp_path, file))[1]
+    assert (groups["vessel"]["top"], groups["vessel"]["method"]) == ("human-made", "p279")
+    assert (groups["crossing"]["top"], groups["crossing"]["method"]) == (None, None)
+    assert groups["crossing"]["evidence"] == "its names come from groups that are human-made and natural"
+    assert groups["city park"]["top"] is None
+    assert (groups["volcano"]["top"], groups["volcano"]["method"]) == ("human-made", "decision")
+
+
+def test_every_decision_is_accounted_for(tmp_path: Path):
+    ada = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: move, names: [tug], to: boat",
+        "action: drop, names: [water gap]",
+        "action: drop, group: railway",
+        "action: rename, group: sea, to: ocean",
+    )
+    bob = decided(
+        tmp_path,
+        "bob.yaml",
+        "action: move, names: [tug], to: bridge",
+        "action: drop, names: [water gap]",
+        "action: move, names: [schooner], to: boat",
+        "action: move, names: [schooner], to: ship",
+    )
+    stage = run(tmp_path, ada, bob)
+    names, groups, dropped, report = tables(stage)
+    assert names["tug"]["label"] == "ship"
+    assert report["conflicts"] == [
+        {
+            "kind": "name",
+            "of": "tug",
+            "settled": None,
+            "verdicts": [
+                {"who": "ada", "verdict": "boat", "decisions": ["ada.yaml entry 1"]},
+                {"who": "bob", "verdict": "bridge", "decisions": ["bob.yaml entry 1"]},
+            ],
+        }
+    ]
+    assert report["unmatched"] == [
+        {
+            "reason": "no group 'sea'",
+            "action": "rename",
+            "who": "ada",
+            "when": "2026-11-21T09:03:00+00:00",
+            "why": "ada says so",
+            "group": "sea",
+            "to": "ocean",
+            "file": "ada.yaml",
+            "entry": 4,
+        }
+    ]
+    assert [(row["file"], row["entry"]) for row in report["withheld"]] == [("ada.yaml", 1), ("bob.yaml", 1)]
+    assert [(row["file"], row["entry"]) for row in report["overruled"]] == [("bob.yaml", 3)]
+    assert report["kappa"][0] == {
+        "annotators": ["ada", "bob"],
+        "about": "names",
+        "count": 2,
+        "observed": 0.5,
+        "kappa": pytest.approx(1 / 3),
+    }
+    assert dropped == [
+        {
+            "name": "railway station",
+            "landmarks": 8,
+            "reason": "dropped with its group by decision",
+            "who": "ada",
+            "why": "ada says so",
+        },
+        {
+            "name": "water gap",
+            "landmarks": 1,
+            "reason": "dropped by decision",
+            "who": "ada, bob",
+            "why": "ada says so; bob says so",
+        },
+    ]
+    assert "railway" not in groups
+    assert stage.outcome.dropped == {"dropped by decision": 1, "dropped with its group by decision": 1}
+    assert stage.outcome.counts == {
+        "names": 13,
+        "groups": 6,
+        "undecided groups": 1,
+        "decisions": 8,
+        "applied": 4,
+        "unmatched": 1,
+        "open conflicts": 1,
+    }
+    assert stage.outcome.notes == (
+        "ada.yaml entry 4 (rename, ada) fits nothing: no group 'sea'.",
+        "Conflict about the name 'tug' (ada: boat, bob: bridge): none is applied until an adjudicator decides.",
+        "ada and bob agree on 50% of the 2 names that both decided on: Cohen's kappa 0.33.",
+    )
+
+
+def test_long_lists_of_notes_are_cut_short_but_not_the_report(tmp_path: Path):
+    file = decided(tmp_path, "ada.yaml", *(f"action: drop, names: [gone {i}]" for i in range(25)))
+    stage = run(tmp_path, file)
+    assert len(stage.outcome.notes) == 11
+    assert stage.outcome.notes[-1] == "15 more unmatched decisions stand in stages/review/decisions.json."
+    assert len(tables(stage)[3]["unmatched"]) == 25
+
+
+def test_decisions_that_no_longer_match_are_reported_when_the_data_changes(tmp_path: Path):
+    file = decided(tmp_path, "ada.yaml", "action: move, names: [tug], to: boat")
+    assert tables(run(tmp_path, file))[3]["unmatched"] == []
+    changed = GROUPS | {4: ("yacht", "human-made", {"motor yacht": 3})}
+    stage = run(tmp_path, file, groups=changed)
+    assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == ["no group 'boat'"]
+
+
+def test_the_stage_is_done_again_when_a_decision_is_added_and_not_otherwise(tmp_path: Path):
+    file = decided(tmp_path, "ada.yaml", "action: drop, names: [tug]")
+    first = run(tmp_path, file)
+    assert first.ran
+    assert not run(tmp_path, file).ran
+    decided(tmp_path, "ada.yaml", "action: drop, names: [tug]", "action: drop, names: [schooner]")
+    assert run(tmp_path, file).ran
+    assert run(tmp_path).ran
+
+
+def test_the_same_decisions_make_the_same_bytes(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    made = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        ada = decided(
+            folder, "ada.yaml", "action: merge, groups: [ship, boat], to: vessel", "action: drop, names: [tug]"
+        )
+        bob = decided(folder, "bob.yaml", "action: split, group: park, names: [urban park], to: city park")
+        files = (ada, bob) if folder.name == "a" else (bob, ada)
+        made.append({name: facts["sha256"] for name, facts in run(folder, *files).record["outputs"].items()})
+    assert made[0] == made[1]
+    assert set(made[0]) == {"names.parquet", "groups.parquet", "dropped.parquet", "decisions.json"}
+
+
+def test_hostile_text_stays_text(tmp_path: Path):
+    hostile = '<script>alert("x")</script>'
+    groups = GROUPS | {8: ("odd", None, {hostile: 1, "../../etc": 1})}
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: move, names: ['../../etc'], to: ship",
+        f"action: split, group: odd, names: ['{hostile}'], to: '<b>'",
+    )
+    names = tables(run(tmp_path, file, groups=groups))[0]
+    assert (names[hostile]["label"], names["../../etc"]["label"]) == ("<b>", "ship")
+
+
+def test_a_missing_or_broken_file_leaves_nothing_behind(tmp_path: Path):
+    with pytest.raises(InputError, match=r"no file .*none.yaml"):
+        run(tmp_path, tmp_path / "none.yaml")
+    file = tmp_path / "ada.yaml"
+    file.write_text("schema_version: 1\ndecisions:\n- action: rename\n")
+    with pytest.raises(InputError, match="entry 1"):
+        run(tmp_path, file)
+    assert not (tmp_path / "review").exists()
+    assert not (tmp_path / ".review.part").exists()
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (GROUPS | {8: ("ship", None, {"ferry": 1})}, r"labels of several groups: \['ship'\]"),
+        ({k: v for k, v in GROUPS.items() if k != 3}, r"names of unknown groups: \['schooner', 'tug'\]"),
+    ],
+)
+def test_tables_of_different_builds_are_refused(tmp_path: Path, groups: dict, message: str):
+    clustered, _ = stages(tmp_path)
+    _, toplevel = stages(tmp_path / "other", groups)
+    with pytest.raises(TableError, match=message):
+        review.run(tmp_path, clustered, toplevel, ReviewConfig(), silent)
