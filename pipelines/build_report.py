@@ -1,0 +1,234 @@
+"""Stage "report": a build's ``report.html`` and ``README.md``, and its pictures as files.
+
+The page is one file without scripts and without anything from outside; whatever was scraped is text in it
+(autoescaped, under a content security policy that runs nothing).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import polars as pl
+from markupsafe import Markup
+
+from pipelines import pictures
+from pipelines.card import PUBLISHED_GROUPS, write_card
+from pipelines.progress import Progress
+from pipelines.stage import Outcome, StageRun, run_stage
+
+VERSION = 1
+REPORT = "report.html"
+CARD = "README.md"
+TEMPLATE = "build_report.html"
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_DOUBTFUL = 300
+MAP_SIZE = (1000, 640)
+_READ = {
+    "names": ("review", "names.parquet"),
+    "groups": ("review", "groups.parquet"),
+    "decisions": ("review", "decisions.json"),
+    "proposals": ("cluster", "groups.parquet"),
+    "clustered": ("cluster", "names.parquet"),
+    "curve": ("cluster", "k_curve.parquet"),
+    "map": ("cluster", "map.parquet"),
+    "landmarks": ("assign", "landmarks.parquet"),
+}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A name in its group."""
+
+    name: str
+    landmarks: int
+    doubtful: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row of the table of groups."""
+
+    label: str
+    color: str
+    landmarks: int
+    share: float
+    top: str | None
+    top_method: str | None
+    top_evidence: str | None
+    label_method: str | None
+    label_evidence: str | None
+    decided_by: str | None
+    members: Sequence[Member]
+
+
+def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], progress: Progress) -> StageRun:
+    """Draw the pictures and write the report and the card of a build into ``root/report``.
+
+    Args:
+        root: the build's directory of stages.
+        stages: every stage up to the export, by name.
+        facts: what the build was made of (:func:`pipelines.provenance.provenance`).
+        progress: told about the pictures.
+    """
+    inputs = {role: stages[stage].path(file) for role, (stage, file) in _READ.items()}
+    inputs["template"] = TEMPLATES / TEMPLATE
+
+    def work(directory: Path) -> Outcome:
+        tables = {role: pl.read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
+        decisions = json.loads(inputs["decisions"].read_text(encoding="utf-8"))
+        groups = _groups(tables)
+        progress("draw pictures", 0, 3)
+        drawn = _draw(directory / "pictures", tables, groups, stages["cluster"], progress)
+        page = _page(facts, tables, groups, decisions, drawn)
+        (directory / REPORT).write_text(page, encoding="utf-8")
+        write_card(directory / CARD, facts, tables["groups"], tables["landmarks"])
+        return Outcome({"groups": len(groups), "bytes": len(page.encode())})
+
+    return run_stage("report", root, version=VERSION, config=facts, inputs=inputs, work=work)
+
+
+def _groups(tables: Mapping[str, pl.DataFrame]) -> list[Group]:
+    """Groups, the largest first, with their members, the most common first."""
+    labelled = dict(tables["landmarks"].group_by("hierarchical_label").len().iter_rows())
+    members: dict[str, list[Member]] = {}
+    ordered = tables["names"].sort(["landmarks", "name"], descending=[True, False])
+    for name, landmarks, label, doubtful in ordered.select("name", "landmarks", "label", "doubtful").iter_rows():
+        members.setdefault(label, []).append(Member(name, landmarks, doubtful))
+    named = {row["label"]: row for row in tables["proposals"].iter_rows(named=True)}
+    rows = sorted(
+        tables["groups"].iter_rows(named=True), key=lambda row: (-labelled.get(row["label"], 0), row["label"])
+    )
+    largest = max(labelled.values(), default=1)
+    return [
+        Group(
+            label=row["label"],
+            color=pictures.group_color(rank),
+            landmarks=labelled.get(row["label"], 0),
+            share=labelled.get(row["label"], 0) / largest,
+            top=row["top"],
+            top_method=row["method"],
+            top_evidence=row["evidence"],
+            label_method=named.get(row["label"], {}).get("method"),
+            label_evidence=named.get(row["label"], {}).get("evidence"),
+            decided_by=row["decided_by"],
+            members=members.get(row["label"], []),
+        )
+        for rank, row in enumerate(rows)
+    ]
+
+
+def _draw(
+    folder: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group], clustered: StageRun, progress: Progress
+) -> dict[str, Any]:
+    """Write the PNG files; return what the page shows of them."""
+    folder.mkdir()
+    labels, counts = [g.label for g in groups], [g.landmarks for g in groups]
+    colors = [g.color for g in groups]
+    sizes = pictures.draw_sizes(labels, counts, colors)
+    pictures.save_png(sizes, folder / "group_sizes.png")
+    drawn: dict[str, Any] = {"sizes": Markup(pictures.inline_svg(sizes, "Landmarks of the largest groups"))}  # noqa: S704
+    progress("draw pictures", 1, 3)
+    curve = tables["curve"].sort("k")
+    drawn["curve"] = None
+    if len(curve) > 1:
+        details = clustered.outcome.details
+        figure = pictures.draw_curve(
+            curve["k"].to_list(), curve["score"].to_list(), details.get("k"), str(details.get("criterion", "score"))
+        )
+        pictures.save_png(figure, folder / "k_curve.png")
+        drawn["curve"] = Markup(pictures.inline_svg(figure, "Score of every number of clusters tried"))  # noqa: S704
+    progress("draw pictures", 2, 3)
+    drawn["map"] = _map(folder / "map.png", tables, groups)
+    progress("draw pictures", 3, 3)
+    return drawn
+
+
+def _map(file: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group]) -> dict[str, Any]:
+    """The map's points by group and its labels, for a wide page and for a phone; the same as a PNG file."""
+    width, height = MAP_SIZE
+    points = tables["map"].join(tables["names"], on="name").sort("name")
+    places = _fit(points.select("x", "y").to_numpy(), width, height)
+    radii = np.round(2.4 + 0.9 * np.log2(np.maximum(points["landmarks"].to_numpy(), 1)), 1)
+    rank = {g.label: i for i, g in enumerate(groups)}
+    of_group = np.array([rank[label] for label in points["label"].to_list()], dtype=np.int64)
+    layers = [
+        {
+            "color": group.color,
+            "label": group.label,
+            "points": [
+                {"x": places[i, 0], "y": places[i, 1], "r": radii[i], "name": points["name"][int(i)]}
+                for i in np.flatnonzero(of_group == g)
+            ],
+        }
+        for g, group in enumerate(groups)
+        if (of_group == g).any()
+    ]
+    centres = np.array([np.median(places[of_group == rank[str(layer["label"])]], axis=0) for layer in layers])
+    names = [str(layer["label"]) for layer in layers]
+    area = {"width": width, "height": height}
+    wide = pictures.place_labels(names, centres.reshape(-1, 2), size=17, most=26, **area)
+    phone = pictures.place_labels(names, centres.reshape(-1, 2), size=34, most=9, **area)
+    colors = [groups[g].color for g in of_group]
+    pictures.save_png(pictures.draw_map(places, radii, colors, wide), file)
+    return {"width": width, "height": height, "layers": layers, "wide": wide, "phone": phone}
+
+
+def _fit(points: np.ndarray, width: int, height: int, edge: int = 16) -> np.ndarray:
+    """(N, 2) places stretched to the drawing, y downwards; a side without extent is centred."""
+    low, span = points.min(axis=0, initial=np.inf), np.ptp(points, axis=0) if len(points) else np.ones(2)
+    share = np.where(span > 0, (points - low) / np.where(span > 0, span, 1), 0.5)
+    share[:, 1] = 1 - share[:, 1]
+    return np.round(edge + share * (np.array([width, height]) - 2 * edge), 1)
+
+
+def _page(
+    facts: Mapping[str, Any],
+    tables: Mapping[str, pl.DataFrame],
+    groups: Sequence[Group],
+    decisions: Mapping[str, Any],
+    drawn: Mapping[str, Any],
+) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["thousands"] = lambda value: f"{value:,}"
+    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    clean = facts["stages"]["clean"]["details"]
+    doubtful = _doubtful(tables)
+    return environment.get_template(TEMPLATE).render(
+        facts=facts,
+        groups=groups,
+        tops=[_top(name, groups) for name in ("natural", "human-made", "undecided")],
+        undecided=[g for g in groups if g.top is None],
+        doubtful=doubtful[:MOST_DOUBTFUL],
+        doubtful_count=len(doubtful),
+        landmarks=len(tables["landmarks"]),
+        assigned=tables["landmarks"]["assigned"].count(),
+        names=len(tables["names"]),
+        own=clean["own"],
+        published=clean["published"],
+        published_groups=PUBLISHED_GROUPS,
+        decisions=decisions,
+        drawn=drawn,
+    )
+
+
+def _top(name: str, groups: Sequence[Group]) -> dict[str, Any]:
+    under = [group for group in groups if (group.top or "undecided") == name]
+    return {"name": name, "groups": len(under), "landmarks": sum(group.landmarks for group in under)}
+
+
+def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
+    """Doubtful names, the least sure first, with the group that is nearly as close."""
+    proposed = tables["proposals"].select(next_group="group", next_label="label")
+    following = tables["clustered"].join(proposed, on="next_group", how="left").select("name", "next_label")
+    rows = tables["names"].filter("doubtful").join(following, on="name", how="left")
+    return rows.sort(["confidence", "name"]).select("name", "label", "confidence", "next_label", "landmarks").to_dicts()

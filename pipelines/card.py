@@ -1,0 +1,122 @@
+"""The card of a build, ``README.md``: a Hugging Face dataset card with the build's own counts."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from data_cards import card_path
+
+PUBLISHED_GROUPS = 78
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&:@])")
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+
+
+def escape_markdown(text: str) -> str:
+    """``text`` on one line, with everything that Markdown or HTML would read as markup escaped.
+
+    >>> escape_markdown("<b>*church* | chapel</b>")
+    '\\\\<b\\\\>\\\\*church\\\\* \\\\| chapel\\\\</b\\\\>'
+    """
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landmarks: pl.DataFrame) -> None:
+    """Write the card of a build.
+
+    What holds for every build (levels, files, licence, known faults) is taken from ``data_cards/h-gldv2.md``.
+
+    Args:
+        file: where to.
+        facts: what the build was made of (:func:`pipelines.provenance.provenance`).
+        groups: review's ``groups.parquet``.
+        landmarks: assign's ``landmarks.parquet``.
+    """
+    header, sections = read_card(card_path("h-gldv2"))
+    clean = facts["stages"]["clean"]["details"]
+    body = [
+        f"---\n{_header(header, clean['own']['splits'], len(landmarks))}---\n",
+        f"# Hierarchical labels of {len(landmarks):,} landmarks\n\n{_made_by(facts)}\n",
+        f"## Counts\n\n{_counts(clean, landmarks, groups)}\n",
+        f"## Left out\n\n{_dropped(facts)}\n",
+        f"## Groups\n\n{_groups(groups, landmarks)}\n",
+        *(f"## {title}\n\n{sections[title]}\n" for title in ("Levels", "Files", "Licence", "Known faults")),
+    ]
+    file.write_text("\n".join(body), encoding="utf-8")
+
+
+def read_card(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """A card's YAML header, and its sections by their ``##`` heading."""
+    _, header, text = file.read_text(encoding="utf-8").split("---\n", 2)
+    parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    return yaml.safe_load(header), {t: s.strip() for t, s in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def _header(published: Mapping[str, Any], splits: Mapping[str, Any], landmarks: int) -> str:
+    size = next((text for most, text in _SIZES if landmarks < most), "1M<n<10M")
+    own = {
+        "pretty_name": "Hierarchical landmark labels",
+        "size_categories": [size],
+        "configs": [
+            {
+                "config_name": "labels",
+                "data_files": [{"split": s, "path": f"{s}_label_to_hierarchical.csv"} for s in sorted(splits)],
+            }
+        ],
+    }
+    return yaml.safe_dump({**published, **own}, sort_keys=False, allow_unicode=True)
+
+
+def _made_by(facts: Mapping[str, Any]) -> str:
+    sources = ", ".join(f"{escape_markdown(i['file'])} ({escape_markdown(i['role'])})" for i in facts["inputs"])
+    return (
+        f"Made by `hgld build-hierarchy` {facts['versions']['hgld']} from {sources}, with the encoder "
+        f"{escape_markdown(str(facts['encoder']['name']))}: the method of H-GLDv2 (Ramzi et al., 2023, "
+        "arXiv:2309.08250). `provenance.json` has every option, seed and checksum; `report.html` shows the result."
+    )
+
+
+def _counts(clean: Mapping[str, Any], landmarks: pl.DataFrame, groups: pl.DataFrame) -> str:
+    own, published = clean["own"], clean["published"]
+    labelled = dict(landmarks.group_by("split").len().iter_rows())
+    rows = ["| | this build | H-GLDv2, published |", "|---|---:|---:|"]
+    for split, counts in sorted(own["splits"].items()):
+        theirs = published["splits"].get(split, {})
+        for what, text in (("landmarks", "landmarks"), ("scraped", "with a scraped name"), ("kept", "kept")):
+            rows.append(f"| {split}: {text} | {counts[what]:,} | {_number(theirs.get(what))} |")
+        rows.append(f"| {split}: labelled | {labelled.get(split, 0):,} | {_number(theirs.get('kept'))} |")
+    rows.append(f"| unique names | {own['names']:,} | {_number(published['names'])} |")
+    rows.append(f"| groups | {len(groups):,} | {PUBLISHED_GROUPS} |")
+    rows.append(f"| groups with an undecided top level | {groups['top'].null_count():,} | 0 |")
+    rows.append(f"| landmarks with an assigned name | {landmarks['assigned'].count():,} | |")
+    return "\n".join(rows)
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _dropped(facts: Mapping[str, Any]) -> str:
+    rows = [
+        f"| {stage} | {escape_markdown(reason)} | {count:,} |"
+        for stage, record in facts["stages"].items()
+        for reason, count in record["dropped"].items()
+    ]
+    return "\n".join(["| stage | reason | members |", "|---|---|---:|", *rows]) if rows else "Nothing was left out."
+
+
+def _groups(groups: pl.DataFrame, landmarks: pl.DataFrame) -> str:
+    labelled = landmarks.group_by("hierarchical_label").len("labelled")
+    ordered = (
+        groups.join(labelled, left_on="label", right_on="hierarchical_label", how="left")
+        .with_columns(pl.col("labelled").fill_null(0))
+        .sort(["labelled", "label"], descending=[True, False])
+    )
+    rows = [
+        f"| {escape_markdown(label)} | {top or 'undecided'} | {names:,} | {count:,} |"
+        for label, top, names, count in ordered.select("label", "top", "names", "labelled").iter_rows()
+    ]
+    return "\n".join(["| group | top | names | landmarks |", "|---|---|---:|---:|", *rows])

@@ -1,0 +1,178 @@
+"""Images of landmarks: where they lie, and reading them without trusting them.
+
+Three layouts are understood, by what is found at the given place:
+
+- a folder ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .png, .webp);
+- uncompressed tars whose members have those names: one tar, or every ``*.tar`` of the folder;
+- ``images.csv`` in the folder, with columns split, landmark_id, path (relative to the folder); it then is
+  the only source.
+"""
+
+import csv
+import hashlib
+import io
+import re
+import tarfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from PIL import Image, UnidentifiedImageError
+
+from hgld.errors import ConfigError, TableError
+
+LandmarkKey = tuple[str, int]
+
+MANIFEST = "images.csv"
+IMAGES_A_LANDMARK = 8  # the mean embedding hardly moves after that; bounds the work for landmarks with thousands
+LARGEST_FILE = 64 * 2**20
+LARGEST_IMAGE = 100_000_000  # pixels; a decoded RGB image of that size takes 300 MB
+LONGEST_SIDE = 512  # what is handed on; encoders look at 224 to 448 pixels
+_FORMATS = ("JPEG", "PNG", "WEBP")
+_MEMBER = re.compile(r"(?P<split>[A-Za-z0-9_-]+)/(?P<id>\d{1,18})/[^/]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
+
+
+class UnreadableImageError(ValueError):
+    """An image that cannot be used; the message is the reason."""
+
+
+@dataclass(frozen=True, order=True)
+class ImagePlace:
+    """Where the bytes of one image lie: a file, or ``size`` bytes at ``offset`` of a tar."""
+
+    member: str
+    file: Path
+    offset: int
+    size: int
+    stamp: int
+
+
+def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
+    """The images of every landmark, sorted by member name, at most ``IMAGES_A_LANDMARK`` each.
+
+    Raises:
+        ConfigError: nothing is there, or nothing in one of the layouts above.
+        TableError: ``images.csv`` lacks a column, a row cannot be used, or a path leaves the folder.
+    """
+    if not place.exists():
+        raise ConfigError(f"--images {place}: there is no such folder or tar.")
+    found: dict[LandmarkKey, list[ImagePlace]] = {}
+    for landmark, image in _scan(place):
+        found.setdefault(landmark, []).append(image)
+    if not found:
+        raise ConfigError(
+            f"--images {place}: no image found. Expected {{split}}/{{landmark_id}}/*.jpg, the same in *.tar, "
+            f"or {MANIFEST} with columns split, landmark_id, path."
+        )
+    return {landmark: tuple(sorted(images)[:IMAGES_A_LANDMARK]) for landmark, images in sorted(found.items())}
+
+
+def fingerprint(images: Mapping[LandmarkKey, tuple[ImagePlace, ...]]) -> str:
+    """SHA-256 over names, sizes and times of change: what a done-key needs without reading every image again."""
+    digest = hashlib.sha256()
+    for landmark, places in images.items():
+        for image in places:
+            digest.update(repr((landmark, image.member, image.size, image.stamp)).encode())
+    return digest.hexdigest()
+
+
+def read_image(image: ImagePlace) -> Image.Image:
+    """Decode one image to RGB, at most ``LONGEST_SIDE`` pixels a side.
+
+    Raises:
+        UnreadableImageError: too large, truncated, not an image, or of another format than JPEG, PNG and WebP.
+    """
+    if image.size > LARGEST_FILE:
+        raise UnreadableImageError(f"{image.size:,} bytes; at most {LARGEST_FILE:,} are read")
+    try:
+        with open(image.file, "rb") as file:
+            file.seek(image.offset)
+            data = file.read(image.size)
+        return _decode(data)
+    except UnreadableImageError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UnreadableImageError("not a JPEG, PNG or WebP image") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UnreadableImageError(f"cannot be decoded: {error}") from error
+
+
+def _decode(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PIL warns of odd metadata and of large images: the size is judged below
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
+            width, height = picture.size
+            if width * height > LARGEST_IMAGE:
+                raise UnreadableImageError(f"{width} x {height} pixels; at most {LARGEST_IMAGE:,} are decoded")
+            picture.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
+            picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+            return picture.convert("RGB")
+
+
+def _scan(place: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
+    if place.is_file():
+        yield from _scan_tar(place)
+    elif (place / MANIFEST).is_file():
+        yield from _scan_manifest(place)
+    else:
+        for file in sorted(place.glob("*/*/*")):
+            member = file.relative_to(place).as_posix()
+            if (match := _MEMBER.fullmatch(member)) and file.is_file():
+                yield _landmark(match), _whole_file(member, file)
+        for tar in sorted(place.glob("*.tar")):
+            yield from _scan_tar(tar)
+
+
+def _landmark(match: re.Match[str]) -> LandmarkKey:
+    return match["split"], int(match["id"])
+
+
+def _whole_file(member: str, file: Path) -> ImagePlace:
+    status = file.stat()
+    return ImagePlace(member, file, 0, status.st_size, status.st_mtime_ns)
+
+
+def _scan_tar(tar: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
+    stamp = tar.stat().st_mtime_ns
+    try:
+        with tarfile.open(tar, "r:") as archive:  # "r:": members of a compressed tar have no place of their own
+            for info in archive:
+                name = str(PurePosixPath(info.name))
+                if info.isreg() and (match := _MEMBER.fullmatch(name)):
+                    yield _landmark(match), ImagePlace(name, tar, info.offset_data, info.size, stamp)
+    except tarfile.TarError as error:
+        raise ConfigError(
+            f"--images {tar}: not a readable, uncompressed tar ({error}). Unpack it, or make it anew "
+            "without compression."
+        ) from error
+
+
+def _scan_manifest(folder: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
+    manifest, inside = folder / MANIFEST, folder.resolve()
+    try:
+        with open(manifest, encoding="utf-8", newline="") as file:
+            rows = csv.DictReader(file)
+            missing = {"split", "landmark_id", "path"} - set(rows.fieldnames or ())
+            if missing:
+                raise TableError(
+                    f"{manifest}: columns {sorted(missing)} are missing; found {list(rows.fieldnames or ())}, "
+                    "expected split, landmark_id, path."
+                )
+            for row in rows:
+                yield _manifest_row(manifest, rows.line_num, row, inside)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{manifest}: not a CSV in UTF-8 ({error}). Save it as UTF-8 and try again.") from error
+
+
+def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) -> tuple[LandmarkKey, ImagePlace]:
+    where = f"{manifest}, line {line}"
+    number, path = row["landmark_id"] or "", row["path"] or ""
+    if not re.fullmatch(r"\d{1,18}", number):
+        raise TableError(f"{where}: landmark_id is {number!r}; expected a whole number.")
+    file = (inside / path).resolve()
+    if not file.is_relative_to(inside):
+        raise TableError(f"{where}: path {path!r} leads out of {inside}; expected a path inside that folder.")
+    if not file.is_file():
+        raise TableError(f"{where}: there is no file {path!r} in {inside}. Correct the row or remove it.")
+    return (row["split"], int(number)), _whole_file(path, file)
