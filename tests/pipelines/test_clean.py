@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -48,7 +49,7 @@ def scraped(root, rows, graph=GRAPH):
     return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)
 
 
-def cleaned(root, rows, several="drop") -> StageRun:
+def cleaned(root, rows, several: Any = "drop") -> StageRun:
     return clean.run(root, scraped(root, rows), CleanConfig(several=several), silent)
 
 
