@@ -1,0 +1,110 @@
+"""The rules of the house, held by the tools that know them: style, types, import contracts, names, sizes, speed."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("hgld", "pipelines", "training")
+SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py"))
+
+
+def run_tool(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", [("ruff", "check", "."), ("ruff", "format", "--check", ".")])
+def test_style(command):
+    result = run_tool(*command)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_types():
+    result = run_tool("pyright", "--pythonpath", sys.executable)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_rooms_import_only_what_they_may():
+    result = _lint_imports()
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def _lint_imports() -> subprocess.CompletedProcess[str]:
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run([sys.executable, "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_rooms_and_files_say_what_they_hold():
+    silent = {"utils", "util", "lib", "common", "helpers", "helper", "base", "engine", "core", "misc"}
+    named = [p for p in SOURCES if silent & {p.stem, *p.relative_to(ROOT).parts[:-1]}]
+    assert not named, f"these names say nothing: {named}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_stay_readable(path):
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= 450, f"{path} has {lines} lines: a second noun inside?"
+
+
+def _imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _who_imports(*modules: str) -> set[str]:
+    return {
+        p.relative_to(ROOT).as_posix()
+        for p in SOURCES
+        if any(name == m or name.startswith(m + ".") for name in _imports(p) for m in modules)
+    }
+
+
+def test_only_the_web_client_touches_the_network():
+    assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request") <= {"pipelines/web.py"}
+
+
+def test_only_distributed_touches_process_groups():
+    assert _who_imports("torch.distributed") <= {"training/distributed.py"}
+
+
+def test_only_the_command_line_parses_arguments():
+    assert _who_imports("argparse", "click", "optparse", "getopt") <= {"hgld/cli.py"}
+
+
+def test_nothing_unpickles():
+    assert not _who_imports("pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal")
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"allow_pickle\s*=\s*True|weights_only\s*=\s*False", text), path
+
+
+def test_no_absolute_place_of_anyones_machine():
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), ROOT / "README.md"]:
+        assert not re.search(r"[\"'\s(](/home/|/work/|/root/|\.\./shared)\w*", path.read_text(encoding="utf-8")), path
+
+
+HEAVY = ("torch", "polars", "numpy", "sklearn", "matplotlib", "requests", "bs4", "open_clip", "numba", "rich")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["build-hierarchy", "--help"], ["compare", "--help"], ["demo", "--help"]]
+)
+def test_help_imports_nothing_heavy(arguments):
+    program = (
+        "import sys\nfrom hgld.cli import main\n"
+        f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert not stop.code\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.strip() == "[]"
+    assert "Usage: hgld" in result.stdout
