@@ -64,7 +64,7 @@ def _clean(landmarks: Path, classes: Path, config: CleanConfig, progress: Progre
     relevant = mentions.filter(pl.col("reason").is_null()).unique(
         [*_LANDMARK, "name"], keep="first", maintain_order=True
     )
-    chosen = _choose(relevant, ClassGraph.read(classes), config)
+    chosen, notes = _choose(relevant, ClassGraph.read(classes), config)
     kept = (
         table.select(*_LANDMARK, "category", "title")
         .join(chosen, on=_LANDMARK)
@@ -84,7 +84,8 @@ def _clean(landmarks: Path, classes: Path, config: CleanConfig, progress: Progre
     names.write_parquet(directory / "names.parquet")
     left_out.write_parquet(directory / "left_out.parquet")
     progress("clean", len(table), len(table))
-    return _outcome(table, kept, names, left_out, write_dropped(directory, dropped))
+    counts, details = _figures(table, kept, names, left_out)
+    return Outcome(counts, write_dropped(directory, dropped), notes, details)
 
 
 def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.DataFrame:
@@ -124,8 +125,8 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
     return mentions.join(vocabulary, on=["raw", "class_id"], nulls_equal=True, how="left", maintain_order="left")
 
 
-def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> pl.DataFrame:
-    """At most one row a landmark: that of its only name, or of the one that the policy takes.
+def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """At most one row a landmark: that of its only name, or of the one that the policy takes; and notes for people.
 
     ``most-specific`` first leaves out every name whose class lies above another of the landmark's classes; if several
     names stay (no class above another, or classes unknown), the most common one of them is taken, as with
@@ -134,17 +135,26 @@ def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> p
     alone = relevant.filter(pl.len().over(_LANDMARK) == 1)
     several = relevant.filter(pl.len().over(_LANDMARK) > 1)
     if config.several == "drop":
-        return alone.drop("reason")
+        return alone.drop("reason"), ()
     frequency = relevant.group_by("name").len("frequency")
+    notes: tuple[str, ...] = ()
     if config.several == "most-specific":
+        landmarks = several.select(_LANDMARK).n_unique()
         several = several.join(_less_specific(several, graph), on=[*_LANDMARK, "class_id"], how="anti")
+        undecided = several.filter(pl.len().over(_LANDMARK) > 1).select(_LANDMARK).n_unique()
+        if undecided:
+            note = (
+                f"{undecided:,} of {landmarks:,} landmarks with several names have no one most specific class in the "
+                "class graph; the most common of their most specific names was taken."
+            )
+            notes = (note,)
     picked = (
         several.join(frequency, on="name")
         .sort([*_LANDMARK, "frequency", "name"], descending=[False, False, True, False])
         .unique(_LANDMARK, keep="first", maintain_order=True)
         .drop("frequency")
     )
-    return pl.concat([alone, picked]).drop("reason")
+    return pl.concat([alone, picked]).drop("reason"), notes
 
 
 def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
@@ -207,9 +217,10 @@ def _names(kept: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outcome(
-    table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame, left_out: pl.DataFrame, dropped: dict[str, int]
-) -> Outcome:
+def _figures(
+    table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame, left_out: pl.DataFrame
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Counts for people, and the same figures in the form of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
         scraped = table.filter(pl.col("split") == split)
@@ -219,11 +230,8 @@ def _outcome(
             "kept": int((kept["split"] == split).sum()),
         }
     counts = {f"{what} ({split})": n for split, figures in splits.items() for what, n in figures.items()}
-    return Outcome(
-        counts={**counts, "names": len(names), "names left out of kept landmarks": len(left_out)},
-        dropped=dropped,
-        details={"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED},
-    )
+    counts |= {"names": len(names), "names left out of kept landmarks": len(left_out)}
+    return counts, {"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED}
 
 
 def _tally(dropped: pl.DataFrame) -> str:

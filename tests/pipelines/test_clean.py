@@ -161,6 +161,9 @@ def test_policies_for_several_names(tmp_path, several, expected):
         left_out = read(stage, "left_out.parquet").filter(pl.col("landmark_id") == 1)
         assert left_out["raw"].to_list() == ["building", "church building"]
         assert set(left_out["reason"]) == {"not the most-specific name"}
+        assert stage.outcome.notes[0].startswith("2 of 3 landmarks with several names")  # 2 and 6
+    else:
+        assert stage.outcome.notes == ()
 
 
 def test_the_most_common_spelling_is_shown_whatever_its_case(tmp_path):

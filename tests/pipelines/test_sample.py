@@ -1,5 +1,6 @@
 from collections import Counter
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -124,6 +125,16 @@ def test_expected_groups_are_a_tree_that_the_class_graph_supports(expected, grap
         seen[top] += bool(above)
     assert seen["human-made"] >= 60
     assert seen["natural"] >= 20
+
+
+def test_classes_of_one_expected_group_are_alike(expected, graph):
+    known = {name_key(graph.label(class_id)): class_id for class_id in graph.ids}
+    rows = [(group, known[name_key(name)]) for name, group, _ in expected.iter_rows() if name_key(name) in known]
+    alike = graph.similarity([[class_id] for _, class_id in rows])
+    groups = np.array([group for group, _ in rows])
+    same = groups[:, None] == groups[None, :]
+    apart = ~np.eye(len(rows), dtype=bool)
+    assert alike[same & apart].mean() > 3 * alike[~same].mean()
 
 
 def test_a_second_run_does_nothing(scraped):
