@@ -1,0 +1,233 @@
+"""What a Commons category page says in its Wikidata infobox: the names a landmark is an instance of.
+
+This is the published pipeline's way to a name: the table ``id="wdinfobox"`` that `Template:Wikidata Infobox` puts on
+the page, and in it the row headed "Instance of". The page is read with lxml through beautifulsoup4: MediaWiki's pages
+are tidy, but a page that is not (cells never closed, thousands of stray ``<``) costs lxml milliseconds and holds
+Python's own html.parser for minutes.
+"""
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from bs4 import BeautifulSoup, UnusualUsageWarning
+from bs4.element import NavigableString, PageElement, Tag
+
+from hgld.errors import InputError
+
+INFOBOX_ID = "wdinfobox"
+MAX_BYTES = 4 * 2**20  # a category page of 200 files and 200 subcategories has about 0.3 MB
+
+_LINE_TAGS = frozenset({"br", "dd", "div", "dl", "dt", "li", "ol", "p", "table", "td", "th", "tr", "ul"})
+_SKIPPED_CLASSES = frozenset({"reference", "mw-editsection", "penicon"})  # footnote marks and edit links
+_WORD = re.compile(r"[^\W_]")  # dashes and bullets alone name nothing
+_SEPARATORS = re.compile(r"[,;،、·•|]")
+_HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
+_CATEGORY_LINK = re.compile(r"(?:^|[/=])category(?::|%3a)([^?&#]+)", re.IGNORECASE)
+_ITEM_LINK = re.compile(
+    r"^(?:https?:)?//(?:www\.|m\.)?wikidata\.org/(?:wiki|entity)/(?:Special:EntityPage/)?(Q[1-9][0-9]{0,11})(?:#.*)?$"
+)
+_SOFT_REDIRECT = "this category is located at"
+_MOST_NOTICES = 5  # the box stands at the top; prose may use the same words
+
+
+@dataclass(frozen=True)
+class Infobox:
+    """What a category page says.
+
+    Attributes:
+        names: the values of the "Instance of" row as they are written, in the page's order, without repetitions.
+        item: Wikidata id of the infobox's subject (``Q12345``), None where the infobox does not link to exactly one.
+        redirected_to: title of the category that the page is a redirect to, or whose page was served in its place
+            (``Category:Name``, spaces for underscores), None if neither.
+        present: whether the page has the infobox at all; a page that has it and no such row has no ``names``.
+    """
+
+    names: tuple[str, ...]
+    item: str | None
+    redirected_to: str | None
+    present: bool
+
+
+def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Infobox:
+    """Read the infobox of a category page.
+
+    Args:
+        html: the page as served; MediaWiki writes UTF-8, bytes that are not become U+FFFD.
+        rows: headings under which the row may stand, in the languages of the pages; letter case, white space and a
+            colon at the end make no difference.
+
+    Returns:
+        What the page says. Markup in a name that was escaped by the server stays text.
+
+    Raises:
+        InputError: the page has more than ``MAX_BYTES``.
+    """
+    if len(html) > MAX_BYTES:
+        raise InputError(
+            f"a category page has {len(html):,} bytes; expected at most {MAX_BYTES:,}. "
+            "Look at what the server sends for it, or take --route api."
+        )
+    page = _parse(html)
+    redirected_to = _redirect(page)
+    box = page.find("table", id=INFOBOX_ID)
+    if box is None:
+        return Infobox((), None, redirected_to, present=False)
+    cell = _cell(box, frozenset(_heading(row) for row in rows))
+    names = () if cell is None else tuple(dict.fromkeys(_values(cell)))
+    return Infobox(names, _item(box), redirected_to, present=True)
+
+
+def _parse(html: bytes) -> BeautifulSoup:
+    text = html.decode("utf-8", errors="replace").replace("\0", "\ufffd")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnusualUsageWarning)  # bytes that look like XML or a file name: not our doing
+        return BeautifulSoup(text, "lxml")
+
+
+def _heading(text: str) -> str:
+    return " ".join(text.split()).rstrip(" :：").casefold()
+
+
+def _rows(box: Tag) -> Iterator[Tag]:
+    """The rows of the infobox itself, not those of tables inside it."""
+    for part in [box, *box.find_all(["thead", "tbody", "tfoot"], recursive=False)]:
+        yield from part.find_all("tr", recursive=False)
+
+
+def _cell(box: Tag, headings: frozenset[str]) -> Tag | None:
+    """The value cell of the first row that has one of the headings."""
+    for row in _rows(box):
+        head, cell = row.find("th", recursive=False), row.find("td", recursive=False)
+        if head is not None and cell is not None and _heading(_text(head)) in headings:
+            return cell
+    return None
+
+
+# -- values ---------------------------------------------------------------------------------------------------
+
+
+def _values(cell: Tag) -> Iterator[str]:
+    """The values of a cell: one a line or list item if it has several, else one between commas.
+
+    Commas inside a link or a parenthesis separate nothing, and neither do those of a list's items: class labels may
+    have commas of their own.
+    """
+    lines = [line for line in _lines(cell) if _WORD.search("".join(text for text, _ in line))]
+    listed = len(lines) > 1 or cell.find("li") is not None
+    for line in lines:
+        whole = "".join(text for text, _ in line)
+        for value in [whole] if listed else _between_commas(line):
+            if _WORD.search(value):
+                yield " ".join(value.split())
+
+
+def _lines(cell: Tag) -> list[list[tuple[str, bool]]]:
+    """The visible text of a cell by lines: pieces of text, each with whether it stands in a link."""
+    lines: list[list[tuple[str, bool]]] = [[]]
+    links = 0
+    for node, opens in _walk(cell):
+        if isinstance(node, Tag):
+            links += (1 if opens else -1) if node.name == "a" else 0
+            if node.name in _LINE_TAGS:
+                lines.append([])
+        else:
+            lines[-1].append((str(node), links > 0))
+    return lines
+
+
+def _between_commas(line: Iterable[tuple[str, bool]]) -> Iterator[str]:
+    value, depth = "", 0
+    for text, linked in line:
+        for character in text:
+            depth += 0 if linked else (character == "(") - (character == ")")
+            if not linked and depth <= 0 and _SEPARATORS.match(character):
+                yield value
+                value = ""
+            else:
+                value += character
+    yield value
+
+
+def _text(tag: Tag) -> str:
+    return "".join(str(node) for node, _ in _walk(tag) if not isinstance(node, Tag))
+
+
+def _walk(root: Tag) -> Iterator[tuple[PageElement, bool]]:
+    """What a reader sees under ``root``, in order: every tag when it opens (True) and closes (False), and text.
+
+    Nesting is as deep as the page's author likes, so that this keeps its own stack.
+    """
+    stack: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
+    while stack:
+        node, opens = stack.pop()
+        if isinstance(node, Tag):
+            if opens and _is_hidden(node):
+                continue
+            yield node, opens
+            if opens:
+                stack.append((node, False))
+                stack.extend((child, True) for child in reversed(node.contents))
+        elif type(node) is NavigableString:  # its subclasses are comments, scripts and styles
+            yield node, True
+
+
+def _is_hidden(tag: Tag) -> bool:
+    classes = tag.get_attribute_list("class")
+    return (
+        not _SKIPPED_CLASSES.isdisjoint(classes)
+        or tag.has_attr("hidden")
+        or _HIDDEN.search(str(tag.get("style", ""))) is not None
+    )
+
+
+# -- links ----------------------------------------------------------------------------------------------------
+
+
+def _item(box: Tag) -> str | None:
+    """The item that the infobox's own links (its edit icons, its line of identifiers) agree on.
+
+    The values of its rows link to items too, to those of countries and architects: by their label, or by their id
+    where they have none.
+    """
+    items = set()
+    for row in _rows(box):
+        headed = row.find("th", recursive=False) is not None
+        for link in row.find_all("a", href=_ITEM_LINK):
+            item = _ITEM_LINK.sub(r"\1", str(link["href"]))
+            text = _text(link).strip()
+            if not text or (item in text and not headed):
+                items.add(item)
+    return items.pop() if len(items) == 1 else None
+
+
+def _redirect(page: BeautifulSoup) -> str | None:
+    """Where the page redirects to: by MediaWiki's redirect page, by the template's box, or by having been followed."""
+    notice = page.find(class_="redirectMsg")
+    link = notice.find("a", href=True) if notice is not None else _soft_redirect(page)
+    if link is None and page.find(class_="mw-redirectedfrom") is not None:
+        link = page.find("link", rel="canonical", href=True)
+    return None if link is None else _category(str(link["href"]))
+
+
+def _soft_redirect(page: BeautifulSoup) -> Tag | None:
+    """The link that follows the words of `Template:Category redirect` with nothing between."""
+    for words in page.find_all(string=re.compile(_SOFT_REDIRECT, re.IGNORECASE), limit=_MOST_NOTICES):
+        if not _heading(words).endswith(_SOFT_REDIRECT):
+            continue
+        following = words.find_next(string=_WORD)
+        link = None if following is None else following.find_parent("a", href=True)
+        if link is not None:
+            return link
+    return None
+
+
+def _category(address: str) -> str | None:
+    """The title in a link to a category, in either of MediaWiki's forms of address."""
+    match = _CATEGORY_LINK.search(address)
+    if match is None:
+        return None
+    name = " ".join(unquote(match[1]).replace("_", " ").split())
+    return f"Category:{name[:1].upper()}{name[1:]}" if name else None

@@ -1,0 +1,287 @@
+"""The infobox of a category page: real, messy and hostile ones."""
+
+import os
+import time
+from html import escape
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import InputError
+from pipelines.infobox import MAX_BYTES, Infobox, instance_of
+
+
+def page(rows: str, *, before: str = "", head: str = "") -> bytes:
+    box = f'<table class="vevent infobox mw-collapsible" dir="ltr" id="wdinfobox"><tbody>{rows}</tbody></table>'
+    return f"<!DOCTYPE html><html><head>{head}</head><body>{before}<div>{box}</div></body></html>".encode()
+
+
+def row(value: str, heading: str = "Instance of") -> str:
+    return f'<tr><th class="wikidatainfobox-lcell">{heading}</th><td>{value}</td></tr>'
+
+
+def names(value: str) -> tuple[str, ...]:
+    return instance_of(page(row(value))).names
+
+
+def test_a_real_page():
+    data = os.environ.get("HGLD_DATA")
+    if not data:
+        pytest.skip("HGLD_DATA is not set: the recorded page of Commons is not at hand")
+    html = (Path(data) / "wikimedia_fixtures/commons_Category_Happy_Valley_Racecourse.html").read_bytes()
+    assert instance_of(html) == Infobox(("horse racing venue",), None, None, present=True)
+    assert instance_of(html, rows=("Inception",)).names == ("1846",)
+    assert instance_of(html, rows=("Location",)).names == ("Happy Valley", "Wan Chai District", "Hong Kong", "PRC")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("castle", ("castle",)),
+        ('<a href="/wiki/Category:Castles" title="Category:Castles">castle</a>', ("castle",)),
+        ("<div class='plainlist'><ul><li><a href='/x'>castle</a></li><li>ruins</li></ul></div>", ("castle", "ruins")),
+        ("<a href='/x'>castle</a><br><a href='/y'>museum</a><br/>ruins", ("castle", "museum", "ruins")),
+        ("<a href='/x'>castle</a>, <a href='/y'>museum</a>, ruins", ("castle", "museum", "ruins")),
+        ("castle, museum", ("castle", "museum")),
+        ("<p>castle</p><p>museum</p>", ("castle", "museum")),
+        ("<a href='/x'>inn, tavern</a>, museum", ("inn, tavern", "museum")),  # a comma inside a link
+        ("<ul><li>city, or town</li></ul>", ("city, or town",)),  # one item, one value
+        ("church building (1172, 1954)", ("church building (1172, 1954)",)),
+        ("<ul><li>church<ul><li>chapel</li></ul></li></ul>", ("church", "chapel")),
+        ("<ul><li>castle</li><li>castle</li></ul>", ("castle",)),
+        ("Roman Catholic <a href='/x'>church</a>", ("Roman Catholic church",)),
+        ("  horse\n racing&nbsp;venue ", ("horse racing venue",)),
+        ("Ch&acirc;teau &amp; parc", ("Château & parc",)),
+        ("<i>castle</i><sup class='reference'><a href='#n'>[1]</a></sup>", ("castle",)),
+        ("castle<span class='mw-editsection'>[<a href='/e'>edit</a>]</span>", ("castle",)),
+        ("castle <span class='penicon autoconfirmed-show'><a href='/e'>edit</a></span>", ("castle",)),
+        ("castle <a href='/e'><img src='pencil.svg' alt='Edit this on Wikidata'></a>", ("castle",)),
+        ("<span style='Display : none'>0042</span>castle<span hidden>x</span><!-- hidden -->", ("castle",)),
+        ("<style>.a{color:red}</style><script>var a;</script>castle", ("castle",)),
+        ("<table><tr><td>castle</td></tr><tr><td>ruins</td></tr></table>", ("castle", "ruins")),
+        ("", ()),
+        ("–", ()),
+        ("<ul><li></li></ul>", ()),
+    ],
+)
+def test_values(value: str, expected: tuple[str, ...]):
+    assert names(value) == expected
+
+
+def test_escaped_markup_in_a_name_stays_text():
+    assert names("&lt;script&gt;alert('x')&lt;/script&gt;") == ("<script>alert('x')</script>",)
+
+
+@pytest.mark.parametrize(
+    "heading",
+    ["instance of", " INSTANCE \n of ", "Instance&nbsp;of:", "<b>Instance</b> of", "<a href='/p'>Instance of</a>"],
+)
+def test_the_heading_is_matched_leniently(heading: str):
+    assert instance_of(page(row("castle", heading))).names == ("castle",)
+
+
+def test_other_languages_by_parameter():
+    html = page(row("Schloss", "ist ein(e)"))
+    assert instance_of(html) == Infobox((), None, None, present=True)
+    assert instance_of(html, rows=("Instance of", "ist ein(e)")).names == ("Schloss",)
+
+
+def test_rows_of_nested_tables_do_not_count():
+    nested = f"<table>{row('not this')}</table>"
+    assert instance_of(page(f"<tr><td>{nested}</td></tr>" + row("castle"))).names == ("castle",)
+    assert instance_of(page(f"<tr><td>{nested}</td></tr>")).names == ()
+    assert instance_of(page(row("river", "Part of instance of") + row("castle"))).names == ("castle",)
+
+
+def test_page_without_infobox():
+    assert instance_of(b"<html><body><p>Nothing here</p></body></html>") == Infobox((), None, None, present=False)
+    assert instance_of(b"") == Infobox((), None, None, present=False)
+    assert not instance_of(b'<div id="wdinfobox">not a table</div>').present
+
+
+# -- the subject's item ---------------------------------------------------------------------------------------
+
+PENCIL = '<tr><td colspan="2"><a href="{}"><img alt="Edit infobox data on Wikidata" src="pencil.svg"></a></td></tr>'
+COUNTRY = row('<a href="https://www.wikidata.org/wiki/Q55" title="d:Q55">Netherlands</a>', "Country")
+UNNAMED = row('<a href="https://www.wikidata.org/wiki/Q77">Q77</a>', "Architect")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://www.wikidata.org/wiki/Q42",
+        "//m.wikidata.org/wiki/Q42#P31",
+        "http://www.wikidata.org/wiki/Special:EntityPage/Q42",
+    ],
+)
+def test_item_from_the_edit_icon(address: str):
+    assert instance_of(page(COUNTRY + UNNAMED + row("castle") + PENCIL.format(address))).item == "Q42"
+
+
+def test_item_from_the_line_of_identifiers():
+    link = '<a class="extiw" href="https://www.wikidata.org/wiki/Q42">Wikidata: Q42</a>'
+    line = f'<tr><td colspan="2"><b>Authority file</b><br>{link}</td></tr>'
+    assert instance_of(page(COUNTRY + UNNAMED + line)).item == "Q42"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        COUNTRY + UNNAMED,
+        PENCIL.format("https://www.wikidata.org/wiki/Q1") + PENCIL.format("https://www.wikidata.org/wiki/Q2"),
+        PENCIL.format("https://www.wikidata.org.example.com/wiki/Q1"),
+        PENCIL.format("https://www.wikidata.org/wiki/Q01"),
+        PENCIL.format("https://www.wikidata.org/wiki/Property:P31"),
+    ],
+)
+def test_no_item_rather_than_a_wrong_one(rows: str):
+    assert instance_of(page(rows + row("castle"))).item is None
+
+
+# -- redirects ------------------------------------------------------------------------------------------------
+
+SOFT = (
+    '<table class="messagebox"><tr><td>This category is located at <b>{}</b>.<br>It should be empty.</td></tr></table>'
+)
+
+
+@pytest.mark.parametrize(
+    ("address", "title"),
+    [
+        ("/wiki/Category:New_Name", "Category:New Name"),
+        ("https://commons.wikimedia.org/wiki/Category:%C3%89glise_(Paris)", "Category:Église (Paris)"),
+        ("/w/index.php?title=Category:New_name&amp;action=edit&amp;redlink=1", "Category:New name"),
+        ("/wiki/Category%3aWhat%3F_%26_who", "Category:What? & who"),
+        ("/wiki/category:new__name_#top", "Category:New name"),
+        ("/wiki/File:Picture.jpg", None),
+        ("/wiki/Category:", None),
+    ],
+)
+def test_soft_redirect(address: str, title: str | None):
+    html = page("", before=SOFT.format(f"<a href='{address}'>there</a>")).replace(b"wdinfobox", b"other")
+    assert instance_of(html) == Infobox((), None, title, present=False)
+
+
+def test_soft_redirect_only_where_the_link_follows_the_words():
+    prose = "This category is located at the corner of two <a href='/wiki/Category:Streets'>streets</a>"
+    assert instance_of(page(row("castle"), before=prose)).redirected_to is None
+    assert instance_of(page("", before=SOFT.format("[[broken]]"))).redirected_to is None
+    both = prose + SOFT.format("<a href='/wiki/Category:B'>B</a>")
+    assert instance_of(page("", before=both)).redirected_to == "Category:B"
+
+
+def test_hard_redirect_that_was_followed():
+    source = '<a href="/w/index.php?title=Category:A&amp;redirect=no" class="mw-redirect">Category:A</a>'
+    notice = f'<span class="mw-redirectedfrom">(Redirected from {source})</span>'
+    canonical = '<link rel="canonical" href="https://commons.wikimedia.org/wiki/Category:B_b"/>'
+    html = page(row("castle"), before=notice, head=canonical)
+    assert instance_of(html) == Infobox(("castle",), None, "Category:B b", present=True)
+    assert instance_of(page(row("castle"), head=canonical)).redirected_to is None
+
+
+def test_the_end_of_a_chain_counts():
+    notice = '<span class="mw-redirectedfrom">(Redirected from A)</span>'
+    canonical = '<link rel="canonical" href="/wiki/Category:B"/>'
+    redirect_page = (
+        '<div class="redirectMsg"><p>Redirect to:</p><ul><li><a href="/wiki/Category:C">Category:C</a></li></ul></div>'
+    )
+    soft = SOFT.format("<a href='/wiki/Category:C'>C</a>")
+    for target in (redirect_page, soft):
+        assert instance_of(page("", before=notice + target, head=canonical)).redirected_to == "Category:C"
+
+
+# -- broken and hostile pages ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "html",
+    [
+        "<table id=wdinfobox><tr><th>Instance of<td>castle<tr><th>Country<td>France",
+        "<table id='wdinfobox'><tr><th>Instance of</th><td><b>castle</td></tr></b></div></table></table>",
+        "<TABLE ID='wdinfobox'><TR><TH>Instance of</TH><TD>castle</TD></TR>",
+        "<?xml version='1.0'?><table id='wdinfobox'><tr><th>Instance of</th><td>castle</td></tr></table>",
+    ],
+)
+def test_broken_markup(html: str):
+    assert instance_of(html.encode()).names == ("castle",)
+
+
+def test_cut_off_page_keeps_what_came():
+    html = page(row("castle") + row("France", "Country"))
+    for end in range(html.index(b"castle</td>") + len(b"castle</td>"), len(html)):
+        assert instance_of(html[:end]).names == ("castle",)
+
+
+def test_bytes_that_are_not_utf8():
+    html = page(row("Burg @ @")).replace(b"@", b"\xfc\xff", 1).replace(b"@", b"\0", 1)
+    assert instance_of(html).names == ("Burg \ufffd\ufffd \ufffd",)
+
+
+HOSTILE = {
+    "nested": "<div>" * 20_000,
+    "unmatched": "<br>" * 20_000 + "</i>" * 20_000,
+    "attributes": "<a " * 20_000,
+    "comments": "<!--" * 20_000,
+    "tables": "<table><tr><td>" * 3_000,
+    "reference": "&#" + "9" * 9_000 + ";",
+    "spaces": "this category is located at" + " " * 500_000 + "x",
+    "links": "<a href='//www.wikidata.org/wiki/Q1'>Q1</a>" * 5_000,
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_markup_takes_no_time(value: str):
+    started = time.process_time()
+    assert instance_of(page(row("castle") + row(value, "Other"))).names == ("castle",)
+    instance_of(page(row(value)))
+    assert time.process_time() - started < 10
+
+
+def test_huge_page_is_refused():
+    with pytest.raises(InputError, match="4,194,305 bytes; expected at most 4,194,304"):
+        instance_of(b" " * (MAX_BYTES + 1))
+    assert not instance_of(b" " * MAX_BYTES).present
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_give_an_answer(html: bytes):
+    assert isinstance(instance_of(html), Infobox)
+
+
+TAGS = st.sampled_from(
+    "table id=wdinfobox|table|/table|tr|/tr|th|/th|td|/td|ul|li|/li|br|a href=/wiki/Category:X|/a|script|/script|!--|--|"
+    "![CDATA[|?xml|div class=redirectMsg|span hidden|/span".split("|")
+)
+SOUP = st.lists(
+    st.one_of(
+        TAGS.map("<{}>".format), st.sampled_from(["Instance of", "castle", "This category is located at", "&", "<"])
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(SOUP)
+def test_any_soup_of_tags_gives_an_answer(pieces: list[str]):
+    box = instance_of("".join(pieces).encode())
+    assert box.present or not box.names
+    assert all(name == " ".join(name.split()) and name for name in box.names)
+
+
+LABEL = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=12).filter(
+    lambda s: any(c.isalnum() for c in s)
+)
+LABELS = st.lists(st.lists(LABEL, min_size=1, max_size=3).map(" ".join), min_size=1, max_size=4, unique=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(LABELS)
+def test_lists_of_links_come_back_as_they_were_written(labels: list[str]):
+    links = [f'<a href="/wiki/Category:X" title="{escape(label)}">{escape(label)}</a>' for label in labels]
+    expected = tuple(labels)
+    assert names("<ul>" + "".join(f"<li>{link}</li>" for link in links) + "</ul>") == expected
+    assert names("<br>".join(links)) == expected
+    assert names(", ".join(links)) == expected
