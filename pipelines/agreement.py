@@ -242,7 +242,15 @@ def _agreements(drafts: Mapping[str, Grouping]) -> tuple[Agreement, ...]:
 
 
 def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], other: Sequence[Hashable]) -> Agreement:
-    """Observed agreement and Cohen's kappa of two annotators' verdicts on the same items.
+    """Observed agreement and Cohen's kappa of two annotators' verdicts on the same items."""
+    if not one:
+        return Agreement(annotators, about, 0, None, None)
+    observed = sum(x == y for x, y in zip(one, other, strict=True)) / len(one)
+    return Agreement(annotators, about, len(one), observed, cohens_kappa(one, other))
+
+
+def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
+    """Cohen's kappa of two verdicts on each of at least one item.
 
     kappa = (p_o - p_e) / (1 - p_e) with p_o the observed share of equal verdicts and p_e the share expected if both
     gave their verdicts, as often as they did, by chance. Where both gave one and the same verdict to every item,
@@ -252,9 +260,4 @@ def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], 
     1960.
     """
     codes = {value: code for code, value in enumerate(dict.fromkeys([*one, *other]))}
-    a, b = [codes[value] for value in one], [codes[value] for value in other]
-    if not a:
-        return Agreement(annotators, about, 0, None, None)
-    observed = sum(x == y for x, y in zip(a, b, strict=True)) / len(a)
-    kappa = 1.0 if len(codes) == 1 else float(cohen_kappa_score(a, b))
-    return Agreement(annotators, about, len(a), observed, kappa)
+    return 1.0 if len(codes) == 1 else float(cohen_kappa_score([codes[v] for v in one], [codes[v] for v in other]))

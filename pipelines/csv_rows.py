@@ -1,0 +1,93 @@
+"""CSV files from strangers: rows with the line they begin in, and errors that say what to correct."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hgld.errors import TableError
+
+MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class CsvText:
+    """A CSV's text and the columns of its header.
+
+    Raises:
+        TableError: the file cannot be read, is too large, empty or not UTF-8, or its header is not CSV.
+    """
+
+    path: Path
+    text: str
+    columns: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> "CsvText":
+        text = _text(path)
+        _, header = next(_rows(path, text), (0, []))
+        return cls(path, text, tuple(cell.strip() for cell in header))
+
+    def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        """The line in which each row begins (from 1) and its cells of these columns; blank lines are passed over.
+
+        Raises:
+            TableError: a column is missing or there twice, a row is not CSV or has other than the header's number of
+                cells.
+        """
+        places = [self._place(column) for column in columns]
+        rows = _rows(self.path, self.text)
+        next(rows)
+        for line, row in rows:
+            if len(row) != len(self.columns):
+                raise TableError(
+                    f"{self.path}, line {line}: {len(row)} cells where the header has {len(self.columns)}; a cell with "
+                    'a comma in it needs double quotes around it ("...").'
+                )
+            yield line, [row[place] for place in places]
+
+    def _place(self, column: str) -> int:
+        if self.columns.count(column) != 1:
+            fault = "has twice" if column in self.columns else "lacks"
+            shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
+            raise TableError(
+                f"{self.path} {fault} the column {column!r}; found {shown}. Rename the column in the file's first line."
+            )
+        return self.columns.index(column)
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    line = 0
+    try:
+        for row in reader:
+            if row:
+                yield line + 1, row
+            line = reader.line_num
+    except csv.Error as error:
+        raise TableError(
+            f"{path}, line {line + 1}: not valid CSV ({error}); expected comma-separated cells, in double quotes where "
+            "they hold commas, of at most 131,072 characters."
+        ) from error
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read ({error.strerror}); expected a CSV there.") from error
+    if len(data) > MAX_BYTES:
+        raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is no table of landmarks.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TableError(
+            f"{path}, line {line}: not UTF-8 (byte {data[error.start]:#04x}). Save the table as UTF-8, for example "
+            "with: iconv -f latin1 -t utf-8"
+        ) from error
+    if not text.strip():
+        raise TableError(f"{path} is empty; expected a header and one landmark a row.")
+    return text
