@@ -6,7 +6,7 @@ score is that group's share of the probability (zero-shot) or of the vote, and t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -16,14 +16,19 @@ from pipelines.progress import Progress
 
 LOGIT_SCALE = 100.0  # where CLIP's learned temperature ends (Radford et al., 2021, section 2.5)
 NEIGHBOURS = 10
+IMAGES_AT_ONCE = 256  # decoded and held; the encoder cuts its own batches
 LEAST_SCORE = 0.5  # more than half of the probability, or of the vote, for one group; otherwise no name is given
 _BLOCK = 1024
 
 
+@runtime_checkable
 class ImageEncoder(Protocol):
     """What is asked of an encoder here: names and images as unit rows in one space."""
 
-    def encode(self, names: Sequence[str], progress: Progress) -> np.ndarray: ...
+    @property
+    def key(self) -> str: ...
+
+    def encode(self, names: Sequence[str]) -> np.ndarray: ...
 
     def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray: ...
 
@@ -61,10 +66,9 @@ def embed_landmarks(
     encoder: ImageEncoder,
     images: Mapping[LandmarkKey, Sequence[ImagePlace]],
     landmarks: Sequence[LandmarkKey],
-    batch_size: int,
     progress: Progress,
 ) -> ImageVectors:
-    """Embed the images of ``landmarks`` (all of which are in ``images``), batch by batch."""
+    """Embed the images of ``landmarks`` (all of which are in ``images``), some hundred images at a time."""
     kept: list[LandmarkKey] = []
     sums: list[np.ndarray] = []
     unreadable: list[tuple[LandmarkKey, str, str]] = []
@@ -86,7 +90,7 @@ def embed_landmarks(
                 waiting.append((landmark, read_image(image)))
             except UnreadableImageError as reason:
                 unreadable.append((landmark, image.member, str(reason)))
-            if len(waiting) >= batch_size:
+            if len(waiting) >= IMAGES_AT_ONCE:
                 encode_waiting()
         progress("embed images of landmarks", done + 1, len(landmarks))
     encode_waiting()
@@ -146,4 +150,5 @@ def vote(images: np.ndarray, known: np.ndarray, names: np.ndarray, groups: np.nd
 def _choice(best: list[np.ndarray], score: list[np.ndarray]) -> Choice:
     if not best:
         return Choice(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32))
-    return Choice(np.concatenate(best), np.concatenate(score).astype(np.float32))
+    share = np.minimum(np.concatenate(score), 1)  # a sum of rounded shares may be a hair above 1
+    return Choice(np.concatenate(best), share.astype(np.float32))

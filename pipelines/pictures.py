@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,7 +20,7 @@ from matplotlib.figure import Figure
 INK = "#3b424c"
 _BAR = "#4c7d9d"
 _MARK = "#b5562b"
-_STYLE = {
+_STYLE: Any = {  # Any: how matplotlib types these keys differs between its releases
     "svg.hashsalt": "hgld",
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -142,7 +143,7 @@ def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None, cri
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
         axes.plot(k, score, color=_BAR, linewidth=1.6, marker="o", markersize=3.5)
-        if chosen in k:
+        if chosen is not None and chosen in k:
             at = list(k).index(chosen)
             axes.plot([chosen], [score[at]], marker="o", markersize=8, color=_MARK)
             axes.annotate(f"k = {chosen}", (chosen, score[at]), xytext=(0, 9), textcoords="offset points", ha="center")

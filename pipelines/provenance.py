@@ -56,14 +56,13 @@ def provenance(
 
 
 def sealed(facts: Mapping[str, Any], stages: Sequence[StageRun], outputs: Mapping[str, Path]) -> dict[str, Any]:
-    """The content of ``provenance.json``: ``facts``, the build's files, and ``times``, the one key that differs
-    between two builds of the same.
+    """The content of ``provenance.json``: ``facts``, the build's files, and all time stamps under ``times``.
 
     Args:
         facts: of :func:`provenance`.
         stages: whose times are stated.
         outputs: the build's files by their place in its folder.
-    """  # noqa: D205
+    """
     return {
         **facts,
         "outputs": {name: _fingerprint(path) for name, path in sorted(outputs.items())},

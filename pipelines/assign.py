@@ -1,0 +1,270 @@
+"""Stage "assign": every landmark's name, group and top level; names for those without, if asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hgld.errors import ConfigError, TableError
+from pipelines.config import AssignConfig, EmbedConfig
+from pipelines.encoders import make_encoder
+from pipelines.image_names import LEAST_SCORE, NEIGHBOURS, ImageEncoder, embed_landmarks, vote, zero_shot
+from pipelines.landmark_images import IMAGES_A_LANDMARK, ImagePlace, LandmarkKey, find_images, fingerprint
+from pipelines.progress import Progress
+from pipelines.provenance import without_folder
+from pipelines.stage import Outcome, StageRun, run_stage, write_dropped
+
+VERSION = 1
+LANDMARKS = {
+    "split": pl.String,
+    "landmark_id": pl.Int64,
+    "category": pl.String,
+    "title": pl.String,
+    "supercategory": pl.String,
+    "name": pl.String,
+    "hierarchical_label": pl.String,
+    "natural_or_human_made": pl.String,
+    "assigned": pl.String,
+    "score": pl.Float32,
+}
+DROPPED = {
+    "split": pl.String,
+    "landmark_id": pl.Int64,
+    "category": pl.String,
+    "reason": pl.String,
+    "detail": pl.String,
+}
+UNREADABLE = {"split": pl.String, "landmark_id": pl.Int64, "member": pl.String, "reason": pl.String}
+_KEY = ["split", "landmark_id"]
+
+
+def run(
+    root: Path,
+    scraped: StageRun,
+    cleaned: StageRun,
+    reviewed: StageRun,
+    config: AssignConfig,
+    embed: EmbedConfig,
+    progress: Progress,
+) -> StageRun:
+    """Join landmarks with their names' groups, and give names to those without if ``config.assign`` says so.
+
+    A name that was given is marked: ``assigned`` says how, ``score`` how surely (:mod:`pipelines.image_names`), and
+    ``supercategory`` stays null, because no name was scraped. Below a score of 0.5 none is given.
+
+    Raises:
+        ConfigError: names are asked for without images, or with an encoder that cannot see.
+        TableError: clean's and review's tables do not belong together.
+    """
+    encoder, images = (None, {}) if config.assign == "none" else _eyes(config, embed)
+    inputs = {
+        "scrape/landmarks": scraped.path("landmarks.parquet"),
+        "clean/landmarks": cleaned.path("landmarks.parquet"),
+        "clean/dropped": cleaned.path("dropped.parquet"),
+        "review/names": reviewed.path("names.parquet"),
+        "review/groups": reviewed.path("groups.parquet"),
+        "review/dropped": reviewed.path("dropped.parquet"),
+    }
+    settings: dict[str, Any] = {"assign": config.assign}
+    if encoder is not None:
+        settings |= {"images": fingerprint(images), "encoder": encoder.key}
+
+    def work(directory: Path) -> Outcome:
+        tables = _Tables.read(inputs)
+        labelled, dropped = tables.join()
+        given, failed, details = _no_names(), _no_drops(), {}
+        if encoder is not None:
+            given, failed, details = _give_names(directory, config, encoder, images, tables, labelled, progress)
+            details["encoder"] = without_folder(embed.encoder)
+        landmarks = pl.concat([labelled, given]).sort(_KEY)
+        landmarks.write_parquet(directory / "landmarks.parquet")
+        reasons = write_dropped(directory, pl.concat([dropped, failed]).sort(_KEY))
+        return Outcome(_counts(landmarks), reasons, details=details)
+
+    return run_stage("assign", root, version=VERSION, config=settings, inputs=inputs, work=work)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    landmarks: pl.DataFrame
+    nameless: pl.DataFrame
+    names: pl.DataFrame
+    dropped: pl.DataFrame
+
+    @classmethod
+    def read(cls, inputs: dict[str, Path]) -> "_Tables":
+        table = {role: pl.read_parquet(file) for role, file in inputs.items()}
+        tops = table["review/groups"].select("label", natural_or_human_made="top")
+        names = table["review/names"].select("name", "label").join(tops, on="label", how="left", maintain_order="left")
+        titles = table["scrape/landmarks"].select(*_KEY, "title")
+        nameless = (
+            table["clean/dropped"]
+            .select(*_KEY, "category")
+            .unique(_KEY, keep="first", maintain_order=True)
+            .join(table["clean/landmarks"], on=_KEY, how="anti")
+            .join(titles, on=_KEY, how="left")
+            .sort(_KEY)
+        )
+        return cls(table["clean/landmarks"], nameless, names, table["review/dropped"])
+
+    def join(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Landmarks whose name has a group, and the drops of those whose name was dropped in review."""
+        joined = self.landmarks.join(self.names, on="name", how="left", maintain_order="left")
+        labelled = joined.filter(pl.col("label").is_not_null())
+        left = joined.filter(pl.col("label").is_null()).join(
+            self.dropped.select("name", "reason", "who", "why"), on="name", how="left", maintain_order="left"
+        )
+        lost = left.filter(pl.col("reason").is_null())["name"].unique().sort().to_list()
+        if lost:
+            raise TableError(
+                f"stage 'assign': {len(lost)} names of clean/landmarks.parquet are neither in review's names.parquet "
+                f"nor in its dropped.parquet, among them {lost[:3]}. The stages' folders were mixed: remove "
+                "stages/review and stages/cluster and run the same command again."
+            )
+        drops = left.select(
+            *_KEY,
+            "category",
+            reason=pl.lit("name-dropped"),
+            detail=pl.concat_str(
+                "name", pl.concat_str("who", "why", separator=": ", ignore_nulls=True), separator=" - "
+            ),
+        )
+        return _as_landmarks(labelled), drops.cast(DROPPED)  # pyright: ignore[reportArgumentType]
+
+
+def _as_landmarks(rows: pl.DataFrame) -> pl.DataFrame:
+    full = rows.rename({"label": "hierarchical_label"}).with_columns(
+        pl.lit(None).alias(name) for name in LANDMARKS if name not in rows.columns and name != "hierarchical_label"
+    )
+    return full.select(pl.col(name).cast(dtype) for name, dtype in LANDMARKS.items())
+
+
+def _no_names() -> pl.DataFrame:
+    return pl.DataFrame(schema=LANDMARKS)
+
+
+def _no_drops() -> pl.DataFrame:
+    return pl.DataFrame(schema=DROPPED)
+
+
+def _counts(landmarks: pl.DataFrame) -> dict[str, int]:
+    by_split = landmarks.group_by("split").len().sort("split")
+    return {
+        "landmarks": len(landmarks),
+        **{f"landmarks/{split}": count for split, count in by_split.iter_rows()},
+        "assigned": landmarks["assigned"].count(),
+        "names": landmarks["name"].n_unique(),
+        "groups": landmarks["hierarchical_label"].n_unique(),
+        "undecided top": int(landmarks["natural_or_human_made"].null_count()),
+    }
+
+
+def _eyes(config: AssignConfig, embed: EmbedConfig) -> tuple[ImageEncoder, dict[LandmarkKey, tuple[ImagePlace, ...]]]:
+    """What names are assigned with: an encoder that sees, and the images."""
+    if config.images is None:
+        raise ConfigError(
+            f"--assign {config.assign} looks at the landmarks' images; say where they are with --images FOLDER, "
+            "or leave --assign out."
+        )
+    if not embed.encoder.startswith("clip:"):
+        raise ConfigError(
+            f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
+            "clip:MODEL/PRETRAINED."
+        )
+    encoder = make_encoder(embed.encoder, templates=embed.templates, device=embed.device, batch_size=embed.batch_size)
+    assert isinstance(encoder, ImageEncoder)
+    return encoder, find_images(config.images)
+
+
+def _give_names(
+    directory: Path,
+    config: AssignConfig,
+    encoder: ImageEncoder,
+    images: dict[LandmarkKey, tuple[ImagePlace, ...]],
+    tables: _Tables,
+    labelled: pl.DataFrame,
+    progress: Progress,
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
+    asked = _pairs(tables.nameless)
+    references = _pairs(labelled) if config.assign == "vote" else []
+    looked_at = [landmark for landmark in [*asked, *references] if landmark in images]
+    seen = embed_landmarks(encoder, images, looked_at, progress)
+    unreadable = [(*landmark, member, reason) for landmark, member, reason in seen.unreadable]
+    pl.DataFrame(unreadable, schema=UNREADABLE, orient="row").sort(*_KEY, "member").write_parquet(
+        directory / "unreadable_images.parquet"
+    )
+    names, score, readable = _choose(config.assign, encoder, seen.landmarks, seen.vectors, set(asked), tables, labelled)
+    scores = pl.DataFrame(
+        {"split": [s for s, _ in readable], "landmark_id": [i for _, i in readable], "name": names, "score": score},
+        schema={"split": pl.String, "landmark_id": pl.Int64, "name": pl.String, "score": pl.Float32},
+    )
+    given, failed = _settle(config.assign, tables, scores, set(images))
+    details = {
+        "least score": LEAST_SCORE,
+        "neighbours": NEIGHBOURS if config.assign == "vote" else None,
+        "images a landmark at most": IMAGES_A_LANDMARK,
+        "landmarks with images": len(looked_at),
+        "unreadable images": len(unreadable),
+    }
+    return given, failed, details
+
+
+def _pairs(rows: pl.DataFrame) -> list[LandmarkKey]:
+    return list(rows.select(_KEY).iter_rows())
+
+
+def _choose(
+    how: str,
+    encoder: ImageEncoder,
+    landmarks: Sequence[LandmarkKey],
+    vectors: np.ndarray,
+    asked: set[LandmarkKey],
+    tables: _Tables,
+    labelled: pl.DataFrame,
+) -> tuple[list[str], np.ndarray, list[LandmarkKey]]:
+    """Name and score of every landmark without a name that has a readable image."""
+    rows = np.array([i for i, landmark in enumerate(landmarks) if landmark in asked], dtype=np.int64)
+    readable = [landmarks[i] for i in rows]
+    all_names = tables.names["name"].to_list()
+    groups = np.unique(tables.names["label"].to_numpy(), return_inverse=True)[1]
+    if not readable:
+        return [], np.zeros(0, dtype=np.float32), []
+    if how == "images":
+        choice = zero_shot(vectors[rows], encoder.encode(all_names), groups)
+    else:
+        index = {name: i for i, name in enumerate(all_names)}
+        name_of = {(s, i): index[name] for s, i, name in labelled.select(*_KEY, "name").iter_rows()}
+        known = np.array([i for i, landmark in enumerate(landmarks) if landmark not in asked], dtype=np.int64)
+        if not known.size:
+            raise ConfigError(
+                "--assign vote: no landmark with a name has a readable image, so nobody can vote. "
+                "Give --images of named landmarks too, or take --assign images."
+            )
+        choice = vote(vectors[rows], vectors[known], np.array([name_of[landmarks[i]] for i in known]), groups)
+    return [all_names[i] for i in choice.name], choice.score, readable
+
+
+def _settle(
+    how: str, tables: _Tables, scores: pl.DataFrame, with_images: set[LandmarkKey]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Landmarks that get their name, and the reasons of those that get none."""
+    rows = tables.nameless.join(scores, on=_KEY, how="left", maintain_order="left").join(
+        tables.names, on="name", how="left", maintain_order="left"
+    )
+    sure = pl.col("score").is_not_null() & (pl.col("score") >= LEAST_SCORE)
+    given = rows.filter(sure).with_columns(assigned=pl.lit(how))
+    seen = pl.Series("seen", [landmark in with_images for landmark in _pairs(rows)], dtype=pl.Boolean)
+    failed = rows.with_columns(seen).filter(~sure.fill_null(value=False))
+    reason = (
+        pl.when(~pl.col("seen"))
+        .then(pl.lit("no-image"))
+        .when(pl.col("score").is_null())
+        .then(pl.lit("unreadable-images"))
+        .otherwise(pl.lit("low-score"))
+    )
+    best = pl.format("best: {} ({})", "label", pl.col("score").round(3))
+    drops = failed.select(*_KEY, "category", reason=reason, detail=best)
+    return _as_landmarks(given), drops.cast(DROPPED)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,153 @@
+import numpy as np
+import polars as pl
+import pytest
+from PIL import Image
+
+from hgld.errors import ConfigError
+from pipelines import assign, image_names
+from pipelines.config import AssignConfig, EmbedConfig
+from pipelines.progress import silent
+
+CLIP = EmbedConfig("clip:fake/weights")
+COLORS = {"Cathedral": (255, 0, 0), "bridge": (0, 255, 255), "lake": (0, 0, 255), "mountain": (255, 255, 0)}
+
+
+class ColorEncoder:
+    """Names and images in one space: the colour. Grey is as near to yellow as to cyan and magenta."""
+
+    key = "colours"
+
+    def __init__(self):
+        self.batches = []
+
+    def encode(self, names):
+        rows = np.array([COLORS.get(name, (255, 0, 255)) for name in names], dtype=np.float32)
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def encode_images(self, images):
+        self.batches.append(len(images))
+        rows = np.array([np.asarray(image).reshape(-1, 3).mean(axis=0) for image in images], dtype=np.float32) + 1e-3
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def encoder(monkeypatch):
+    made = ColorEncoder()
+    monkeypatch.setattr(assign, "make_encoder", lambda spec, **options: made)
+    monkeypatch.setattr(image_names, "IMAGES_AT_ONCE", 2)
+    return made
+
+
+def put(folder, split, number, *colors):
+    for i, color in enumerate(colors):
+        file = folder / split / str(number) / f"{i}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(color, bytes):
+            file.write_bytes(color)
+        else:
+            Image.new("RGB", (8, 8), color).save(file)
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Images of the three landmarks without a name: a lake, a grey one, and one that cannot be read."""
+    folder = tmp_path / "images"
+    put(folder, "index", 2, (0, 0, 255), (0, 10, 240), b"<html>")
+    put(folder, "train", 4, (90, 90, 90))
+    put(folder, "train", 7, b"no image")
+    return folder
+
+
+def assigned(root, stages, config, embed=CLIP):
+    return assign.run(root, stages["scrape"], stages["clean"], stages["review"], config, embed, silent)
+
+
+def given_names(run):
+    rows = pl.read_parquet(run.path("landmarks.parquet")).filter(pl.col("assigned").is_not_null())
+    return {(r["split"], r["landmark_id"]): r for r in rows.iter_rows(named=True)}
+
+
+def reasons(run):
+    rows = pl.read_parquet(run.path("dropped.parquet"))
+    return {(r["split"], r["landmark_id"]): r["reason"] for r in rows.iter_rows(named=True)}
+
+
+def test_by_default_nothing_is_assigned(tmp_path, tiny_stages):
+    run = assigned(tmp_path, tiny_stages(tmp_path), AssignConfig(), EmbedConfig("lexical"))
+    table = pl.read_parquet(run.path("landmarks.parquet"))
+    assert dict(table.schema) == assign.LANDMARKS
+    assert table["assigned"].null_count() == table["score"].null_count() == len(table) == 6
+    assert table.select("split", "landmark_id").rows() == sorted(table.select("split", "landmark_id").rows())
+    tops = dict(table.select("name", "natural_or_human_made").iter_rows())
+    assert tops["lake"] == "natural"
+    assert None in tops.values()  # undecided
+
+
+def test_images_give_the_sure_ones_a_name_and_the_others_a_reason(tmp_path, tiny_stages, images, encoder):
+    run = assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("images", images))
+    given = given_names(run)
+    assert set(given) == {("index", 2)}
+    row = given["index", 2]
+    assert (row["name"], row["hierarchical_label"], row["natural_or_human_made"]) == ("lake", "lake", "natural")
+    assert (row["assigned"], row["supercategory"], row["title"]) == ("images", None, "Category:Nowhere")
+    assert row["score"] > 0.5
+    assert reasons(run) == {("train", 4): "low-score", ("train", 7): "unreadable-images"}
+    unreadable = pl.read_parquet(run.path("unreadable_images.parquet"))
+    assert unreadable["member"].to_list() == ["index/2/2.png", "train/7/0.png"]
+    assert max(encoder.batches) <= 2
+
+
+def test_a_landmark_without_images_is_said_to_have_none(tmp_path, tiny_stages, images, encoder):
+    (images / "train" / "4" / "0.png").unlink()
+    run = assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("images", images))
+    assert reasons(run)["train", 4] == "no-image"
+
+
+def test_neighbours_vote(tmp_path, tiny_stages, images, encoder):
+    put(images, "index", 1, (0, 0, 250))  # lake
+    put(images, "train", 1, (250, 0, 0))  # Cathedral
+    put(images, "train", 3, (0, 250, 250))  # bridge
+    run = assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("vote", images))
+    given = given_names(run)
+    assert set(given) == {("index", 2)}
+    assert given["index", 2]["assigned"] == "vote"
+    assert given["index", 2]["name"] == "lake"
+    assert reasons(run)["train", 4] == "low-score"  # grey: nearest to the bridge, but not by much
+
+
+def test_a_vote_without_voters_is_refused(tmp_path, tiny_stages, images, encoder):
+    with pytest.raises(ConfigError, match="nobody can vote"):
+        assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("vote", images))
+
+
+@pytest.mark.parametrize("how", ["images", "vote"])
+def test_names_are_not_assigned_without_images_or_eyes(tmp_path, tiny_stages, images, how):
+    stages = tiny_stages(tmp_path)
+    with pytest.raises(ConfigError, match="say where they are with --images"):
+        assigned(tmp_path, stages, AssignConfig(how))
+    with pytest.raises(ConfigError, match="--encoder is 'lexical', expected clip"):
+        assigned(tmp_path, stages, AssignConfig(how, images), EmbedConfig("lexical"))
+
+
+def test_the_stage_is_done_again_only_when_images_or_the_way_change(tmp_path, tiny_stages, images, encoder):
+    stages = tiny_stages(tmp_path)
+    config = AssignConfig("images", images)
+    assert assigned(tmp_path, stages, config).ran
+    assert not assigned(tmp_path, stages, config).ran
+    put(images, "train", 4, (0, 255, 255), (0, 255, 255))
+    again = assigned(tmp_path, stages, config)
+    assert again.ran
+    assert set(given_names(again)) == {("index", 2), ("train", 4)}
+
+
+def test_a_name_dropped_in_review_is_not_assigned_again(tmp_path, tiny_stages, images, encoder):
+    stages = tiny_stages(tmp_path, without="lake")
+    run = assigned(tmp_path, stages, AssignConfig("images", images))
+    assert "lake" not in {row["name"] for row in given_names(run).values()}
+    assert reasons(run)["index", 1] == "name-dropped"
+
+
+def test_same_input_same_bytes(tmp_path, tiny_stages, images, encoder):
+    config = AssignConfig("images", images)
+    one, two = (assigned(tmp_path / run, tiny_stages(tmp_path / run), config) for run in ("a", "b"))
+    assert one.record["outputs"] == two.record["outputs"]

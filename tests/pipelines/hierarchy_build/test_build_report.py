@@ -1,0 +1,195 @@
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipelines import build_report, pictures
+from pipelines.config import BuildConfig, EmbedConfig
+from pipelines.progress import silent
+from pipelines.provenance import provenance
+
+HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """The page's elements, their text, and whether every element is closed."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.open = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def write_report(root, tiny_stages, change=None):
+    stages = tiny_stages(root)
+    given = pl.read_parquet(stages["clean"].path("landmarks.parquet"))
+    names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
+    rows = given.join(names, on="name").with_columns(assigned=pl.lit(None, pl.String))
+    stages["assign"] = stages["clean"].__class__("assign", root / "assign", stages["clean"].outcome, True, {})
+    (root / "assign").mkdir()
+    rows.sort("split", "landmark_id").write_parquet(root / "assign" / "landmarks.parquet")
+    if change:
+        change(stages)
+    encoder = json.loads(stages["embed"].path("encoder.json").read_text())
+    made = [stage for name, stage in stages.items() if name != "assign"]
+    facts = provenance(made, [], BuildConfig("sample", embed=EmbedConfig("lexical")), encoder)
+    return build_report.run(root, stages, facts, silent)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, tiny_stages):
+    return write_report(tmp_path_factory.mktemp("report"), tiny_stages)
+
+
+@pytest.fixture
+def page(report):
+    return report.path("report.html").read_text(encoding="utf-8")
+
+
+def test_scraped_text_is_text_and_nothing_runs(page):
+    parsed = Page(page)
+    assert parsed.open == []
+    assert not {"script", "iframe", "object", "embed", "i", "link"} & set(parsed.tags)
+    assert HOSTILE in "".join(parsed.texts)
+    assert "<i>x</i>" in "".join(parsed.texts)  # a decision's text
+    assert not [name for name, _ in parsed.attributes if name.startswith("on")]
+    assert "default-src 'none'" in page
+
+
+def test_nothing_comes_from_outside(page):
+    for name, value in Page(page).attributes:
+        if name in {"src", "href", "xlink:href", "action"}:
+            assert value.startswith("#"), (name, value)
+    assert "url(" not in re.sub(r"url\(#", "", page)
+    assert "@import" not in page
+
+
+def test_the_page_shows_the_figures_and_their_published_neighbours(page):
+    text = " ".join(" ".join(Page(page).texts).split())
+    assert "6 landmarks in 5 groups" in text
+    assert "train: landmarks 7 203,094" in text
+    assert "groups 5 78" in text
+    assert "several-names 1" in text
+    assert "undecided" in text
+    assert "cathedral > church building > architectural structure" in text
+    assert "head-noun : <b>1 of 1</b> names" in text.replace("head-noun: ", "head-noun : ")
+    assert "k = 3" in text
+
+
+def test_every_name_is_a_titled_dot_of_the_map(page):
+    titles = re.findall(r"<circle [^>]*><title>(.*?)</title>", page)
+    assert len(titles) == 5
+    assert "lake – lake" in titles
+
+
+def test_doubtful_names_come_with_the_other_group(page):
+    text = " ".join(" ".join(Page(page).texts).split())
+    assert re.search(r"mountain 1 mountain lake 0\.20", text)
+    assert text.index("=cmd() 1") < text.index("mountain 1 mountain lake")  # the least sure first
+
+
+def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
+    one, two = report, write_report(tmp_path, tiny_stages)
+    assert one.record["outputs"] == two.record["outputs"]
+    assert {"report.html", "README.md", "pictures/map.png", "pictures/group_sizes.png", "pictures/k_curve.png"} == set(
+        one.record["outputs"]
+    )
+
+
+def test_a_given_k_has_no_curve(tmp_path, tiny_stages):
+    def no_curve(stages):
+        file = stages["cluster"].path("k_curve.parquet")
+        pl.read_parquet(file).head(0).write_parquet(file)
+
+    report = write_report(tmp_path, tiny_stages, no_curve)
+    assert "pictures/k_curve.png" not in report.record["outputs"]
+    assert "so no curve was made" in report.path("report.html").read_text()
+
+
+def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
+    def one_place(stages):
+        file = stages["cluster"].path("map.parquet")
+        pl.read_parquet(file).with_columns(x=pl.lit(1.0), y=pl.lit(2.0)).write_parquet(file)
+
+    text = write_report(tmp_path, tiny_stages, one_place).path("report.html").read_text()
+    assert text.count('cx="500.0" cy="320.0"') == 5
+
+
+def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
+    def many(stages):
+        names = [f"Gothic church building of some monastery in the state {i}" for i in range(5_700)]
+        columns = {"landmarks": [3] * 5_700, "confidence": [0.05] * 5_700, "doubtful": [True] * 5_700}
+        reviewed = pl.read_parquet(stages["review"].path("names.parquet"))
+        more = pl.DataFrame({"name": names, "label": ["lake"] * 5_700, "decided_by": [None] * 5_700, **columns})
+        pl.concat([reviewed, more.select(reviewed.columns).cast(reviewed.schema)]).write_parquet(
+            stages["review"].path("names.parquet")
+        )
+        xy = np.random.default_rng(0).random((5_700, 2)).astype(np.float32)
+        mapped = pl.read_parquet(stages["cluster"].path("map.parquet"))
+        points = pl.DataFrame({"name": names, "x": xy[:, 0], "y": xy[:, 1]})
+        pl.concat([mapped, points]).write_parquet(stages["cluster"].path("map.parquet"))
+
+    report = write_report(tmp_path, tiny_stages, many)
+    text = report.path("report.html").read_text()
+    assert len(text.encode()) < 3 * 2**20
+    assert "The 300 least sure of 5,702" in text
+
+
+def contrast(color, other):
+    def luminance(text):
+        channels = [int(text[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    light, dark = sorted((luminance(color), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_colours_are_distinct_and_readable_on_both_pages():
+    colors = [pictures.group_color(i) for i in range(78)]
+    assert len(set(colors)) == 78
+    assert min(contrast(c, "#ffffff") for c in colors) > 2.7
+    assert min(contrast(c, "#1a1e25") for c in colors) > 3
+
+
+def test_labels_do_not_overlap_and_stay_inside():
+    rng = np.random.default_rng(0)
+    names = [f"group {i}" for i in range(200)]
+    labels = pictures.place_labels(names, rng.random((200, 2)) * [1000, 640], size=17, most=30, width=1000, height=640)
+    assert labels[0].text == "group 0"
+    assert len(labels) == 30
+    for i, a in enumerate(labels):
+        half = 0.29 * 17 * len(a.text)
+        assert half - 0.1 <= a.x <= 1000 - half + 0.1
+        for b in labels[:i]:
+            assert abs(a.x - b.x) > 0.29 * 17 * (len(a.text) + len(b.text)) - 0.2 or abs(a.y - b.y) > 17
+
+
+def test_pictures_of_any_script_and_of_formulas_are_drawn(tmp_path):
+    figure = pictures.draw_sizes(["教会", r"$\frac$", "<b>"], [3, 2, 1], ["#111111"] * 3)
+    pictures.save_png(figure, tmp_path / "x.png")
+    svg = pictures.inline_svg(figure, "t")
+    assert "教会" in svg
+    assert r"$\frac$" in svg
+    assert "&lt;b&gt;" in svg
+    assert pictures.INK not in svg

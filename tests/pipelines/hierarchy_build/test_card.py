@@ -1,0 +1,75 @@
+import json
+import re
+
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_cards import card_path
+from pipelines import card
+from pipelines.card import escape_markdown, read_card
+from pipelines.config import BuildConfig, EmbedConfig
+from pipelines.provenance import provenance
+
+HOSTILE = "<script>alert(1)</script> | **x** [a](http://b) `c`"
+
+
+@pytest.fixture
+def written(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    encoder = json.loads(stages["embed"].path("encoder.json").read_text())
+    facts = provenance(list(stages.values()), [], BuildConfig("sample", embed=EmbedConfig("lexical")), encoder)
+    groups = pl.read_parquet(stages["review"].path("groups.parquet"))
+    names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
+    landmarks = pl.read_parquet(stages["clean"].path("landmarks.parquet")).join(names, on="name")
+    file = tmp_path / "README.md"
+    card.write_card(file, facts, groups, landmarks.with_columns(assigned=pl.lit(None, pl.String)))
+    return file
+
+
+def test_published_card_has_the_published_figures():
+    header, sections = read_card(card_path("h-gldv2"))
+    assert header["license"] == "cc-by-4.0"
+    for figure in ("203,094", "129.1k", "128.8k", "101k", "68.1k", "67.9k", "5.7k", "78"):
+        assert figure in sections["Counts"]
+    assert {"Source", "Levels", "Licence", "Known faults"} <= set(sections)
+
+
+def test_an_unknown_card_lists_those_there_are():
+    with pytest.raises(FileNotFoundError, match=r"no data card 'nope'.*h-gldv2"):
+        card_path("nope")
+
+
+def test_a_builds_card_is_a_dataset_card_with_its_own_counts_beside_the_published(written):
+    text = written.read_text()
+    header, sections = read_card(written)
+    assert header["license"] == "cc-by-4.0"
+    assert header["size_categories"] == ["n<1K"]
+    files = {d["split"]: d["path"] for d in header["configs"][0]["data_files"]}
+    assert files["train"] == "train_label_to_hierarchical.csv"
+    assert "| train: landmarks | 7 | 203,094 |" in sections["Counts"]
+    assert "| groups | 5 | 78 |" in sections["Counts"]
+    assert "| clean | several\\-names | 1 |" in sections["Left out"]
+    assert text.count("\n---\n") == 1
+
+
+def test_names_are_text_in_the_card(written):
+    text = written.read_text()
+    assert "<script" not in text.replace("\\<script", "")
+    rows = [line for line in read_card(written)[1]["Groups"].splitlines() if "script" in line]
+    assert len(rows) == 1
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 5  # the bars of its own table only
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_without_bare_markup(text):
+    escaped = escape_markdown(text)
+    assert "\n" not in escaped
+    bare = re.sub(r"\\[\\`*_{}\[\]()<>#+\-.!|~$&:@]", "", escaped)
+    assert not set(bare) & set("\\`*_[]<>#|~$&")
+
+
+def test_header_is_valid_yaml(written):
+    assert yaml.safe_load(written.read_text().split("---\n")[1])["pretty_name"]

@@ -1,0 +1,148 @@
+import csv
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld import Hierarchy
+from hgld.errors import TableError
+from pipelines import assign, export
+from pipelines.config import AssignConfig, EmbedConfig
+from pipelines.progress import silent
+
+HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]
+
+
+def build(root, stages):
+    assigned = assign.run(
+        root, stages["scrape"], stages["clean"], stages["review"], AssignConfig(), EmbedConfig("lexical"), silent
+    )
+    return assigned, export.run(root, stages["scrape"], stages["clean"], assigned, silent)
+
+
+def rows_of(file):
+    with open(file, encoding="utf-8", newline="") as opened:
+        return list(csv.reader(opened))
+
+
+def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    assigned, exported = build(tmp_path, stages)
+    labelled = pl.read_parquet(assigned.path("landmarks.parquet"))
+    for split in ("train", "index"):
+        header, *rows = rows_of(exported.path(f"{split}_label_to_hierarchical.csv"))
+        assert header == HEADER
+        expected = labelled.filter(pl.col("split") == split).sort("landmark_id").select(HEADER)
+        assert rows == [["" if v is None else str(v) for v in row] for row in expected.iter_rows()]
+        assert rows
+
+
+def test_bytes_are_those_of_pythons_minimal_quoting(tmp_path, tiny_stages):
+    _, exported = build(tmp_path, tiny_stages(tmp_path))
+    for name in ("train_label_to_hierarchical.csv", "raw_names.csv"):
+        file = exported.path(name)
+        again = tmp_path / "again.csv"
+        with open(again, "w", encoding="utf-8", newline="") as opened:
+            csv.writer(opened, quoting=csv.QUOTE_MINIMAL, lineterminator="\n").writerows(rows_of(file))
+        assert file.read_bytes() == again.read_bytes()
+
+
+def test_names_and_categories_are_kept_as_given(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    _, exported = build(tmp_path, stages)
+    scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).filter(pl.col("split") == "train")
+    given = dict(scraped.select("landmark_id", "category").iter_rows())
+    rows = rows_of(exported.path("train_label_to_hierarchical.csv"))[1:]
+    assert {int(r[0]): r[1] for r in rows} == {int(r[0]): given[int(r[0])] for r in rows}
+    assert {r[2] for r in rows} >= {"cathedral", "Cathedral"}  # the scraped spelling, not the canonical one
+    assert rows[0][3] == "Cathedral"
+
+
+def test_raw_names_hold_every_landmark_and_can_be_read_back(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    _, exported = build(tmp_path, stages)
+    header, *rows = rows_of(exported.path("raw_names.csv"))
+    table = [dict(zip(header, row, strict=True)) for row in rows]
+    scraped = pl.read_parquet(stages["scrape"].path("landmarks.parquet"))
+    assert len(table) == len(scraped)
+    for row, truth in zip(table, scraped.sort("split", "landmark_id").iter_rows(named=True), strict=True):
+        assert unbarred(row["names"]) == truth["names"]
+        assert row["status"] == truth["status"]
+        assert row["redirected_to"] == (truth["redirected_to"] or "")
+
+
+def unbarred(text):
+    names, current, escaped = [], "", False
+    for letter in text:
+        if escaped or letter not in "|\\":
+            current, escaped = current + letter, False
+        elif letter == "\\":
+            escaped = True
+        else:
+            names, current = [*names, current], ""
+    return [*names, current] if text else []
+
+
+def test_hierarchy_is_the_tree_of_the_csvs(tmp_path, tiny_stages):
+    _, exported = build(tmp_path, tiny_stages(tmp_path))
+    tree = Hierarchy.from_parquet(exported.path("hierarchy.parquet"))
+    assert tree.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
+    assert tree.num_classes == (6, 5, 2)
+    assert "train/1 Chartres Cathedral" in tree.names[0]
+    assert "index/1 Lake Como" in tree.names[0]
+    undecided = np.flatnonzero(tree.parents[1] == -1)
+    assert [tree.names[1][i] for i in undecided] == ['<script>alert(1)</script> "quoted", $x$ | =cmd()']
+
+
+def test_every_scraped_landmark_is_labelled_or_dropped_once(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path, without="bridge")
+    assigned, exported = build(tmp_path, stages)
+    key = ["split", "landmark_id"]
+    labelled = pl.read_parquet(assigned.path("landmarks.parquet")).select(key)
+    dropped = pl.read_parquet(exported.path("dropped.parquet"))
+    asked = pl.read_parquet(stages["scrape"].path("landmarks.parquet")).select(key)
+    assert pl.concat([labelled, dropped.select(key)]).sort(key).equals(asked.sort(key))
+    reasons = {(s, i): (stage, reason) for s, i, _, stage, reason, _ in dropped.iter_rows()}
+    assert reasons == {
+        ("index", 2): ("clean", "missing"),
+        ("train", 3): ("assign", "name-dropped"),
+        ("train", 4): ("clean", "no-item"),
+        ("train", 7): ("clean", "several-names"),
+    }
+
+
+def test_a_dropped_names_reason_names_the_annotator(tmp_path, tiny_stages):
+    assigned, _ = build(tmp_path, tiny_stages(tmp_path, without="bridge"))
+    detail = pl.read_parquet(assigned.path("dropped.parquet"))["detail"].to_list()
+    assert detail == ["bridge - ann: not a kind of place"]
+    assert assigned.outcome.dropped == {"name-dropped": 1}
+
+
+def test_stages_that_do_not_belong_together_are_refused(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    names = stages["review"].path("names.parquet")
+    pl.read_parquet(names).filter(pl.col("name") != "lake").write_parquet(names)
+    with pytest.raises(TableError, match=r"1 names .* \['lake'\].*run the same command again"):
+        build(tmp_path, stages)
+    assert not (tmp_path / "assign").exists()
+
+
+def test_a_landmark_without_label_or_reason_is_refused(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    dropped = stages["clean"].path("dropped.parquet")
+    pl.read_parquet(dropped).head(0).write_parquet(dropped)
+    with pytest.raises(TableError, match="neither a label nor a reason, the first is index/2"):
+        build(tmp_path, stages)
+
+
+@pytest.mark.parametrize("split", ["../../etc", "a b", ""])
+def test_a_split_that_is_no_file_name_is_refused(tmp_path, tiny_stages, split):
+    stages = tiny_stages(tmp_path)
+    for file in (stages["scrape"].path("landmarks.parquet"), stages["clean"].path("landmarks.parquet")):
+        pl.read_parquet(file).with_columns(split=pl.lit(split)).write_parquet(file)
+    assigned = assign.run(
+        tmp_path, stages["scrape"], stages["clean"], stages["review"], AssignConfig(), EmbedConfig("lexical"), silent
+    )
+    with pytest.raises(TableError, match="cannot be part of a file's name"):
+        export.run(tmp_path, stages["scrape"], stages["clean"], assigned, silent)
+    assert not (tmp_path / "export").exists()

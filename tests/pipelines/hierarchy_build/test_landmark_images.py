@@ -1,0 +1,165 @@
+import io
+import struct
+import tarfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hgld.errors import ConfigError, TableError
+from pipelines import landmark_images
+from pipelines.landmark_images import UnreadableImageError, find_images, fingerprint, read_image
+
+
+def picture(color, kind="JPEG", size=(40, 30)):
+    buffer = io.BytesIO()
+    Image.new("RGB", size, color).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def put(file, data):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+
+
+def tar_of(file, members):
+    with tarfile.open(file, "w") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+def test_folders_and_tars_and_a_manifest_give_the_same_images(tmp_path):
+    members = {
+        "train/7/a.jpg": picture("red"),
+        "train/7/b.png": picture("blue", "PNG"),
+        "index/7/c.WEBP": picture("lime"),
+    }
+    for name, data in members.items():
+        put(tmp_path / "folder" / name, data)
+    (tmp_path / "tars").mkdir()
+    tar_of(tmp_path / "tars" / "x.tar", members)
+    for name, data in members.items():
+        put(tmp_path / "listed" / "flat" / name.replace("/", "_"), data)
+    rows = [f"{n.split('/')[0]},{n.split('/')[1]},flat/{n.replace('/', '_')}" for n in members]
+    put(tmp_path / "listed" / "images.csv", "\n".join(["split,landmark_id,path", *rows]).encode())
+
+    for place in ("folder", "tars", "tars/x.tar", "listed"):
+        found = find_images(tmp_path / place)
+        assert {key: len(images) for key, images in found.items()} == {("index", 7): 1, ("train", 7): 2}
+        red, blue = (read_image(image) for image in found["train", 7])
+        assert np.asarray(red)[5, 5, 0] > 240
+        assert np.asarray(blue)[5, 5].tolist() == [0, 0, 255]
+
+
+def test_other_files_are_no_images_of_landmarks(tmp_path):
+    for name in ("train/7/notes.txt", "train/x/a.jpg", "a.jpg", "train/7/deep/a.jpg"):
+        put(tmp_path / name, picture("red"))
+    with pytest.raises(ConfigError, match=r"no image found. Expected .*landmark_id"):
+        find_images(tmp_path)
+
+
+def test_at_most_eight_images_a_landmark_always_the_same(tmp_path):
+    for i in range(12):
+        put(tmp_path / f"train/1/{i:02}.jpg", picture("red"))
+    members = [image.member for image in find_images(tmp_path)["train", 1]]
+    assert members == [f"train/1/{i:02}.jpg" for i in range(8)]
+
+
+def test_a_change_of_an_image_changes_the_fingerprint(tmp_path):
+    put(tmp_path / "train/1/a.jpg", picture("red"))
+    before = fingerprint(find_images(tmp_path))
+    assert fingerprint(find_images(tmp_path)) == before
+    put(tmp_path / "train/1/a.jpg", picture("red", size=(41, 30)))
+    assert fingerprint(find_images(tmp_path)) != before
+
+
+def huge_png():
+    """A PNG of 60,000 x 60,000 pixels in some bytes: 10 GB when decoded."""
+
+    def chunk(kind, data):
+        body = kind + data
+        return struct.pack(">I", len(data)) + body + struct.pack(">I", zlib.crc32(body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not a JPEG"),
+        (b"<html>not found</html>", "not a JPEG"),
+        (picture("red", "BMP"), "not a JPEG"),
+        (picture("red", "JPEG", (400, 400))[:-200], "cannot be decoded"),
+        (picture("red", "PNG", (400, 400))[:60], "cannot be decoded"),
+        (huge_png(), "pixels; at most|decompression bomb"),
+    ],
+    ids=["empty", "html", "bmp", "cut-jpeg", "cut-png", "bomb"],
+)
+def test_hostile_images_end_in_a_reason(tmp_path, data, reason):
+    put(tmp_path / "train/1/a.jpg", data)
+    (image,) = find_images(tmp_path)["train", 1]
+    with pytest.raises(UnreadableImageError, match=reason):
+        read_image(image)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(landmark_images, "LARGEST_FILE", 10)
+    put(tmp_path / "train/1/a.jpg", picture("red"))
+    with pytest.raises(UnreadableImageError, match="at most 10 are read"):
+        read_image(find_images(tmp_path)["train", 1][0])
+
+
+def test_large_images_are_handed_on_small(tmp_path):
+    put(tmp_path / "train/1/a.jpg", picture("red", size=(3000, 1500)))
+    assert max(read_image(find_images(tmp_path)["train", 1][0]).size) <= 512
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("split,id\n", r"columns \['landmark_id', 'path'\] are missing; found \['split', 'id'\]"),
+        ("", "are missing"),
+        ("split,landmark_id,path\ntrain,x,a.jpg\n", "line 2: landmark_id is 'x'; expected a whole number"),
+        ("split,landmark_id,path\ntrain,1,../secret.jpg\n", "line 2: path '../secret.jpg' leads out of"),
+        ("split,landmark_id,path\ntrain,1,/etc/passwd\n", "leads out of"),
+        ("split,landmark_id,path\ntrain,1,gone.jpg\n", "there is no file 'gone.jpg'"),
+        ("split,landmark_id,path\ntrain\n", "landmark_id is ''"),
+        (b"split,landmark_id,path\ntrain,1,\xff.jpg\n", "not a CSV in UTF-8"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_names_its_line(tmp_path, text, error):
+    put(tmp_path / "secret.jpg", picture("red"))
+    put(tmp_path / "images" / "images.csv", text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(TableError, match=error):
+        find_images(tmp_path / "images")
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path):
+    put(tmp_path / "secret.jpg", picture("red"))
+    put(tmp_path / "images" / "images.csv", b"split,landmark_id,path\ntrain,1,link.jpg\n")
+    (tmp_path / "images" / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    with pytest.raises(TableError, match="leads out of"):
+        find_images(tmp_path / "images")
+
+
+def test_missing_and_compressed_places_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such folder or tar"):
+        find_images(tmp_path / "nowhere")
+    with tarfile.open(tmp_path / "x.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("train/1/a.jpg"))
+    with pytest.raises(ConfigError, match="not a readable, uncompressed tar"):
+        find_images(tmp_path)
+
+
+def test_members_of_a_tar_with_odd_names_are_not_followed(tmp_path):
+    tar_of(tmp_path / "x.tar", {"../train/1/a.jpg": b"x", "/train/2/a.jpg": b"x", "./train/3/a.jpg": picture("red")})
+    assert list(find_images(tmp_path)) == [("train", 3)]

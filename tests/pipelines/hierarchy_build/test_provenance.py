@@ -1,0 +1,76 @@
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from pipelines.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, ScrapeConfig
+from pipelines.provenance import SourceFile, provenance, read_provenance, sealed, versions, without_folder
+
+ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
+
+
+def facts_of(root, tiny_stages, table, **options):
+    config = BuildConfig("landmarks", (("train", table),), embed=EmbedConfig("lexical"), **options)
+    stages = list(tiny_stages(root).values())
+    return stages, provenance(stages, [SourceFile("landmarks/train", table)], config, ENCODER)
+
+
+@pytest.fixture
+def table(tmp_path):
+    file = tmp_path / "somewhere" / "train.csv"
+    file.parent.mkdir()
+    file.write_text("landmark_id,category\n")
+    return file
+
+
+def test_inputs_outputs_and_counts_are_stated(tmp_path, tiny_stages, table):
+    stages, facts = facts_of(tmp_path / "a", tiny_stages, table)
+    digest = hashlib.sha256(table.read_bytes()).hexdigest()
+    assert facts["inputs"] == [{"role": "landmarks/train", "file": "train.csv", "bytes": 21, "sha256": digest}]
+    assert facts["stages"]["clean"]["dropped"] == {"missing": 1, "no-item": 1, "several-names": 1}
+    assert facts["seeds"] == {"cluster": 0}
+    whole = sealed(facts, stages, {"x.csv": table})
+    assert whole["outputs"]["x.csv"]["sha256"] == digest
+    assert set(whole["times"]) == {"scrape", "clean", "embed", "cluster", "review"}
+
+
+def test_only_times_differ_between_two_builds_and_no_place_is_told(tmp_path, tiny_stages, table):
+    private = {
+        "scrape": ScrapeConfig(contact="me@example.org", rate=1.0),
+        "review": ReviewConfig((tmp_path / "decisions.yaml",)),
+    }
+    one, two = (
+        sealed(facts, stages, {})
+        for stages, facts in (
+            facts_of(tmp_path / "a", tiny_stages, table),
+            facts_of(tmp_path / "b", tiny_stages, table, **private),
+        )
+    )
+    del one["times"], two["times"]
+    assert json.dumps(one) == json.dumps(two)
+    assert str(tmp_path) not in json.dumps(two)
+    assert "example.org" not in json.dumps(two)
+
+
+def test_an_option_that_matters_is_stated(tmp_path, tiny_stages, table):
+    _, facts = facts_of(tmp_path / "a", tiny_stages, table, cluster=ClusterConfig(groups=78, seed=3))
+    assert facts["config"]["cluster"]["groups"] == 78
+    assert facts["seeds"] == {"cluster": 3}
+
+
+def test_versions_name_the_encoders_packages_only_where_they_are_at_work():
+    assert "torch" not in versions("lexical")
+    assert {"torch", "open_clip_torch"} <= set(versions("clip:ViT-B-32/openai"))
+    assert {"python", "hgld", "numpy", "polars", "scikit-learn"} <= set(versions("lexical"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_a_torn_provenance_is_none(tmp_path, text):
+    (tmp_path / "provenance.json").write_text(text)
+    assert read_provenance(tmp_path) is None
+    assert read_provenance(tmp_path / "nowhere") is None
+
+
+def test_folders_of_models_are_left_out():
+    assert without_folder(f"sbert:{Path('/a/b/minilm')}") == "sbert:minilm"
