@@ -4,17 +4,24 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import polars as pl
 
 from hgld.errors import ConfigError
 from pipelines.config import ScrapeConfig, key_fields
-from pipelines.landmark_tables import CLASSES, SCRAPED, VERSION, Landmark, read_landmarks, write_scraped
+from pipelines.landmark_tables import (
+    CLASSES,
+    VERSION,
+    Landmark,
+    list_column,
+    read_landmarks,
+    scraped_table,
+    write_scraped,
+)
 from pipelines.progress import Progress, silent
 from pipelines.scrape_questions import BATCHES, answer_all, open_questions
-from pipelines.scrape_status import STATUSES, Resolution, resolve, unanswered_classes, used_answers
+from pipelines.scrape_status import STATUSES, Resolution, unanswered_classes, used_answers
 from pipelines.scrape_store import Question, ScrapeStore
 from pipelines.stage import Outcome, StageRun, run_stage
 from pipelines.titles import category_title
@@ -75,11 +82,8 @@ def run(
     titles = _distinct(known)
     with ScrapeStore(root / STORE, _source(config)) as store:
         _forget(config.refresh, titles, store, config.route)
-        if client is None and open_questions(titles, store, config.route)[1]:
-            client = polite_client(config, progress)
-        if client is not None:
-            answer_all(titles, store, client, config, progress)
-        scraped = _scraped(read.landmarks, known, store, config.route)
+        resolved = answer_all(titles, store, lambda: client or polite_client(config, progress), config, progress)
+        scraped = _scraped(read.landmarks, known, resolved)
         classes = _classes(scraped, store)
         notes = _notes(scraped, classes)
 
@@ -99,12 +103,12 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     titles = _distinct(_titles(landmarks))
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, _source(config)) as store:
-            wanted, waiting = open_questions(titles, store, config.route)
-            again = [t for t in titles if _is_refreshed(resolve(t, store, config.route), config.refresh)]
+            wanted, resolved = open_questions(titles, store, config.route)
     else:
         first: Question = "infobox" if config.route == "html" else "sitelink"
-        wanted, waiting, again = {first: titles}, titles, []
-    unanswered = len(waiting) + len(again)
+        wanted, resolved = {first: titles}, dict[str, Resolution]()
+    again = [title for title, found in resolved.items() if _is_refreshed(found, config.refresh)]
+    unanswered = len(titles) - len(resolved) + len(again)
     if config.route == "html":
         requests = {"category pages": unanswered}
     else:
@@ -113,7 +117,7 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
         requests = {
             "items of categories": _batches(new),
             "categories without an item, main topics": _batches(new + begun),
-            "classes": _batches(_expected_classes(len(waiting))),
+            "classes": _batches(_expected_classes(unanswered)),
         }
     return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
 
@@ -167,8 +171,8 @@ def _distinct(known: Mapping[str, str | None]) -> list[str]:
     return list(dict.fromkeys(title for title in known.values() if title is not None))
 
 
-def _is_refreshed(found: object, refresh: tuple[str, ...]) -> bool:
-    return isinstance(found, Resolution) and found.status.partition("(")[0] in refresh
+def _is_refreshed(found: Resolution, refresh: tuple[str, ...]) -> bool:
+    return found.status.partition("(")[0] in refresh
 
 
 def _forget(refresh: tuple[str, ...], titles: Sequence[str], store: ScrapeStore, route: str) -> None:
@@ -176,8 +180,8 @@ def _forget(refresh: tuple[str, ...], titles: Sequence[str], store: ScrapeStore,
     if not refresh:
         return
     stale: dict[Question, set[str]] = {question: set() for question in BATCHES}
-    for title in titles:
-        if _is_refreshed(resolve(title, store, route), refresh):
+    for title, found in open_questions(titles, store, route)[1].items():
+        if _is_refreshed(found, refresh):
             for question, key in used_answers(title, store, route):
                 stale[question].add(key)
     if "error" in refresh:  # those of classes' ancestors too, which no status shows
@@ -188,21 +192,19 @@ def _forget(refresh: tuple[str, ...], titles: Sequence[str], store: ScrapeStore,
 
 
 def _scraped(
-    landmarks: Sequence[Landmark], titles: Mapping[str, str | None], store: ScrapeStore, route: str
+    landmarks: Sequence[Landmark], titles: Mapping[str, str | None], resolved: Mapping[str, Resolution]
 ) -> pl.DataFrame:
-    @cache
-    def status(title: str) -> Resolution:
-        found = resolve(title, store, route)
-        assert isinstance(found, Resolution), f"{title} has an open question after all were asked"
-        return found
-
-    rows = []
-    for mark in landmarks:
-        title = titles[mark.category]
-        found = _NOT_COMMONS if title is None else status(title)
-        facts = (found.redirected_to, found.item, found.status, found.names, found.classes)
-        rows.append((mark.split, mark.landmark_id, mark.category, title, *facts))
-    return pl.DataFrame(rows, schema=SCRAPED, orient="row")
+    title_of = [titles[mark.category] for mark in landmarks]
+    found = [_NOT_COMMONS if title is None else resolved[title] for title in title_of]
+    columns = {
+        "title": title_of,
+        "redirected_to": [f.redirected_to for f in found],
+        "item": [f.item for f in found],
+        "status": [f.status for f in found],
+        "names": list_column([f.names for f in found]),
+        "classes": list_column([f.classes for f in found]),
+    }
+    return scraped_table(landmarks, columns)
 
 
 def _classes(scraped: pl.DataFrame, store: ScrapeStore) -> pl.DataFrame:

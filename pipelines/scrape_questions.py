@@ -1,6 +1,8 @@
 """Asking what is not known yet, batch by batch, until every title has a status and every class its ancestors."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 from hgld.errors import ConfigError, InputError, ServiceError
 from pipelines.commons import category_pages
@@ -16,6 +18,8 @@ from pipelines.wikidata import BATCH, entities_by_ids, entities_by_titles
 BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
 MAX_CLASSES = 1_000_000
 _MAX_FAILED_IN_A_ROW = 20
+# MediaWiki answers 404 for a category without a page only if the category has no members either.
+_UNWRITTEN = re.compile(rb'<div[^>]{0,200}class="[^"]{0,200}\bnoarticletext\b')
 _TASKS: dict[Question, str] = {
     "sitelink": "scrape: categories' items",
     "page": "scrape: categories without a linked item",
@@ -25,68 +29,83 @@ _TASKS: dict[Question, str] = {
 
 
 def answer_all(
-    titles: Sequence[str], store: ScrapeStore, client: Client, config: ScrapeConfig, progress: Progress
-) -> None:
+    titles: Sequence[str],
+    store: ScrapeStore,
+    connect: Callable[[], Client],
+    config: ScrapeConfig,
+    progress: Progress,
+) -> dict[str, Resolution]:
     """Ask until the store answers for every title and every class above it; nothing is asked that it knows.
 
     An answer that cannot be had, after the client's retries and alone in its request, is kept as a failure of its
     kind.
+
+    Args:
+        titles: the categories.
+        store: what was answered so far; it grows.
+        connect: makes the client; called when there is something to ask.
+        config: route, addresses and language.
+        progress: told what is asked.
+
+    Returns:
+        what became of each title.
 
     Raises:
         ConfigError: the request budget is spent; what was answered is kept.
         ServiceError: the servers cannot be reached, or answer nothing usable many times in a row.
         StorageError: the disk is full.
     """
-    asking = _Asking(store, client, config)
-    open_titles = list(titles)
+    asking = _Asking(store, connect, config)
+    resolved: dict[str, Resolution] = {}
     try:
-        while open_titles:
-            wanted, open_titles = open_questions(open_titles, store, config.route)
+        while len(resolved) < len(titles):
+            wanted, fresh = open_questions((t for t in titles if t not in resolved), store, config.route)
+            resolved |= fresh
             for question, keys in wanted.items():
                 asking.ask_batches(question, keys, progress)
-        classes = _classes(titles, store, config.route)
+        classes = list(dict.fromkeys(c for found in resolved.values() for c in found.classes if c is not None))
         while lacking := unanswered_classes(classes, store)[1]:
             if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
                 raise ServiceError(f"{config.wikidata_url} names over {MAX_CLASSES:,} classes; this is no Wikidata.")
             asking.ask_batches("entity", lacking, progress)
     except BudgetSpentError:
-        left = len(open_questions(titles, store, config.route)[1])
+        left = len(titles) - len(open_questions(titles, store, config.route)[1])
         raise ConfigError(
             f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(titles):,} categories (and "
             f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
             "command again to go on, or raise --request-budget."
         ) from None
+    return resolved
 
 
 def open_questions(
     titles: Iterable[str], store: ScrapeStore, route: str
-) -> tuple[dict[Question, list[str]], list[str]]:
-    """What has to be asked next, by question and each key once, and the titles that wait for it."""
+) -> tuple[dict[Question, list[str]], dict[str, Resolution]]:
+    """What has to be asked next, by question and each key once, and the titles that need nothing more."""
     wanted: dict[Question, dict[str, None]] = {}
-    waiting = []
+    resolved = {}
     for title in titles:
         found = resolve(title, store, route)
         if isinstance(found, Unanswered):
             wanted.setdefault(found.question, {}).update(dict.fromkeys(found.keys))
-            waiting.append(title)
-    return {question: list(keys) for question, keys in wanted.items()}, waiting
-
-
-def _classes(titles: Iterable[str], store: ScrapeStore, route: str) -> list[str]:
-    """The classes of all titles, each once; by the html route they have no ids."""
-    found = (resolve(title, store, route) for title in titles)
-    return list(dict.fromkeys(c for r in found if isinstance(r, Resolution) for c in r.classes if c is not None))
+        else:
+            resolved[title] = found
+    return {question: list(keys) for question, keys in wanted.items()}, resolved
 
 
 class _Asking:
     """One run of questions: fetches, records, and finds the member that spoils a batch."""
 
-    def __init__(self, store: ScrapeStore, client: Client, config: ScrapeConfig):
-        self._store, self._client, self._config = store, client, config
+    def __init__(self, store: ScrapeStore, connect: Callable[[], Client], config: ScrapeConfig):
+        self._store, self._connect, self._config = store, connect, config
         self._answered = False
         self._failed_in_a_row = 0
         # Failures wait for the next good answer: what fails while a server is down is no fact about a landmark.
         self._failures: dict[tuple[Question, str], tuple[str, str]] = {}
+
+    @cached_property
+    def _client(self) -> Client:
+        return self._connect()
 
     def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
         size = BATCHES[question]
@@ -144,6 +163,8 @@ class _Asking:
             box = instance_of(html, rows=self._config.infobox_rows)
         except InputError as error:
             raise AnswerError("too-large", str(error)) from error
+        if not box.present and _UNWRITTEN.search(html):
+            return InfoboxPage("missing")
         return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
 
     def _count_failure(self, failure: AnswerError) -> None:

@@ -51,18 +51,20 @@ class _Reader:
         self.used: list[tuple[Question, str]] = []
 
     def answer(self, question: Question, key: str) -> Any:
-        return self.answers(question, (key,))[0]
+        self.used.append((question, key))
+        known = self._store.answers[question]
+        if key in known:
+            return known[key]
+        if kind := self._store.failures.get((question, key)):
+            raise _FailedError(kind)
+        raise _UnansweredError(Unanswered(question, (key,)))
 
     def answers(self, question: Question, keys: tuple[str, ...]) -> list[Any]:
-        known = self._store.answers(question)
-        self.used.extend((question, key) for key in keys)
-        lacking = [key for key in keys if key not in known]
-        for key in lacking:
-            if kind := self._store.failures.get((question, key)):
-                raise _FailedError(kind)
-        if lacking:
+        """The answers to several keys; those that are lacking are asked for together."""
+        lacking = [key for key in keys if key not in self._store.answers[question]]
+        if len(lacking) > 1 and not any((question, key) in self._store.failures for key in lacking):
             raise _UnansweredError(Unanswered(question, tuple(lacking)))
-        return [known[key] for key in keys]
+        return [self.answer(question, key) for key in keys]
 
 
 def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:

@@ -66,9 +66,15 @@ class ScrapeStore:
         self.entities: dict[str, Entity] = {}
         self.infoboxes: dict[str, InfoboxPage] = {}
         self.failures: dict[tuple[Question, str], str] = {}
+        self.answers: dict[Question, dict[str, Any]] = {
+            "sitelink": self.sitelinks,
+            "page": self.pages,
+            "entity": self.entities,
+            "infobox": self.infoboxes,
+        }
         with self._storage():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=2.0, isolation_level=None)
+            self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None)
         try:
             with self._storage():
                 self._open(dict(source))
@@ -126,18 +132,8 @@ class ScrapeStore:
             self._db.executemany(f"DELETE FROM {question} WHERE key = ?", ((key,) for key in keys))  # noqa: S608
             self._db.executemany("DELETE FROM failure WHERE question = ? AND key = ?", ((question, k) for k in keys))
         for key in keys:
-            self.answers(question).pop(key, None)
+            self.answers[question].pop(key, None)
             self.failures.pop((question, key), None)
-
-    def answers(self, question: Question) -> dict[str, Any]:
-        """The answers to one kind of question, by key."""
-        kept: dict[str, dict[str, Any]] = {
-            "sitelink": self.sitelinks,
-            "page": self.pages,
-            "entity": self.entities,
-            "infobox": self.infoboxes,
-        }
-        return kept[question]
 
     def _open(self, source: dict[str, str]) -> None:
         # One process at a time: two would ask everything twice, at twice the polite rate.

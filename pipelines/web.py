@@ -219,17 +219,17 @@ class PoliteClient:
     def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts),
-            wait=self._patience,
+            wait=lambda state: max(_failure(state).retry_after, _BACKOFF(state)),
+            before_sleep=self._before_waiting,
             retry=retry_if_exception(lambda error: isinstance(error, AnswerError) and error.passing),
             sleep=self._sleep,
             reraise=True,
         )
         return retrying(ask)
 
-    def _patience(self, state: RetryCallState) -> float:
-        """Seconds until the next attempt: exponential with jitter, or longer where the server asks for it."""
-        error = state.outcome.exception() if state.outcome else None
-        assert isinstance(error, AnswerError)
+    def _before_waiting(self, state: RetryCallState) -> None:
+        """Give up where the server asks for too much patience or the run has used its retries; else say why we wait."""
+        error = _failure(state)
         if error.retry_after > MAX_PATIENCE:
             raise ServiceError(
                 f"{error}; the server asks us to come back in {error.retry_after:,.0f} s. Run the same command then: "
@@ -241,9 +241,13 @@ class PoliteClient:
                 "are kept (--retry-cap raises the number)."
             ) from error
         self._retries_left -= 1
-        seconds = max(error.retry_after, _BACKOFF(state))
-        self._on_wait(seconds, str(error))
-        return seconds
+        self._on_wait(state.upcoming_sleep, str(error))
+
+
+def _failure(state: RetryCallState) -> AnswerError:
+    error = state.outcome.exception() if state.outcome else None
+    assert isinstance(error, AnswerError), "only these are retried"
+    return error
 
 
 def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rate: float) -> None:

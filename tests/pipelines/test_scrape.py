@@ -232,6 +232,9 @@ def test_refresh_refuses_what_is_no_status(scraper):
 
 
 def test_by_the_html_route(scraper):
+    scraper.server.wiki.pages["Category:Unwritten"] = {"text": "", "unwritten": "yes"}
+    names = [*EXPECTED, "Unwritten"]
+    scraper.table = write_table(scraper.table, [f"{COMMONS}Category:{name}" for name in names])
     done = scraper.run(route="html")
     found = by_name(done)
     assert found["Windsor_Castle"] == ("found", None, ["castle"])
@@ -239,6 +242,7 @@ def test_by_the_html_route(scraper):
     assert found["Hostile"] == ("found", None, ["<script>alert(1)</script>"])
     assert found["Plain"] == ("no-item", None, [])
     assert found["Never_was"] == ("missing", None, [])
+    assert found["Unwritten"] == ("missing", None, [])
     assert {request.kind for request in scraper.server.log} == {"html"}
     assert pl.read_parquet(done.path("classes.parquet")).height == 0
     asked = len(scraper.server.log)

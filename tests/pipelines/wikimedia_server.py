@@ -5,6 +5,7 @@ The state is plain data, so that a test says what is on the wikis and reads off 
 
 import gzip
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -119,6 +120,8 @@ def answer_page(wiki: Wiki, title: str) -> str | None:
     page = wiki.pages.get(title)
     if page is None:
         return None
+    if page.get("unwritten"):  # a category that has members and no page of its own: HTTP 200
+        return '<html><body><div class="noarticletext mw-content-ltr">There is no page.</div></body></html>'
     entity = wiki.entities.get(page.get("item", ""))
     if entity is None:
         return f"<html><body><p>{escape(page['text'])}</p></body></html>"
@@ -144,6 +147,15 @@ class Asked:
 Fault = Callable[["Handler"], None]
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed or lost patience is what some tests are about; other errors are theirs to see."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class WikimediaServer:
     """Serves a :class:`Wiki` until it is closed; ``faults`` are used up by the next requests, one each."""
 
@@ -153,8 +165,7 @@ class WikimediaServer:
         self.faults: list[Fault] = []
         self.released = threading.Event()
         handler = type("BoundHandler", (Handler,), {"site": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/w/api.php"
@@ -187,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self._answer(urlsplit(self.path).path, {key: values[-1] for key, values in parse_qs(body).items()})
 
-    def log_message(self, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Nothing: tests read the log of requests instead."""
 
     def _answer(self, path: str, params: dict[str, str]) -> None:

@@ -1,0 +1,144 @@
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.commons import CategoryPage, category_pages, redirect_target
+from pipelines.web import AnswerError
+
+URL = "http://127.0.0.1/w/api.php"
+
+
+class Canned:
+    """A client that gives its answers one after another, the last one for ever."""
+
+    requests = 0
+
+    def __init__(self, *answers: dict[str, Any]):
+        self.answers = list(answers)
+        self.asked: list[dict[str, str]] = []
+
+    def api(self, url: str, params: Any) -> dict[str, Any]:
+        self.asked.append(dict(params))
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def page(self, url: str) -> bytes | None:
+        raise AssertionError(url)
+
+
+def page(title: str, text: str | None = None, **facts: Any) -> dict[str, Any]:
+    revisions = {} if text is None else {"revisions": [{"slots": {"main": {"content": text}}}]}
+    return {"ns": 14, "title": title, **revisions, **facts}
+
+
+def query(*pages: dict[str, Any], **rest: Any) -> dict[str, Any]:
+    return {"query": {"pages": list(pages), **rest}}
+
+
+def test_every_state_of_a_page():
+    answer = query(
+        page("Category:Old", "{{Category redirect|New}}"),
+        page("Category:Target", "text", pageprops={"wikibase_item": "Q5"}),
+        page("Category:Gone", missing=True),
+        page("Category:Bad", invalid=True, invalidreason="no"),
+        page("Category:Empty", ""),
+        normalized=[{"fromencoded": False, "from": "category:hard", "to": "Category:Hard"}],
+        redirects=[
+            {"from": "Category:Hard", "to": "Category:Middle"},
+            {"from": "Category:Middle", "to": "Category:Target"},
+            {"from": "Category:L1", "to": "Category:L2"},
+            {"from": "Category:L2", "to": "Category:L1"},
+        ],
+    )
+    client = Canned(answer)
+    asked = [
+        "category:hard",
+        "Category:L1",
+        *(f"Category:{name}" for name in ("Old", "Gone", "Bad", "Empty", "Unheard")),
+    ]
+    assert category_pages(client, URL, asked) == {
+        "category:hard": CategoryPage("exists", "Category:Target", "Q5"),
+        "Category:L1": CategoryPage("loop", "Category:L1"),
+        "Category:Old": CategoryPage("exists", "Category:Old", None, "Category:New"),
+        "Category:Gone": CategoryPage("missing", "Category:Gone"),
+        "Category:Bad": CategoryPage("invalid", "Category:Bad"),
+        "Category:Empty": CategoryPage("exists", "Category:Empty"),
+    }
+    assert client.asked[0]["redirects"] == "1"
+    assert client.asked[0]["prop"] == "pageprops|revisions"
+
+
+def test_a_recorded_answer_of_format_version_1():
+    if "HGLD_DATA" not in os.environ:
+        pytest.skip("HGLD_DATA is not set: no recorded answers")
+    folder = Path(os.environ["HGLD_DATA"]) / "wikimedia_fixtures"
+    district = json.loads((folder / "api_pageprops_Narayanganj_District.json").read_text())
+    found = category_pages(Canned(district), URL, ["Narayanganj_District"])
+    assert found == {"Narayanganj_District": CategoryPage("exists", "Narayanganj District", "Q2208354")}
+    redirect = json.loads((folder / "wptools_redirect.json").read_text())
+    del redirect["continue"]
+    assert category_pages(Canned(redirect), URL, ["Adams, Douglas"])["Adams, Douglas"].title == "Douglas Adams"
+
+
+def test_an_answer_in_several_parts_is_put_together():
+    first = query(page("Category:A", pageprops={"wikibase_item": "Q1"}), page("Category:B"))
+    second = query(page("Category:A"), page("Category:B", "{{catredir|C}}"))
+    client = Canned({**first, "continue": {"rvcontinue": "5|6", "continue": "||"}}, second)
+    assert category_pages(client, URL, ["Category:A", "Category:B"]) == {
+        "Category:A": CategoryPage("exists", "Category:A", "Q1"),
+        "Category:B": CategoryPage("exists", "Category:B", None, "Category:C"),
+    }
+    assert client.asked[1]["rvcontinue"] == "5|6"
+
+
+def test_an_answer_that_continues_without_end_is_left():
+    with pytest.raises(AnswerError, match="without end"):
+        category_pages(Canned({**query(), "continue": {"rvcontinue": "1"}}), URL, ["Category:A"])
+
+
+@pytest.mark.parametrize("answer", [{"query": []}, {"query": "x"}])
+def test_an_answer_of_another_shape_is_no_answer(answer):
+    with pytest.raises(AnswerError, match="no query"):
+        category_pages(Canned(answer), URL, ["Category:A"])
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("{{Category redirect|Category:New name}}", "Category:New name"),
+        ("{{category_redirect|New name}}", "Category:New name"),
+        ("{{ Cat-redirect | 1 = :Category:New_name | nocat = yes }}", "Category:New name"),
+        ("{{Category redirect|[[:Category:New name]]}}", "Category:New name"),
+        ("text\n{{Seecat|A, B (C)}}\n[[Category:X]]", "Category:A, B (C)"),
+        ("{{Template:Category redirect|reason=moved|1=Á}}", "Category:Á"),
+        ("{{Category redirect|\nNew\n}}", "Category:New"),
+        ("{{Wikidata Infobox}}\n{{Category redirect|B}}", "Category:B"),
+        ("{{Other|Category redirect}}", None),
+        ("{{Category redirect}}", None),
+        ("{{Category redirect|}}", None),
+        ("{{Category redirect|<script>}}", None),
+        ("<!-- {{Category redirect|A}} -->", None),
+        ("<nowiki>{{Category redirect|A}}</nowiki>", None),
+        ("Category redirect|A", None),
+        ("", None),
+    ],
+)
+def test_soft_redirects_as_people_write_them(text, target):
+    assert redirect_target(text) == target
+
+
+@given(st.text(alphabet="{}|=[]:<>!- \nCategory redirect1x", max_size=300))
+def test_any_wikitext_is_read(text):
+    target = redirect_target(text)
+    assert target is None or target.startswith("Category:")
+
+
+@pytest.mark.parametrize(
+    "text", ["{{" * 40_000, "{{a|" * 20_000, "<!--" * 20_000, "{{Category redirect|" + "[" * 60_000]
+)
+def test_hostile_wikitext_takes_no_time(text):
+    assert redirect_target(text) is None

@@ -1,0 +1,87 @@
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import TableError
+from pipelines import landmark_tables
+from pipelines.landmark_tables import list_column, read_landmarks
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(content: str | bytes, name: str = "train.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+def test_reads_gldv2s_own_form_and_ignores_other_columns(table):
+    train = table('landmark_id,category\n7,"http://x/Category:A,_B"\n3,http://x/Category:""C""\n')
+    index = table("\ufeffcategory,note, landmark_id \r\nc,\u2028,3\r\n\r\nd,y,1\r\n", "index.csv")
+    read = read_landmarks({"train": train, "index": index})
+    assert [(m.split, m.landmark_id, m.category) for m in read.landmarks] == [
+        ("index", 1, "d"),
+        ("index", 3, "c"),
+        ("train", 3, 'http://x/Category:""C""'),
+        ("train", 7, "http://x/Category:A,_B"),
+    ]
+    assert read.dropped.is_empty()
+
+
+def test_an_exact_repeat_is_dropped_with_its_line(table):
+    read = read_landmarks({"train": table('landmark_id,category\n1,a\n2,"b\nc"\n1,a\n')})
+    assert [m.landmark_id for m in read.landmarks] == [1, 2]
+    assert read.dropped.rows() == [("train", 5, "1", "a", "repeats an earlier row")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", r"train\.csv is empty"),
+        (" \n", r"train\.csv is empty"),
+        ("landmark_id,category\n", "no rows below the header"),
+        ("id,category\n1,a\n", r"lacks the column 'landmark_id'; found 'id', 'category', expected"),
+        ("landmark_id;category\n1;a\n", r"lacks the column 'landmark_id'; found 'landmark_id;category'"),
+        ("landmark_id,category,category\n1,a,b\n", "has the column 'category' twice"),
+        ("landmark_id,category\n1,a\n2,b\n1,c\n", r"landmark 1 has the category 'a' in line 2 and 'c' in line 4"),
+        ("landmark_id,category\n1,a\nx1,b\n", r"line 3: landmark_id is 'x1'; expected a whole number"),
+        ("landmark_id,category\n-1,a\n", "line 2: landmark_id is '-1'"),
+        ("landmark_id,category\n1.0,a\n", "line 2: landmark_id is '1.0'"),
+        ("landmark_id,category\n\u0661,a\n", "line 2: landmark_id is"),
+        ("landmark_id,category\n" + "9" * 30 + ",a\n", "expected a whole number"),
+        ("landmark_id,category\n1,a\n2,b,_c\n", "line 3: 3 cells where the header has 2"),
+        ("landmark_id,category\n1\n", "line 2: 1 cells where the header has 2"),
+        (b"landmark_id,category\n1,a\n2,caf\xe9\n", r"line 3: not UTF-8 \(byte 0xe9\)"),
+        ('landmark_id,category\n1,"a\n2,b\n', "line 2: not valid CSV"),
+        ("landmark_id,category\n1,a\n2," + "x" * 200_000 + "\n", "line 3: not valid CSV .*131,072"),
+    ],
+)
+def test_a_bad_table_is_refused_with_file_line_and_the_way_out(table, content, message):
+    with pytest.raises(TableError, match=message) as caught:
+        read_landmarks({"train": table(content)})
+    assert "train.csv" in str(caught.value)
+
+
+def test_a_table_that_is_not_there_or_too_large(tmp_path, table, monkeypatch):
+    with pytest.raises(TableError, match=r"none\.csv cannot be read"):
+        read_landmarks({"train": tmp_path / "none.csv"})
+    monkeypatch.setattr(landmark_tables, "MAX_TABLE_BYTES", 10)
+    with pytest.raises(TableError, match="at most 10"):
+        read_landmarks({"train": table("landmark_id,category\n1,a\n")})
+
+
+def test_the_scraped_form_needs_its_names_and_keeps_them_untouched(table):
+    with pytest.raises(TableError, match="lacks the column 'supercategory'"):
+        read_landmarks({"train": table("landmark_id,category\n1,a\n")}, named=True)
+    read = read_landmarks({"train": table("landmark_id,category,supercategory\n1,a, Castle \n2,b,  \n")}, named=True)
+    assert [m.names for m in read.landmarks] == [(" Castle ",), ()]
+
+
+@given(st.lists(st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=8))
+def test_a_list_column_is_what_polars_makes_row_by_row(rows):
+    assert list_column(rows).equals(pl.Series("member", rows, dtype=pl.List(pl.String)), null_equal=True)

@@ -1,0 +1,127 @@
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hgld.errors import ConfigError, SchemaError, StorageError
+from pipelines.commons import CategoryPage
+from pipelines.scrape_store import InfoboxPage, ScrapeStore
+from pipelines.wikidata import Entity
+
+SOURCE = {"language": "en"}
+CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "stages" / "scrape.sqlite"
+
+
+def fill(store: ScrapeStore) -> None:
+    store.record_sitelinks({"Category:A": ("Q5", Entity("Q5", "A", "en", ("Q1", "Q2"))), "Category:B": None})
+    store.record_pages({"Category:B": CategoryPage("exists", "Category:C", "Q6", "Category:D")})
+    store.record_entities({"Q1": CASTLE, "Q7": Entity(None), "Q8": CASTLE})
+    store.record_infobox("Category:E", InfoboxPage("infobox", "Q1", None, ("<b>", "ü")))
+    store.record_failures({("page", "Category:F"): ("http-503", "sorry")})
+
+
+def everything(store: ScrapeStore) -> tuple:
+    return store.answers, store.failures
+
+
+def test_what_was_recorded_is_there_after_opening_again(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        before = everything(store)
+    with ScrapeStore(path, SOURCE) as again:
+        assert everything(again) == before
+        assert again.entities["Q5"].instance_of == ("Q1", "Q2")
+        assert again.failures == {("page", "Category:F"): "http-503"}
+
+
+def test_a_merged_item_is_known_by_its_new_id_too(path):
+    with ScrapeStore(path, SOURCE) as store:
+        store.record_entities({"Q8": CASTLE})
+    with ScrapeStore(path, SOURCE) as store:
+        assert store.entities == {"Q8": CASTLE, "Q1": CASTLE}
+
+
+def test_what_is_forgotten_is_gone_and_the_rest_is_not(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        store.forget("page", ["Category:B", "Category:F"])
+        store.forget("entity", [])
+        after = everything(store)
+        assert not store.pages
+        assert not store.failures
+        assert store.sitelinks == {"Category:A": "Q5", "Category:B": None}
+    with ScrapeStore(path, SOURCE) as store:
+        assert everything(store) == after
+
+
+def test_a_killed_process_loses_nothing_that_was_recorded(path):
+    program = (
+        "import os, signal, sys; from pathlib import Path; from pipelines.scrape_store import ScrapeStore;"
+        "from pipelines.commons import CategoryPage;"
+        "store = ScrapeStore(Path(sys.argv[1]), {'language': 'en'});"
+        "[store.record_pages({f'Category:{i}': CategoryPage('missing', 'x')}) for i in range(20)];"
+        "store._db.execute('BEGIN IMMEDIATE'); store._insert('sitelink', [('Category:half', None)]);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == -9
+    with ScrapeStore(path, SOURCE) as store:
+        assert len(store.pages) == 20
+        assert not store.sitelinks
+
+
+def test_a_full_disk_is_said_and_loses_nothing_before_it(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        before = {question: dict(answers) for question, answers in store.answers.items()}
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StorageError, match=r"full.*same command again"):
+            store.record_entities({f"Q{i}": Entity(f"Q{i}", "x" * 500) for i in range(100, 1000)})
+        assert store.answers == before, "memory knows no more than the disk"
+    with ScrapeStore(path, SOURCE) as store:
+        assert store.answers == before
+        store.record_entities({"Q100": CASTLE})
+
+
+def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch):
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StorageError, match="No space left on device"):
+        ScrapeStore(tmp_path / "stages" / "scrape.sqlite", SOURCE)
+
+
+def test_a_second_process_is_refused(path):
+    with ScrapeStore(path, SOURCE), pytest.raises(ConfigError, match="in use by another hgld"):
+        ScrapeStore(path, SOURCE)
+
+
+def test_answers_of_another_source_are_refused(path):
+    ScrapeStore(path, SOURCE).__exit__()
+    with pytest.raises(ConfigError, match=r"language 'en'.*'de'.*new folder"):
+        ScrapeStore(path, {"language": "de"})
+
+
+def test_a_file_that_is_no_store(path):
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"landmark_id,category\n" * 100)
+    with pytest.raises(SchemaError, match="not a store of scraped answers"):
+        ScrapeStore(path, SOURCE)
+
+
+def test_another_schema_version_is_named(path):
+    ScrapeStore(path, SOURCE).__exit__()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 7")
+    db.close()
+    with pytest.raises(SchemaError, match="version is 7; this hgld reads version 1"):
+        ScrapeStore(path, SOURCE)

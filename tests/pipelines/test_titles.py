@@ -1,0 +1,98 @@
+import string
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.titles import canonical_category, category_title, page_url
+
+WIKI = "https://commons.wikimedia.org/wiki/"
+
+
+@pytest.mark.parametrize(
+    ("url", "title"),
+    [
+        (
+            "http://commons.wikimedia.org/wiki/Category:Lime_Kiln_Point_State_Park",
+            "Category:Lime Kiln Point State Park",
+        ),
+        ("https://commons.m.wikimedia.org/wiki/Category:Eiffel_Tower", "Category:Eiffel Tower"),
+        ("//commons.wikimedia.org/wiki/Category:Eiffel_Tower", "Category:Eiffel Tower"),
+        ("  https://COMMONS.wikimedia.org:443/wiki/Category:A \n", "Category:A"),
+        (WIKI + "Category:Ch%C3%A2teau_d%27If", "Category:Château d'If"),
+        (WIKI + "Category:Château_d'If", "Category:Château d'If"),
+        (WIKI + "Category:Cha%CC%82teau", "Category:Château"),  # NFD becomes NFC
+        (WIKI + "Category:Caf%E9", "Category:Café"),  # windows-1252, as old links have it
+        (WIKI + "Category:Saint%2527s", "Category:Saint's"),  # encoded twice
+        (WIKI + "Category:%22Old%22_Bridge,_Mostar", 'Category:"Old" Bridge, Mostar'),
+        (WIKI + "category:eiffel__Tower_", "Category:Eiffel Tower"),
+        (WIKI + "Category%3AEiffel_Tower?uselang=de#map", "Category:Eiffel Tower"),
+        (WIKI + "Category:_ßtrange", "Category:ßtrange"),
+        (WIKI + "Category:A%E2%80%8Eb", "Category:Ab"),  # a left-to-right mark
+        (WIKI + "Category:C%2B%2B+A", "Category:C+++A"),
+        (WIKI + "Category:What%3F", "Category:What?"),
+        (WIKI + "Category:A/B", "Category:A/B"),
+        (WIKI + "Category:Star_Trek:_The_Tour", "Category:Star Trek: The Tour"),
+        ("https://commons.wikimedia.org/w/index.php?title=Category:A+b&action=edit", "Category:A b"),
+        ("https://commons.wikimedia.org/w/index.php?action=edit&title=Category:A%26b", "Category:A&b"),
+    ],
+)
+def test_every_form_of_an_address_gives_the_title(url, title):
+    assert category_title(url) == title
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "Eiffel Tower",
+        "Category:Eiffel Tower",
+        "https://en.wikipedia.org/wiki/Category:Castles",
+        "https://commons.wikimedia.org.evil.example/wiki/Category:A",
+        "https://commons.wikimedia.org@evil.example/wiki/Category:A",
+        "ftp://commons.wikimedia.org/wiki/Category:A",
+        "javascript://commons.wikimedia.org/wiki/Category:A",
+        "http://[commons.wikimedia.org/wiki/Category:A",
+        WIKI,
+        WIKI + "File:A.jpg",
+        WIKI + "Category:",
+        WIKI + "Category:_",
+        WIKI + "Category:A|B",
+        WIKI + "Category:A%5B%5D",
+        WIKI + "Category:%3Cscript%3E",
+        WIKI + "Category:A%0AB",
+        WIKI + "Category:A%00B",
+        WIKI + "Category:" + "a" * 256,
+        WIKI + "Category:" + "a" * 100_000,
+        "https://commons.wikimedia.org/w/index.php?curid=12",
+        "https://commons.wikimedia.org/w/api.php?titles=Category:A",
+    ],
+)
+def test_what_is_no_commons_category_has_no_title(url):
+    assert category_title(url) is None
+
+
+TITLE_CHARACTERS = st.characters(exclude_characters="#<>[]|{}%_~", exclude_categories=["Cc", "Cf", "Cs", "Co", "Cn"])
+
+
+@given(st.text(TITLE_CHARACTERS, min_size=1, max_size=40))
+def test_a_title_survives_its_own_address(text):
+    title = canonical_category(f"Category:{text}")
+    if title is not None:
+        assert canonical_category(title) == title
+        assert category_title(WIKI + quote(title.replace(" ", "_"))) == title
+
+
+@given(st.text(max_size=200) | st.text(string.printable, max_size=80).map(WIKI.__add__))
+def test_no_text_makes_it_fail(text):
+    title = category_title(text)
+    assert title is None or (title.startswith("Category:") and len(title.encode()) <= 264)
+
+
+def test_pages_are_asked_for_where_robots_may_go():
+    commons = "https://commons.wikimedia.org/w/api.php"
+    assert page_url(commons, "Category:Château d'If?", "en") == WIKI + "Category:Ch%C3%A2teau_d'If%3F"
+    assert page_url(commons, "Category:A", "de") == WIKI + "Category:A?uselang=de"
+    mirror = page_url("http://127.0.0.1:8080/api.php", "Category:A&b", "de")
+    assert mirror == "http://127.0.0.1:8080/index.php?title=Category:A%26b&uselang=de"

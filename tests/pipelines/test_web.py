@@ -1,0 +1,285 @@
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+
+import pytest
+import requests
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, ServiceError
+from pipelines import web
+from pipelines.titles import page_url
+from pipelines.web import AnswerError, BudgetSpentError, PoliteClient, is_wikimedia
+from tests.pipelines.wikimedia_server import (
+    Wiki,
+    WikimediaServer,
+    api_error,
+    cut_off,
+    hang,
+    raw_answer,
+    redirect_to_self,
+    status,
+    trickle,
+)
+
+ASK = {"action": "wbgetentities", "ids": "Q1", "props": "labels", "languages": "en"}
+COMMONS = "https://commons.wikimedia.org/w/api.php"
+
+
+class Clock:
+    """Time that passes only by sleeping."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def server():
+    wiki = Wiki()
+    wiki.item("Q1", "castle")
+    wiki.category("A", "Q1")
+    with WikimediaServer(wiki) as running:
+        yield running
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def connect(server, clock):
+    def make(**options) -> PoliteClient:
+        options = {"rate": 1000, "timeout": 5, "clock": clock, "sleep": clock.sleep} | options
+        return PoliteClient((server.url,), **options)
+
+    return make
+
+
+def label(answer: dict) -> str:
+    return answer["entities"]["Q1"]["labels"]["en"]["value"]
+
+
+def test_says_who_asks_takes_gzip_and_sends_maxlag(server, connect):
+    connect(contact="me@example.org", maxlag=7).api(server.url, ASK)
+    asked = server.log[-1]
+    assert asked.headers["User-Agent"].startswith("hgld/")
+    assert "(me@example.org)" in asked.headers["User-Agent"]
+    assert asked.headers["Accept-Encoding"] == "gzip"
+    assert (asked.method, asked.params["maxlag"], asked.params["format"]) == ("GET", "7", "json")
+
+
+def test_long_questions_go_by_post(server, connect):
+    titles = "|".join(["Category:" + "ö" * 30] * 50)
+    connect().api(server.url, {**ASK, "ids": "", "titles": titles})
+    assert server.log[-1].method == "POST"
+    assert server.log[-1].params["titles"] == titles
+
+
+def test_the_rate_holds_for_retries_too(server, connect, clock):
+    client = connect(rate=2)
+    server.faults += [status(503)] * 3
+    for _ in range(4):
+        client.api(server.url, ASK)
+    assert len(server.log) == 7
+    assert clock.now - 100 >= 6 * 0.5
+    assert min(clock.slept) > 0
+
+
+@given(st.lists(st.floats(0, 2), min_size=2, max_size=8), st.floats(0.5, 5))
+def test_two_requests_never_start_closer_than_the_rate_allows(pauses, rate):
+    clock, starts = Clock(), []
+
+    class Session(requests.Session):
+        def request(self, *args, **kwargs):
+            starts.append(clock.now)
+            raise requests.TooManyRedirects
+
+    client = PoliteClient(("http://127.0.0.1/",), rate=rate, clock=clock, sleep=clock.sleep, session=Session())
+    for pause in pauses:
+        clock.now += pause
+        with pytest.raises(AnswerError):
+            client.page("http://127.0.0.1/")
+    assert all(b - a >= 1 / rate - 1e-9 for a, b in pairwise(starts))
+
+
+@pytest.mark.parametrize(
+    ("fault", "least"),
+    [
+        (status(429, Retry_After="17"), 17),
+        (status(503, Retry_After="40"), 40),
+        (api_error("maxlag", "6 seconds lagged", Retry_After="5"), 5),
+        (api_error("ratelimited"), 1),
+        (api_error("internal_api_error_Exception"), 1),
+        (status(500), 1),
+        (status(503, Retry_After="soon"), 1),
+        (raw_answer(b'{"entities": {"Q1": {"la'), 1),
+        (raw_answer(b""), 1),
+        (cut_off, 1),
+    ],
+)
+def test_passing_failures_are_waited_out(server, connect, clock, fault, least):
+    waits = []
+    client = connect(on_wait=lambda seconds, reason: waits.append((seconds, reason)))
+    server.faults += [fault]
+    assert label(client.api(server.url, ASK)) == "castle"
+    assert sum(clock.slept) >= least
+    assert len(waits) == 1
+    assert server.url in waits[0][1]
+
+
+def test_retry_after_as_a_date(server, connect, clock):
+    moment = datetime.now(UTC) + timedelta(seconds=60)
+    server.faults += [status(429, Retry_After=format_datetime(moment, usegmt=True))]
+    connect().api(server.url, ASK)
+    assert 50 < sum(clock.slept) <= 61
+
+
+def test_backing_off_grows_is_jittered_and_bounded(server, connect, clock):
+    server.faults += [status(503)] * 9
+    connect(retries=10).api(server.url, ASK)
+    waits = [seconds for seconds in clock.slept if seconds > 0.5]
+    assert len(waits) == 9
+    for attempt, seconds in enumerate(waits):
+        assert min(60, 2**attempt) <= seconds <= min(60, 2**attempt + 1)
+    assert len({seconds % 1 for seconds in waits}) > 2
+
+
+def test_a_server_that_wants_too_much_patience_ends_the_run(server, connect):
+    server.faults += [status(429, Retry_After="86400")]
+    with pytest.raises(ServiceError, match=r"come back in 86,400 s.*same command"):
+        connect().api(server.url, ASK)
+
+
+def test_attempts_and_the_cap_on_all_retries_are_bounds(server, connect):
+    client = connect(retries=3, retry_cap=3)
+    server.faults += [status(503)] * 20
+    with pytest.raises(AnswerError) as caught:
+        client.api(server.url, ASK)
+    assert caught.value.kind == "http-503"
+    assert len(server.log) == 3
+    with pytest.raises(ServiceError, match="all retries of this run are used up"):
+        client.api(server.url, ASK)
+    assert len(server.log) == 5
+
+
+def test_the_request_budget_is_a_bound(server, connect):
+    client = connect(request_budget=2)
+    client.api(server.url, ASK)
+    client.api(server.url, ASK)
+    with pytest.raises(BudgetSpentError):
+        client.api(server.url, ASK)
+    assert len(server.log) == client.requests == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (status(400), "http-400"),
+        (status(414), "http-414"),
+        (redirect_to_self, "http-redirects"),
+        (raw_answer(b"[1]"), "json"),
+        (raw_answer(b"[" * 100_000), "json"),
+        (api_error("badvalue", "Unrecognized value"), "api-badvalue"),
+        (api_error("<b>Odd code!\x1b[31m"), "api-boddcode31m"),
+        (raw_answer(b'{"error": "a text"}'), "api-unknown"),
+    ],
+)
+def test_failures_that_no_retry_mends_are_said_at_once(server, connect, fault, kind):
+    server.faults += [fault] * 6
+    with pytest.raises(AnswerError) as caught:
+        connect().api(server.url, ASK)
+    assert caught.value.kind == kind
+    assert not caught.value.passing
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("code", [401, 403, 404])
+def test_a_refusal_ends_the_run(server, connect, code):
+    server.faults += [status(code)]
+    with pytest.raises(ServiceError, match=f"HTTP {code}: .*check the address and --contact"):
+        connect().api(server.url, ASK)
+    assert len(server.log) == 1
+
+
+def test_a_question_by_post_is_not_sent_elsewhere(server, connect):
+    server.faults += [redirect_to_self]
+    with pytest.raises(ServiceError, match="redirects elsewhere"):
+        connect().api(server.url, {**ASK, "ids": "Q1|" * 4000})
+
+
+@pytest.mark.parametrize("fault", [hang, trickle])
+def test_a_server_that_hangs_or_trickles_is_left(server, fault):
+    server.faults += [fault] * 2
+    client = PoliteClient((server.url,), rate=1000, timeout=0.3, retries=2, sleep=lambda seconds: None)
+    started = time.monotonic()
+    with pytest.raises(AnswerError) as caught:
+        client.api(server.url, ASK)
+    assert caught.value.kind == "timeout"
+    assert time.monotonic() - started < 3
+
+
+def test_an_answer_without_end_is_left(server, connect, monkeypatch):
+    """Sizes count after decompression: a small compressed body can hold gigabytes."""
+    monkeypatch.setattr(web, "MAX_ANSWER_BYTES", 1 << 20)
+    server.faults += [raw_answer(b" " * (8 << 20))]
+    with pytest.raises(AnswerError) as caught:
+        connect().api(server.url, ASK)
+    assert caught.value.kind == "too-large"
+
+
+def test_half_a_surrogate_pair_becomes_a_question_mark(server, connect):
+    server.faults += [raw_answer(rb'{"entities": {"Q1": {"labels": {"en": {"value": "a\ud800b \ud83d\ude00"}}}}}')]
+    assert label(connect().api(server.url, ASK)) == "a?b \U0001f600"
+
+
+def test_pages_are_bytes_or_nothing(server, connect):
+    client = connect()
+    html = client.page(page_url(server.url, "Category:A", "en"))
+    assert html is not None
+    assert b"wdinfobox" in html
+    assert client.page(page_url(server.url, "Category:None", "en")) is None
+    server.faults += [status(503)] * 8
+    with pytest.raises(AnswerError, match="HTTP 503"):
+        client.page(page_url(server.url, "Category:A", "en"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "rules want the contact .* --contact"),
+        ({"contact": "somebody"}, "expected a mail address"),
+        ({"contact": "a@b.c\r\nX-Evil: 1"}, "expected a mail address"),
+        ({"contact": "a@b.c", "rate": 3.4}, "at most 3.33, the documented limit"),
+        ({"contact": "a@b.c", "rate": 0}, "more than 0"),
+        ({"contact": "a@b.c", "rate": float("nan")}, "more than 0"),
+        ({"contact": "a@b.c", "timeout": 0}, "timeout is 0"),
+        ({"contact": "a@b.c", "retries": 0}, "retries is 0"),
+    ],
+)
+def test_the_real_servers_are_asked_by_the_rules_or_not_at_all(options, message):
+    with pytest.raises(ConfigError, match=message):
+        PoliteClient((COMMONS,), **options)
+
+
+def test_a_mirror_of_ones_own_needs_no_contact_and_may_be_fast():
+    PoliteClient(("http://127.0.0.1:8080/api.php",), rate=500)
+    with pytest.raises(ConfigError, match="is not an address"):
+        PoliteClient(("file:///etc/passwd",))
+
+
+def test_which_hosts_are_wikimedias():
+    assert is_wikimedia(COMMONS)
+    assert is_wikimedia("http://www.wikidata.org/w/api.php")
+    assert not is_wikimedia("http://wikimedia.org.example.net/")
+    assert not is_wikimedia("http://notwikimedia.org/")
