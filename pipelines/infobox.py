@@ -26,6 +26,7 @@ _WORD = re.compile(r"[^\W_]")  # dashes and bullets alone name nothing
 _SEPARATORS = re.compile(r"[,;،、·•|]")
 _HIDDEN = re.compile(r"display\s*:\s*none", re.IGNORECASE)
 _CATEGORY_LINK = re.compile(r"(?:^|[/=])category(?::|%3a)([^?&#]+)", re.IGNORECASE)
+_CATEGORY_NAME = re.compile(r"\s*category:(.*)", re.IGNORECASE | re.DOTALL)
 _ITEM_LINK = re.compile(
     r"^(?:https?:)?//(?:www\.|m\.)?wikidata\.org/(?:wiki|entity)/(?:Special:EntityPage/)?(Q[1-9][0-9]{0,11})(?:#.*)?$"
 )
@@ -43,12 +44,15 @@ class Infobox:
         redirected_to: title of the category that the page is a redirect to, or whose page was served in its place
             (``Category:Name``, spaces for underscores), None if neither.
         present: whether the page has the infobox at all; a page that has it and no such row has no ``names``.
+        exists: False where MediaWiki says that nobody has written the page (it serves one for every category that has
+            members, and without members answers 404).
     """
 
     names: tuple[str, ...]
     item: str | None
     redirected_to: str | None
     present: bool
+    exists: bool = True
 
 
 def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Infobox:
@@ -74,7 +78,8 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
     redirected_to = _redirect(page)
     box = page.find("table", id=INFOBOX_ID)
     if box is None:
-        return Infobox((), None, redirected_to, present=False)
+        exists = page.find("div", class_="noarticletext") is None
+        return Infobox((), None, redirected_to, present=False, exists=exists)
     cell = _cell(box, frozenset(_heading(row) for row in rows))
     names = () if cell is None else tuple(dict.fromkeys(_values(cell)))
     return Infobox(names, _item(box), redirected_to, present=True)
@@ -209,7 +214,13 @@ def _redirect(page: BeautifulSoup) -> str | None:
     link = notice.find("a", href=True) if notice is not None else _soft_redirect(page)
     if link is None and page.find(class_="mw-redirectedfrom") is not None:
         link = page.find("link", rel="canonical", href=True)
-    return None if link is None else _category(str(link["href"]))
+    if link is None:
+        return None
+    address = _CATEGORY_LINK.search(str(link.get("href", "")))
+    if address is not None:
+        return _title(unquote(address[1]))
+    text = _CATEGORY_NAME.match(_text(link))  # MediaWiki writes a link to the page itself without an address
+    return None if link.has_attr("href") or text is None else _title(text[1])
 
 
 def _soft_redirect(page: BeautifulSoup) -> Tag | None:
@@ -218,16 +229,12 @@ def _soft_redirect(page: BeautifulSoup) -> Tag | None:
         if not _heading(words).endswith(_SOFT_REDIRECT):
             continue
         following = words.find_next(string=_WORD)
-        link = None if following is None else following.find_parent("a", href=True)
+        link = None if following is None else following.find_parent("a")
         if link is not None:
             return link
     return None
 
 
-def _category(address: str) -> str | None:
-    """The title in a link to a category, in either of MediaWiki's forms of address."""
-    match = _CATEGORY_LINK.search(address)
-    if match is None:
-        return None
-    name = " ".join(unquote(match[1]).replace("_", " ").split())
-    return f"Category:{name[:1].upper()}{name[1:]}" if name else None
+def _title(name: str) -> str | None:
+    words = " ".join(name.replace("_", " ").split())
+    return f"Category:{words[:1].upper()}{words[1:]}" if words else None

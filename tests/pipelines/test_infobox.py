@@ -101,6 +101,11 @@ def test_page_without_infobox():
     assert not instance_of(b'<div id="wdinfobox">not a table</div>').present
 
 
+def test_category_with_members_and_no_page():
+    html = b'<div id="mw-content-text"><div class="noarticletext mw-content-ltr"><p>There is no text</p></div></div>'
+    assert instance_of(html) == Infobox((), None, None, present=False, exists=False)
+
+
 # -- the subject's item ---------------------------------------------------------------------------------------
 
 PENCIL = '<tr><td colspan="2"><a href="{}"><img alt="Edit infobox data on Wikidata" src="pencil.svg"></a></td></tr>'
@@ -181,6 +186,11 @@ def test_hard_redirect_that_was_followed():
     assert instance_of(page(row("castle"), head=canonical)).redirected_to is None
 
 
+def test_redirect_to_the_page_itself():
+    link = '<a class="mw-selflink selflink">Category:A? B_c</a>'
+    assert instance_of(page("", before=SOFT.format(link))).redirected_to == "Category:A? B c"
+
+
 def test_the_end_of_a_chain_counts():
     notice = '<span class="mw-redirectedfrom">(Redirected from A)</span>'
     canonical = '<link rel="canonical" href="/wiki/Category:B"/>'
@@ -251,10 +261,9 @@ def test_any_bytes_give_an_answer(html: bytes):
     assert isinstance(instance_of(html), Infobox)
 
 
-TAGS = st.sampled_from(
-    "table id=wdinfobox|table|/table|tr|/tr|th|/th|td|/td|ul|li|/li|br|a href=/wiki/Category:X|/a|script|/script|!--|--|"
-    "![CDATA[|?xml|div class=redirectMsg|span hidden|/span".split("|")
-)
+TABLE_TAGS = ["table id=wdinfobox", "table", "/table", "tr", "/tr", "th", "/th", "td", "/td"]
+OTHER_TAGS = ["li", "/li", "br", "a href=/wiki/Category:X", "/a", "script", "/script", "!--", "--", "![CDATA[", "?xml"]
+TAGS = st.sampled_from([*TABLE_TAGS, *OTHER_TAGS, "div class=redirectMsg"])
 SOUP = st.lists(
     st.one_of(
         TAGS.map("<{}>".format), st.sampled_from(["Instance of", "castle", "This category is located at", "&", "<"])
