@@ -20,7 +20,7 @@ from pipelines.landmark_tables import (
     write_scraped,
 )
 from pipelines.progress import Progress, silent
-from pipelines.scrape_questions import BATCHES, answer_all, open_questions
+from pipelines.scrape_questions import BATCHES, answer_all, class_ids, open_questions
 from pipelines.scrape_status import STATUSES, Resolution, unanswered_classes, used_answers
 from pipelines.scrape_store import Question, ScrapeStore
 from pipelines.stage import Outcome, StageRun, run_stage
@@ -104,9 +104,10 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, _source(config)) as store:
             wanted, resolved = open_questions(titles, store, config.route)
+            ancestors = unanswered_classes(class_ids(resolved.values()), store)[1]
     else:
         first: Question = "infobox" if config.route == "html" else "sitelink"
-        wanted, resolved = {first: titles}, dict[str, Resolution]()
+        wanted, resolved, ancestors = {first: titles}, dict[str, Resolution](), []
     again = [title for title, found in resolved.items() if _is_refreshed(found, config.refresh)]
     unanswered = len(titles) - len(resolved) + len(again)
     if config.route == "html":
@@ -117,7 +118,7 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
         requests = {
             "items of categories": _batches(new),
             "categories without an item, main topics": _batches(new + begun),
-            "classes": _batches(_expected_classes(unanswered)),
+            "classes": _batches(len(ancestors) + _expected_classes(unanswered)),
         }
     return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
 

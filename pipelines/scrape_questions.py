@@ -1,6 +1,5 @@
 """Asking what is not known yet, batch by batch, until every title has a status and every class its ancestors."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -18,8 +17,7 @@ from pipelines.wikidata import BATCH, entities_by_ids, entities_by_titles
 BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
 MAX_CLASSES = 1_000_000
 _MAX_FAILED_IN_A_ROW = 20
-# MediaWiki answers 404 for a category without a page only if the category has no members either.
-_UNWRITTEN = re.compile(rb'<div[^>]{0,200}class="[^"]{0,200}\bnoarticletext\b')
+_LEFT_OUT = "the server's answer leaves out what was asked for"
 _TASKS: dict[Question, str] = {
     "sitelink": "scrape: categories' items",
     "page": "scrape: categories without a linked item",
@@ -63,7 +61,7 @@ def answer_all(
             resolved |= fresh
             for question, keys in wanted.items():
                 asking.ask_batches(question, keys, progress)
-        classes = list(dict.fromkeys(c for found in resolved.values() for c in found.classes if c is not None))
+        classes = class_ids(resolved.values())
         while lacking := unanswered_classes(classes, store)[1]:
             if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
                 raise ServiceError(f"{config.wikidata_url} names over {MAX_CLASSES:,} classes; this is no Wikidata.")
@@ -91,6 +89,11 @@ def open_questions(
         else:
             resolved[title] = found
     return {question: list(keys) for question, keys in wanted.items()}, resolved
+
+
+def class_ids(resolutions: Iterable[Resolution]) -> list[str]:
+    """The classes that landmarks are instances of, each once; by the html route they have no ids."""
+    return list(dict.fromkeys(c for found in resolutions for c in found.classes if c is not None))
 
 
 class _Asking:
@@ -124,12 +127,10 @@ class _Asking:
             error, answered = failure, set[str]()
             self._count_failure(failure)
         else:
-            self._answered, self._failed_in_a_row = True, 0
-            self._keep_failures()
+            self._count_answer(question, keys, answered)
         lacking = [key for key in keys if key not in answered]
         if len(keys) == 1 and lacking:
-            kind, said = (error.kind, str(error)) if error else ("unanswered", "the answer leaves it out")
-            self._failures[question, keys[0]] = (kind, said)
+            self._failures[question, keys[0]] = (error.kind, str(error)) if error else ("unanswered", _LEFT_OUT)
         elif lacking:
             middle = (len(lacking) + 1) // 2
             for half in (lacking[:middle], lacking[middle:]):
@@ -163,9 +164,17 @@ class _Asking:
             box = instance_of(html, rows=self._config.infobox_rows)
         except InputError as error:
             raise AnswerError("too-large", str(error)) from error
-        if not box.present and _UNWRITTEN.search(html):
+        if not box.exists:
             return InfoboxPage("missing")
         return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
+
+    def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
+        """An answer that leaves out all that it was asked for is worth no more than a failure."""
+        if answered:
+            self._answered, self._failed_in_a_row = True, 0
+            self._keep_failures()
+        else:
+            self._count_failure(AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {keys[0]!r}, ...)"))
 
     def _count_failure(self, failure: AnswerError) -> None:
         self._failed_in_a_row += 1

@@ -114,7 +114,7 @@ def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:
         page = reader.answer("infobox", trail[-1])
         if page.state == "missing":
             return Resolution("missing", _end(trail))
-        if page.moved_to is None or page.moved_to == trail[-1]:
+        if page.moved_to is None:
             break
         _follow(trail, page.moved_to)
         if page.names:  # the server showed the other category's page in this one's place

@@ -59,7 +59,7 @@ def canonical_category(text: str) -> str | None:
     name = name.strip()
     if not colon or namespace.strip().lower() != "category" or not name or _FORBIDDEN.search(name):
         return None
-    capital = name[0].upper()
+    capital = name[0].title()  # not upper(): Wikimedia leaves Georgian letters as they are
     title = f"Category:{capital if len(capital) == 1 else name[0]}{name[1:]}"
     return title if len(title.encode(errors="replace")) - len("Category:") <= _MAX_BYTES else None
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from hgld.errors import TableError
 from pipelines import landmark_tables
-from pipelines.landmark_tables import list_column, read_landmarks
+from pipelines.landmark_tables import list_column, read_landmarks, run_names
+from pipelines.progress import silent
 
 
 @pytest.fixture
@@ -85,3 +86,25 @@ def test_the_scraped_form_needs_its_names_and_keeps_them_untouched(table):
 @given(st.lists(st.lists(st.none() | st.text(max_size=3), max_size=3), max_size=8))
 def test_a_list_column_is_what_polars_makes_row_by_row(rows):
     assert list_column(rows).equals(pl.Series("member", rows, dtype=pl.List(pl.String)), null_equal=True)
+
+
+def test_a_table_that_was_scraped_already(tmp_path):
+    table = tmp_path / "names.csv"
+    table.write_text(
+        "landmark_id,name,category,supercategory\n"
+        "3,c,http://commons.wikimedia.org/wiki/Category:C,\n"
+        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+        '1,a,http://commons.wikimedia.org/wiki/Category:A,"church, ruined"\n'
+        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
+    )
+    done = run_names(tmp_path / "stages", {"train": table}, silent)
+    frame = pl.read_parquet(done.path("landmarks.parquet"))
+    assert frame["landmark_id"].to_list() == [1, 3]
+    assert frame["names"].to_list() == [["castle", "church, ruined"], []]
+    assert frame["classes"].to_list() == [[None, None], []]
+    assert frame["status"].to_list() == ["found", "no-instance-of"]
+    dropped = pl.read_parquet(done.path("dropped.parquet"))
+    assert dropped.rows() == [
+        ("train", 5, "1", "http://commons.wikimedia.org/wiki/Category:A", "repeats an earlier row")
+    ]
+    assert not run_names(tmp_path / "stages", {"train": table}, silent).ran

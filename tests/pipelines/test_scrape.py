@@ -8,7 +8,6 @@ import pytest
 
 from hgld.errors import ConfigError, ServiceError, TableError
 from pipelines.config import ScrapeConfig
-from pipelines.landmark_tables import run_names
 from pipelines.progress import silent
 from pipelines.scrape import STORE, plan, polite_client, run
 from pipelines.stage import StageRun
@@ -250,6 +249,14 @@ def test_by_the_html_route(scraper):
     assert len(scraper.server.log) == asked
 
 
+def test_by_the_html_route_a_page_that_redirects_to_itself_is_a_loop(scraper, tmp_path):
+    scraper.server.wiki.category("Round", text="This category is located at")
+    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:Round"])
+    soft = b'<p>This category is located at <b><a href="/wiki/Category:Round">Category:Round</a></b></p>'
+    scraper.server.faults.append(raw_answer(soft))
+    assert by_name(scraper.run(route="html")) == {"Round": ("error(redirect-loop)", None, [])}
+
+
 def test_a_category_that_is_no_commons_address_has_a_status_and_a_note(scraper, tmp_path):
     scraper.table = write_table(tmp_path / "odd.csv", ["https://example.org/Category:X", COMMONS + "Category:Plain"])
     done = scraper.run()
@@ -337,6 +344,32 @@ def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
     assert by_name(scraper.run()) == EXPECTED
 
 
+def test_a_server_whose_answers_hold_nothing_is_left_soon(scraper):
+    scraper.server.faults += [raw_answer(b'{"entities": {}}')] * 100
+    with pytest.raises(ServiceError, match="leaves out what was asked for"):
+        scraper.run()
+    assert len(scraper.server.log) == 20
+
+
+def test_a_categorys_item_without_a_main_topic_keeps_its_own_class(scraper, tmp_path):
+    """Cleaning drops the name with its reason; a main topic that was deleted is none."""
+    scraper.server.wiki.item("Q110", "bare", P31=["Q4167836"])
+    scraper.server.wiki.item("Q111", "stale", P31=["Q4167836"], P301=["Q404"])
+    scraper.server.wiki.item("Q112", "circle", P31=["Q4167836"], P301=["Q112"])
+    names = ["Bare", "Stale", "Circle"]
+    for name, item in zip(names, ("Q110", "Q111", "Q112"), strict=True):
+        scraper.server.wiki.category(name, item)
+    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:{name}" for name in names])
+    assert by_name(scraper.run()) == dict.fromkeys(names, ("found", None, ["Wikimedia category"]))
+
+
+def test_a_long_chain_of_renames_is_bounded(scraper, tmp_path):
+    for i in range(20):
+        scraper.server.wiki.category(f"Step {i}", text=f"{{{{Category redirect|Step {i + 1}}}}}")
+    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:Step_0"])
+    assert by_name(scraper.run()) == {"Step_0": ("error(redirect-chain)", "Category:Step 8", [])}
+
+
 def test_the_store_of_another_language_is_refused(scraper):
     scraper.run()
     with pytest.raises(ConfigError, match=r"language 'en'.*'de'"):
@@ -355,25 +388,3 @@ def test_a_bad_table_leaves_nothing_behind(scraper, tmp_path):
     with pytest.raises(TableError):
         scraper.run()
     assert not scraper.root.exists()
-
-
-def test_a_table_that_was_scraped_already(tmp_path):
-    table = tmp_path / "names.csv"
-    table.write_text(
-        "landmark_id,name,category,supercategory\n"
-        "3,c,http://commons.wikimedia.org/wiki/Category:C,\n"
-        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
-        '1,a,http://commons.wikimedia.org/wiki/Category:A,"church, ruined"\n'
-        "1,a,http://commons.wikimedia.org/wiki/Category:A,castle\n"
-    )
-    done = run_names(tmp_path / "stages", {"train": table}, silent)
-    frame = pl.read_parquet(done.path("landmarks.parquet"))
-    assert frame["landmark_id"].to_list() == [1, 3]
-    assert frame["names"].to_list() == [["castle", "church, ruined"], []]
-    assert frame["classes"].to_list() == [[None, None], []]
-    assert frame["status"].to_list() == ["found", "no-instance-of"]
-    dropped = pl.read_parquet(done.path("dropped.parquet"))
-    assert dropped.rows() == [
-        ("train", 5, "1", "http://commons.wikimedia.org/wiki/Category:A", "repeats an earlier row")
-    ]
-    assert not run_names(tmp_path / "stages", {"train": table}, silent).ran

@@ -29,6 +29,8 @@ WIKI = "https://commons.wikimedia.org/wiki/"
         (WIKI + "category:eiffel__Tower_", "Category:Eiffel Tower"),
         (WIKI + "Category%3AEiffel_Tower?uselang=de#map", "Category:Eiffel Tower"),
         (WIKI + "Category:_ßtrange", "Category:ßtrange"),
+        (WIKI + "Category:თბილისი", "Category:თბილისი"),
+        (WIKI + "Category:éfeso", "Category:Éfeso"),
         (WIKI + "Category:A%E2%80%8Eb", "Category:Ab"),  # a left-to-right mark
         (WIKI + "Category:C%2B%2B+A", "Category:C+++A"),
         (WIKI + "Category:What%3F", "Category:What?"),

@@ -189,6 +189,7 @@ class Handler(BaseHTTPRequestHandler):
 
     site: WikimediaServer
     protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 16  # head and body in one packet, else every answer waits for a delayed acknowledgement
 
     def do_GET(self) -> None:
         split = urlsplit(self.path)
