@@ -11,12 +11,14 @@ import yaml
 from data_cards import card_path
 
 PUBLISHED_GROUPS = 78
-_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~$&:@])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#.!|~$&:@])")  # not + and -: they are markup at the start of a line only
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
 def escape_markdown(text: str) -> str:
     """``text`` on one line, with everything that Markdown or HTML would read as markup escaped.
+
+    It is meant for the middle of a line, as in the cell of a table.
 
     >>> escape_markdown("<b>*church* | chapel</b>")
     '\\\\<b\\\\>\\\\*church\\\\* \\\\| chapel\\\\</b\\\\>'
@@ -38,7 +40,7 @@ def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landm
     header, sections = read_card(card_path("h-gldv2"))
     clean = facts["stages"]["clean"]["details"]
     body = [
-        f"---\n{_header(header, clean['own']['splits'], len(landmarks))}---\n",
+        f"---\n{_header(header, facts, len(landmarks))}---\n",
         f"# Hierarchical labels of {len(landmarks):,} landmarks\n\n{_made_by(facts)}\n",
         f"## Counts\n\n{_counts(clean, landmarks, groups)}\n",
         f"## Left out\n\n{_dropped(facts)}\n",
@@ -55,10 +57,13 @@ def read_card(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return yaml.safe_load(header), {t: s.strip() for t, s in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def _header(published: Mapping[str, Any], splits: Mapping[str, Any], landmarks: int) -> str:
+def _header(published: Mapping[str, Any], facts: Mapping[str, Any], landmarks: int) -> str:
+    splits = facts["stages"]["clean"]["details"]["own"]["splits"]
+    by_people = ["expert-generated"] if any(i["role"] == "decisions" for i in facts["inputs"]) else []
     size = next((text for most, text in _SIZES if landmarks < most), "1M<n<10M")
     own = {
         "pretty_name": "Hierarchical landmark labels",
+        "annotations_creators": ["machine-generated", *by_people],
         "size_categories": [size],
         "configs": [
             {
@@ -71,7 +76,7 @@ def _header(published: Mapping[str, Any], splits: Mapping[str, Any], landmarks: 
 
 
 def _made_by(facts: Mapping[str, Any]) -> str:
-    sources = ", ".join(f"{escape_markdown(i['file'])} ({escape_markdown(i['role'])})" for i in facts["inputs"])
+    sources = ", ".join(f"{i['role']} {escape_markdown(i['file'])}" for i in facts["inputs"])
     return (
         f"Made by `hgld build-hierarchy` {facts['versions']['hgld']} from {sources}, with the encoder "
         f"{escape_markdown(str(facts['encoder']['name']))}: the method of H-GLDv2 (Ramzi et al., 2023, "

@@ -1,6 +1,10 @@
+import json
+
 import numpy as np
+import open_clip
 import polars as pl
 import pytest
+import torch
 from PIL import Image
 
 from hgld.errors import ConfigError
@@ -151,3 +155,35 @@ def test_same_input_same_bytes(tmp_path, tiny_stages, images, encoder):
     config = AssignConfig("images", images)
     one, two = (assigned(tmp_path / run, tiny_stages(tmp_path / run), config) for run in ("a", "b"))
     assert one.record["outputs"] == two.record["outputs"]
+
+
+@pytest.fixture(scope="module")
+def tiny_clip(tmp_path_factory):
+    """A CLIP of open_clip's own kind with random weights, small enough for a test."""
+    folder = tmp_path_factory.mktemp("clip")
+    tower = {"layers": 1, "width": 32}
+    model = {
+        "embed_dim": 16,
+        "vision_cfg": {**tower, "image_size": 32, "head_width": 16, "patch_size": 8},
+        "text_cfg": {**tower, "heads": 2, "context_length": 16, "vocab_size": 49408},
+    }
+    (folder / "tiny-assign.json").write_text(json.dumps(model))
+    open_clip.add_model_config(folder)
+    torch.manual_seed(0)
+    weights = folder / "weights.pt"
+    torch.save(open_clip.create_model("tiny-assign").state_dict(), weights)
+    return f"clip:tiny-assign/{weights}"
+
+
+@pytest.mark.parametrize("how", ["images", "vote"])
+def test_a_real_clip_looks_at_every_image(tmp_path, tiny_stages, images, tiny_clip, how):
+    put(images, "train", 1, (250, 0, 0))
+    put(images, "train", 3, (0, 250, 250))
+    config, embed = AssignConfig(how, images), EmbedConfig(tiny_clip, device="cpu")
+    one, two = (assigned(tmp_path / run, tiny_stages(tmp_path / run), config, embed) for run in ("a", "b"))
+    assert one.record["outputs"] == two.record["outputs"]
+    why = reasons(one)
+    assert set(given_names(one)) | set(why) == {("index", 2), ("train", 4), ("train", 7)}
+    assert why["train", 7] == "unreadable-images"
+    assert all(0.5 <= row["score"] <= 1 for row in given_names(one).values())
+    assert one.outcome.details["encoder"] == "clip:tiny-assign/weights.pt"

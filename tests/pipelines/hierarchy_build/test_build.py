@@ -1,0 +1,257 @@
+import csv
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError, StorageError
+from pipelines import build as building
+from pipelines.build import LOCK, build_hierarchy
+from pipelines.config import BuildConfig, EmbedConfig
+from pipelines.progress import silent
+from pipelines.stage import sha256_of
+
+NAMES = ["church building", "stone bridge", "lake", "mountain", "wooden church", "railway bridge", "mountain lake"]
+
+
+@pytest.fixture(scope="module")
+def sample_config(tmp_path_factory):
+    return BuildConfig("sample", embed=EmbedConfig("lexical", cache=tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="module")
+def sample_build(sample_config, tmp_path_factory):
+    return build_hierarchy(tmp_path_factory.mktemp("sample") / "out", sample_config, silent)
+
+
+@pytest.fixture
+def names_config(tmp_path, sample_config):
+    tables = []
+    for split, count in (("index", 20), ("train", 40)):
+        file = tmp_path / f"{split}.csv"
+        rows = [f"{i},http://commons.wikimedia.org/wiki/Category:L{i},{NAMES[i % len(NAMES)]}" for i in range(count)]
+        file.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
+        tables.append((split, file))
+    return replace(sample_config, source="names", tables=tuple(tables))
+
+
+def contents(out):
+    """Every file beside ``stages/`` but for the time stamps of the provenance."""
+    found = {}
+    for file in out.rglob("*"):
+        name = file.relative_to(out).as_posix()
+        if file.is_file() and not name.startswith("stages/"):
+            found[name] = file.read_bytes()
+    provenance = json.loads(found.pop("provenance.json"))
+    del provenance["times"]
+    return {**found, "provenance.json": json.dumps(provenance).encode()}
+
+
+def stamps(out):
+    return {file: file.stat().st_mtime_ns for file in out.rglob("*") if file.is_file() and file.name != LOCK}
+
+
+def test_the_sample_gives_everything_a_build_promises(sample_build):
+    out = sample_build.directory
+    promised = {"train_label_to_hierarchical.csv", "index_label_to_hierarchical.csv", "raw_names.csv"}
+    promised |= {
+        "hierarchy.parquet",
+        "dropped.parquet",
+        "provenance.json",
+        "README.md",
+        "report.html",
+        "pictures/map.png",
+    }
+    assert promised <= set(sample_build.files)
+    assert all(path.is_file() for path in sample_build.files.values())
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert provenance["outputs"] == {
+        name: {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for name, path in sorted(sample_build.files.items())
+        if name != "provenance.json"
+    }
+    assert list(provenance["stages"]) == list(sample_build.stages)[:-1]
+    assert {entry["role"] for entry in provenance["inputs"]} == {"sample"}
+    there = {path.name for path in out.iterdir()}
+    assert there == {LOCK, "stages", *(name.split("/")[0] for name in sample_build.files)}
+
+
+def test_every_landmark_of_the_sample_is_labelled_or_dropped_with_a_reason(sample_build):
+    out = sample_build.directory
+    labelled = set()
+    for split in ("train", "index"):
+        with open(out / f"{split}_label_to_hierarchical.csv", encoding="utf-8", newline="") as file:
+            labelled |= {(split, int(row["landmark_id"])) for row in csv.DictReader(file)}
+    dropped = pl.read_parquet(out / "dropped.parquet")
+    assert dropped["reason"].null_count() == 0
+    asked = pl.read_csv(out / "raw_names.csv").select("split", "landmark_id").rows()
+    assert sorted([*labelled, *dropped.select("split", "landmark_id").rows()]) == sorted(asked)
+    tree = Hierarchy.from_parquet(out / "hierarchy.parquet")
+    assert tree.num_classes[0] == len(labelled)
+
+
+def test_a_second_run_does_nothing(sample_build, sample_config):
+    before = stamps(sample_build.directory)
+    again = build_hierarchy(sample_build.directory, sample_config, silent)
+    assert not any(stage.ran for stage in again.stages.values())
+    assert stamps(sample_build.directory) == before
+
+
+def test_the_same_build_elsewhere_has_the_same_bytes(sample_build, sample_config, tmp_path):
+    other = replace(sample_config.embed, cache=tmp_path / "cache", batch_size=7)
+    build_hierarchy(tmp_path / "out", replace(sample_config, embed=other), silent)
+    assert contents(tmp_path / "out") == contents(sample_build.directory)
+
+
+def test_files_of_an_earlier_build_do_not_stay(tmp_path, names_config):
+    out = tmp_path / "out"
+    build_hierarchy(out, names_config, silent)
+    assert (out / "index_label_to_hierarchical.csv").is_file()
+    (out / "my_label_to_hierarchical.csv").write_text("mine")
+    build = build_hierarchy(out, replace(names_config, tables=names_config.tables[1:]), silent)
+    assert not (out / "index_label_to_hierarchical.csv").exists()
+    assert "index_label_to_hierarchical.csv" not in build.files
+    assert (out / "my_label_to_hierarchical.csv").read_text() == "mine"
+
+
+def test_a_changed_or_missing_result_is_put_back(tmp_path, names_config):
+    out = tmp_path / "out"
+    build = build_hierarchy(out, names_config, silent)
+    before = contents(out)
+    (out / "raw_names.csv").write_text("changed")
+    (out / "report.html").unlink()
+    again = build_hierarchy(out, names_config, silent)
+    assert not any(stage.ran for stage in again.stages.values())
+    assert contents(out) == before
+    assert build.files == again.files
+
+
+def test_a_full_disk_while_publishing_leaves_no_provenance_and_the_next_run_mends_it(
+    tmp_path, names_config, monkeypatch
+):
+    fewer = replace(names_config, tables=names_config.tables[1:])
+    build_hierarchy(tmp_path / "fresh", fewer, silent)
+    out = tmp_path / "out"
+    build_hierarchy(out, names_config, silent)
+    real = shutil.copyfile
+    for room in (0, 1, 6):
+        copied = []
+
+        def copy(source, target, copied=copied, room=room):
+            if len(copied) == room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            copied.append(real(source, target))
+
+        monkeypatch.setattr(building.shutil, "copyfile", copy)
+        with pytest.raises(StorageError, match=r"No space left on device\. Free space, then run the same command"):
+            build_hierarchy(out, fewer, silent)
+        assert len(copied) == room
+        assert not (out / "provenance.json").exists()
+    monkeypatch.setattr(building.shutil, "copyfile", real)
+    build_hierarchy(out, fewer, silent)
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_an_earlier_provenance_cannot_have_other_files_deleted(tmp_path, names_config):
+    out, victim = tmp_path / "out", tmp_path / "victim.csv"
+    build_hierarchy(out, names_config, silent)
+    victim.write_text("precious")
+    (out / ".bashrc").write_text("precious")
+    provenance = json.loads((out / "provenance.json").read_text())
+    provenance["outputs"] |= {"../victim.csv": {}, str(victim): {}, ".bashrc": {}, "pictures/../../victim.csv": {}}
+    (out / "provenance.json").write_text(json.dumps(provenance))
+    build_hierarchy(out, names_config, silent)
+    assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path, sample_config):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(ConfigError, match=r"holds files that are not a build's \(thesis.tex\)\. Name a new or empty"):
+        build_hierarchy(tmp_path, sample_config, silent)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ConfigError, match="is a file; expected a folder"):
+        build_hierarchy(tmp_path / "thesis.tex", sample_config, silent)
+
+
+def test_two_builds_in_one_folder_are_refused(tmp_path, sample_config):
+    out = tmp_path / "out"
+    out.mkdir()
+    with open(out / LOCK, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another build is running in"):
+            build_hierarchy(out, sample_config, silent)
+    assert [path.name for path in out.iterdir()] == [LOCK]
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path, sample_config):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Choose a folder you may write to"):
+        build_hierarchy(tmp_path / "file" / "out", sample_config, silent)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"tables": (("train", Path("x.csv")),)}, "'sample' was given 1 tables; expected none"),
+        ({"source": "names"}, "'names' was given 0 tables"),
+        (
+            {"source": "names", "tables": (("train", Path("a.csv")), ("train", Path("b.csv")))},
+            "each split has one table",
+        ),
+    ],
+)
+def test_sources_that_contradict_each_other_are_refused(tmp_path, sample_config, change, error):
+    with pytest.raises(ConfigError, match=error):
+        build_hierarchy(tmp_path / "out", replace(sample_config, **change), silent)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_counts_requests_and_writes_nothing(tmp_path, names_config, sample_config):
+    scraping = replace(names_config, source="landmarks")
+    build = build_hierarchy(tmp_path / "out", scraping, silent, dry_run=True)
+    assert build.plan is not None
+    assert build.plan.landmarks == 60
+    assert sum(build.plan.requests.values()) > 0
+    assert build_hierarchy(tmp_path / "out", sample_config, silent, dry_run=True).plan is None
+    assert not (tmp_path / "out").exists()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from pipelines.build import build_hierarchy
+from pipelines.config import BuildConfig, EmbedConfig
+out = Path(sys.argv[1])
+build_hierarchy(out, BuildConfig("sample", embed=EmbedConfig("lexical", cache=out.parent / "cache")), lambda *a: None)
+"""
+
+
+@pytest.mark.slow
+def test_a_build_killed_again_and_again_ends_in_the_same_bytes(sample_build, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", KILLED, str(out)]
+    seconds, finished = 2.0, False
+    for _ in range(40):
+        process = subprocess.Popen(command, cwd=Path(__file__).parents[3])
+        try:
+            finished = process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        if finished:
+            break
+        seconds += 0.7
+        time.sleep(0.01)
+    assert finished
+    assert contents(out) == contents(sample_build.directory)
