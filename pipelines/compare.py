@@ -4,7 +4,6 @@ Landmarks that both files label are compared as two partitions. All measures tha
 reference: A's homogeneity is how far each group of A holds landmarks of one group of B.
 """
 
-import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -233,11 +232,8 @@ def _coverage(file: LabelFile, in_both: pl.Series, labelled: pl.DataFrame) -> Co
 
 def _partitions(a: pl.Series, b: pl.Series) -> Partitions:
     codes_a, codes_b = a.rank("dense").to_numpy(), b.rank("dense").to_numpy()
-    with warnings.catch_warnings():
-        # meant for classifiers: a name of its own for most landmarks is a legitimate, if poor, grouping
-        warnings.filterwarnings("ignore", message="The number of unique classes is greater than 50%")
-        homogeneity, completeness, v_measure = homogeneity_completeness_v_measure(codes_b, codes_a)
-        ari, nmi = adjusted_rand_score(codes_b, codes_a), normalized_mutual_info_score(codes_b, codes_a)
+    homogeneity, completeness, v_measure = homogeneity_completeness_v_measure(codes_b, codes_a)
+    ari, nmi = adjusted_rand_score(codes_b, codes_a), normalized_mutual_info_score(codes_b, codes_a)
     figures = map(float, (ari, nmi, homogeneity, completeness, v_measure))
     return Partitions(len(a), a.n_unique(), b.n_unique(), *figures)
 

@@ -5,9 +5,11 @@ with a key over its name, its code's version, its config and the contents of its
 anywhere leaves either nothing or all of its output, and one that was done with the same key is not done again.
 """
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,10 +19,12 @@ from typing import Any
 
 import polars as pl
 
-from hgld.errors import SchemaError, StorageError
+from hgld.errors import InputError, SchemaError, StorageError
 
 SCHEMA_VERSION = 1
 DONE = "done.json"
+_RECORD = {"schema_version", "stage", "key", "counts", "dropped", "notes", "details", "outputs", "times"}
+_DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ def run_stage(
         force: do it again even if it is done.
 
     Raises:
+        InputError: an input cannot be read.
+        SchemaError: the stage was done by an hgld with another schema of records.
         StorageError: the disk is full or not writable; nothing half-written stays.
         HgldError: whatever the stage refuses.
     """
@@ -123,16 +129,30 @@ def run_stage(
             "times": {"started": round(started, 3), "seconds": round(time.time() - started, 3)},
         }
         _commit(aside, directory, record)
-    except OSError as error:
-        if isinstance(error, StorageError):
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if isinstance(error, StorageError) or not _is_of_storage(error, root):
             raise
         raise StorageError(
-            f"stage {name!r} could not write to {root}: {error.strerror or error} ({error.filename or aside}). "
+            f"stage {name!r} could not write to {root}: {getattr(error, 'strerror', None) or error} "
+            f"({getattr(error, 'filename', None) or aside}). "
             "Free space or choose another --out, then run the same command again: finished stages are kept."
         ) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return StageRun(name, directory, outcome, ran=True, record=record)
+
+
+def _is_of_storage(error: OSError | pl.exceptions.PolarsError, root: Path) -> bool:
+    """Whether an error comes from the place that is written to, rather than from something that the work reads."""
+    number = getattr(error, "errno", None)
+    if number is None:  # polars names the system's error in its text alone
+        stated = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(stated[1]) if stated else None
+    if number in _DISK_FAULTS:
+        return True
+    name = getattr(error, "filename", None)
+    place = Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
+    return place is not None and (place in (root, *root.parents) or root in place.parents)
 
 
 def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
@@ -150,11 +170,16 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
-    stated = {
-        "version": version,
-        "config": plain(config),
-        "inputs": {role: sha256_of(path) for role, path in sorted(inputs.items())},
-    }
+    hashes = {}
+    for role, path in sorted(inputs.items()):
+        try:
+            hashes[role] = sha256_of(path)
+        except OSError as error:
+            raise InputError(
+                f"stage {name!r} cannot read its input {role!r} ({path}): {error.strerror}. "
+                "Give it back, or run the same command again to make what earlier stages make."
+            ) from error
+    stated = {"version": version, "config": plain(config), "inputs": hashes}
     text = json.dumps({"stage": name, **stated}, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest(), stated
 
@@ -168,16 +193,24 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
         record = json.loads(marker.read_text(encoding="utf-8"))
     except ValueError:
         return None  # a marker cut short by a power failure: the stage is simply done again
+    if not isinstance(record, dict):
+        return None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
             f"{marker}: schema version is {record.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}. "
             "Build into a new folder."
         )
-    intact = all(
-        (directory / file).is_file() and (directory / file).stat().st_size == facts["bytes"]
-        for file, facts in record["outputs"].items()
-    )
-    return record if record["key"] == key and intact else None
+    whole = record.keys() >= _RECORD and record["key"] == key and _intact(directory, record["outputs"])
+    return record if whole else None
+
+
+def _intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a finished stage's files are there as it wrote them."""
+    for name, facts in outputs.items():
+        file = directory / name
+        if not file.is_file() or file.stat().st_size != facts["bytes"] or sha256_of(file) != facts["sha256"]:
+            return False
+    return True
 
 
 def _outcome(record: Mapping[str, Any]) -> Outcome:
@@ -190,9 +223,9 @@ def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def _commit(aside: Path, directory: Path, record: Mapping[str, Any]) -> None:
-    for file in aside.rglob("*"):
-        if file.is_file():
-            _sync(file)
+    for path in aside.rglob("*"):
+        _sync(path)
+    (directory / DONE).unlink(missing_ok=True)  # first, so that whatever is marked as done is whole
     shutil.rmtree(directory, ignore_errors=True)
     aside.replace(directory)
     marker = directory / f"{DONE}.part"
@@ -200,6 +233,7 @@ def _commit(aside: Path, directory: Path, record: Mapping[str, Any]) -> None:
     _sync(marker)
     marker.replace(directory / DONE)
     _sync(directory)
+    _sync(directory.parent)
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,407 @@
+"""Running a stage: done once, done again when anything changed, and all or nothing wherever it is stopped."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from hgld.errors import HgldError, InputError, SchemaError, StorageError
+from pipelines.config import key_fields, setting
+from pipelines.stage import DONE, Outcome, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
+
+
+@dataclass(frozen=True)
+class Config:
+    letters: str = setting("abc", "What to write.")
+    workers: int = setting(1, "Cannot change the output.", key=False)
+
+
+@dataclass
+class Stage:
+    """A small stage over one input file, which counts how often it works."""
+
+    root: Path
+    source: Path
+    worked: int = 0
+
+    def run(
+        self,
+        config: Config | None = None,
+        *,
+        version: int = 1,
+        name: str = "toy",
+        role: str = "source",
+        force: bool = False,
+        work: Callable[[Path], Outcome] | None = None,
+    ) -> StageRun:
+        config = config or Config()
+
+        def write(directory: Path) -> Outcome:
+            self.worked += 1
+            (directory / "letters.txt").write_text(config.letters + self.source.read_text())
+            (directory / "deep").mkdir()
+            (directory / "deep" / "more.txt").write_text("more")
+            return Outcome({"letters": len(config.letters)}, {"spaces": 2}, ("a note",), {"place": Path("x")})
+
+        return run_stage(
+            name,
+            self.root,
+            version=version,
+            config=key_fields(config),
+            inputs={role: self.source},
+            force=force,
+            work=work or write,
+        )
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    source = tmp_path / "source.txt"
+    source.write_text("source")
+    return Stage(tmp_path / "stages", source)
+
+
+def files(root: Path) -> dict[str, str]:
+    """Contents of all files, the record without its times."""
+    found = {}
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        text = path.read_text()
+        found[str(path.relative_to(root))] = json.dumps(json.loads(text) | {"times": 0}) if path.name == DONE else text
+    return found
+
+
+# -- done once ----------------------------------------------------------------------------------------------------
+
+
+def test_a_stage_writes_its_files_and_a_record(stage: Stage):
+    run = stage.run()
+    assert run.ran
+    assert run.directory == stage.root / "toy"
+    assert run.path("letters.txt").read_text() == "abcsource"
+    record = json.loads((run.directory / DONE).read_text())
+    assert record == run.record
+    assert {
+        k: record[k] for k in ("schema_version", "stage", "version", "config", "counts", "dropped", "notes", "details")
+    } == {
+        "schema_version": 1,
+        "stage": "toy",
+        "version": 1,
+        "config": {"letters": "abc"},
+        "counts": {"letters": 3},
+        "dropped": {"spaces": 2},
+        "notes": ["a note"],
+        "details": {"place": "x"},
+    }
+    assert record["inputs"] == {"source": hashlib.sha256(b"source").hexdigest()}
+    assert record["outputs"] == {
+        "deep/more.txt": {"bytes": 4, "sha256": hashlib.sha256(b"more").hexdigest()},
+        "letters.txt": {"bytes": 9, "sha256": hashlib.sha256(b"abcsource").hexdigest()},
+    }
+    assert set(record["times"]) == {"started", "seconds"}
+    assert [path.name for path in stage.root.iterdir()] == ["toy"]
+
+
+def test_a_finished_stage_is_not_done_again(stage: Stage):
+    first = stage.run()
+    before = (first.directory / DONE).stat().st_mtime_ns
+    again = stage.run()
+    assert (again.ran, stage.worked) == (False, 1)
+    assert (again.outcome.counts, again.outcome.dropped, again.outcome.notes) == (
+        {"letters": 3},
+        {"spaces": 2},
+        ("a note",),
+    )
+    assert again.record == first.record
+    assert (first.directory / DONE).stat().st_mtime_ns == before
+
+
+def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Path):
+    stage.run()
+    assert not stage.run(Config(workers=8)).ran
+    moved = tmp_path / "elsewhere" / "renamed.txt"
+    moved.parent.mkdir()
+    stage.source = stage.source.rename(moved)
+    assert not stage.run().ran
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stage: stage.run(Config(letters="abd")),
+        lambda stage: stage.run(version=2),
+        lambda stage: stage.run(role="origin"),
+        lambda stage: stage.run(force=True),
+        lambda stage: stage.source.write_text("Source") and stage.run(),
+    ],
+    ids=["config", "version", "role", "force", "input"],
+)
+def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Callable[[Stage], StageRun]):
+    stage.run()
+    assert change(stage).ran
+    assert stage.worked == 2
+    assert [path.name for path in stage.root.iterdir()] == ["toy"]
+
+
+@pytest.mark.parametrize(
+    "tamper",
+    [
+        lambda folder: (folder / "letters.txt").write_text("abcsourcE"),
+        lambda folder: (folder / "letters.txt").write_text("abc"),
+        lambda folder: (folder / "deep" / "more.txt").unlink(),
+        lambda folder: (folder / DONE).unlink(),
+        lambda folder: (folder / DONE).write_text((folder / DONE).read_text()[:50]),
+        lambda folder: (folder / DONE).write_bytes(b"\xff\xfe"),
+        lambda folder: (folder / DONE).write_text("[]"),
+        lambda folder: (folder / DONE).write_text('{"schema_version": 1}'),
+    ],
+    ids=["same-size", "shorter", "missing", "no-record", "torn-record", "binary-record", "list-record", "bare-record"],
+)
+def test_a_stage_whose_files_were_touched_is_done_again(stage: Stage, tamper: Callable[[Path], Any]):
+    expected = files(stage.run().directory)
+    tamper(stage.root / "toy")
+    assert stage.run().ran
+    assert files(stage.root / "toy") == expected
+
+
+def test_a_record_of_another_schema_is_refused(stage: Stage):
+    done = stage.run().directory / DONE
+    done.write_text(done.read_text().replace('"schema_version": 1', '"schema_version": 7'))
+    with pytest.raises(SchemaError, match=r"done.json: schema version is 7; this hgld reads version 1. Build into"):
+        stage.run()
+
+
+def test_stages_with_the_same_config_are_told_apart(stage: Stage):
+    keys = {stage.run(name=name).record["key"] for name in ("toy", "other")}
+    assert len(keys) == 2
+
+
+# -- all or nothing -----------------------------------------------------------------------------------------------
+
+
+class Refused(HgldError):
+    pass
+
+
+@pytest.mark.parametrize("error", [Refused("no"), KeyboardInterrupt(), ZeroDivisionError()])
+def test_failing_work_leaves_what_was_there(stage: Stage, error: BaseException):
+    def fail(directory: Path) -> Outcome:
+        (directory / "half.txt").write_text("half")
+        raise error
+
+    with pytest.raises(type(error)):
+        stage.run(work=fail)
+    assert list(stage.root.iterdir()) == []
+    before = files(stage.run().directory)
+    with pytest.raises(type(error)):
+        stage.run(Config(letters="x"), work=fail)
+    assert files(stage.root) == {f"toy/{name}": text for name, text in before.items()}
+    assert not stage.run().ran
+
+
+def test_what_a_stopped_run_left_aside_is_cleared(stage: Stage):
+    (stage.root / ".toy.part" / "deep").mkdir(parents=True)
+    (stage.root / ".toy.part" / "old.txt").write_text("old")
+    assert set(files(stage.run().directory)) == {DONE, "letters.txt", "deep/more.txt"}
+    assert not (stage.root / ".toy.part").exists()
+
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from pipelines.stage import Outcome, run_stage
+
+root, source, old = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "old"
+
+def run(root, letters):
+    def work(directory):
+        for name in ("a.txt", "b.txt"):
+            (directory / name).write_text(letters * 1000)
+        return Outcome({"letters": len(letters)})
+    return run_stage("toy", root, version=1, config={"letters": letters}, inputs={"source": source}, work=work)
+
+def contents(folder):
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {p.name: p.read_text() for p in files if not p.name.startswith("done.json")}
+
+def die_at(event_number):
+    seen = 0
+    def hook(event, args):
+        nonlocal seen
+        if event == "open" or event.startswith(("os.", "shutil.")):
+            seen += 1
+            if seen == event_number:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+
+whole = {letters: {"a.txt": letters * 1000, "b.txt": letters * 1000} for letters in ("old", "new")}
+killed, event_number = 0, 0
+while True:
+    event_number += 1
+    place = root / str(event_number)
+    place.mkdir(parents=True)
+    if old:
+        run(place, "old")
+    child = os.fork()
+    if child == 0:
+        die_at(event_number)
+        run(place, "new")
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    folder = place / "toy"
+    found = contents(folder)
+    allowed = [whole[letters] for letters in (("new", "old") if old else ("new",))]
+    # every file is whole and of one run, and a folder that is marked as done has them all
+    assert any(found.items() <= files.items() for files in allowed), event_number
+    assert found in allowed or not (folder / "done.json").exists(), event_number
+    run(place, "new")
+    assert contents(folder) == whole["new"], event_number
+    assert sorted(p.name for p in place.iterdir()) == ["toy"], event_number
+    assert not run(place, "new").ran, event_number
+    if not os.WIFSIGNALED(status):
+        break
+    killed += 1
+print(killed)
+"""
+
+
+@pytest.mark.parametrize("before", ["nothing", "old"])
+def test_a_kill_at_any_moment_leaves_nothing_half(tmp_path: Path, before: str):
+    """SIGKILL at every system call that Python audits (opening, renaming, removing, ...), one run a call."""
+    source = tmp_path / "source.txt"
+    source.write_text("source")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "runs"), str(source), before],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 15
+
+
+# -- the disk -----------------------------------------------------------------------------------------------------
+
+
+def full_text(directory: Path) -> None:
+    (directory / "x").symlink_to("/dev/full")
+    (directory / "x").write_text("x" * 100_000)
+
+
+def full_parquet(directory: Path) -> None:
+    (directory / "x.parquet").symlink_to("/dev/full")
+    pl.DataFrame({"x": [1]}).write_parquet(directory / "x.parquet")
+
+
+def full_csv(directory: Path) -> None:
+    (directory / "x.csv").symlink_to("/dev/full")
+    pl.DataFrame({"x": [1]}).write_csv(directory / "x.csv")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which always answers that the disk is full")
+@pytest.mark.parametrize("write", [full_text, full_parquet, full_csv])
+def test_a_full_disk_is_a_storage_error_and_leaves_nothing(stage: Stage, write: Callable[[Path], None]):
+    def work(directory: Path) -> Outcome:
+        (directory / "first.txt").write_text("first")
+        write(directory)
+        return Outcome()
+
+    with pytest.raises(StorageError, match=r"stage 'toy' could not write to .*No space left.*Free space or choose"):
+        stage.run(work=work)
+    assert list(stage.root.iterdir()) == []
+    assert stage.run().ran
+
+
+def test_a_disk_that_fills_up_while_the_stage_is_finished(stage: Stage, monkeypatch: pytest.MonkeyPatch):
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match="No space left on device"):
+            stage.run()
+    assert list(stage.root.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_to(stage: Stage, tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    for root in (tmp_path / "file", tmp_path / "file" / "stages", Path("/proc/none/stages")):
+        stage.root = root
+        with pytest.raises(StorageError, match=f"could not write to {root}"):
+            stage.run()
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_write_permission(stage: Stage):
+    stage.root.mkdir()
+    stage.root.chmod(0o500)
+    with pytest.raises(StorageError, match="Permission denied"):
+        stage.run()
+
+
+def test_a_file_where_the_stages_folder_belongs(stage: Stage):
+    stage.root.mkdir()
+    (stage.root / "toy").write_text("in the way")
+    with pytest.raises(StorageError, match="could not write"):
+        stage.run()
+    assert [path.name for path in stage.root.iterdir()] == ["toy"]
+
+
+def test_errors_of_what_the_work_reads_are_not_blamed_on_the_disk(stage: Stage, tmp_path: Path):
+    def read(directory: Path) -> Outcome:
+        (tmp_path / "images" / "1.jpg").read_bytes()
+        return Outcome()
+
+    def ask(directory: Path) -> Outcome:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    with pytest.raises(FileNotFoundError, match=r"1.jpg"):
+        stage.run(work=read)
+    with pytest.raises(ConnectionRefusedError):
+        stage.run(work=ask)
+    assert list(stage.root.iterdir()) == []
+
+
+def test_a_missing_input_is_named(stage: Stage):
+    stage.source.unlink()
+    with pytest.raises(InputError, match=r"stage 'toy' cannot read its input 'source' \(.*source.txt\): No such file"):
+        stage.run()
+
+
+# -- small things -------------------------------------------------------------------------------------------------
+
+
+def test_plain_makes_any_config_json_ready():
+    found = plain({1: Config(), "p": Path("a/b"), "t": (1, None), "s": {"b", "a"}, "n": {"x": 0.5}})
+    assert found == {
+        "1": {"letters": "abc", "workers": 1},
+        "p": "a/b",
+        "t": [1, None],
+        "s": ["a", "b"],
+        "n": {"x": 0.5},
+    }
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_dropped_rows_are_written_and_counted_by_reason(tmp_path: Path):
+    rows = pl.DataFrame({"name": ["a", "b", "c"], "reason": ["y", "x", "y"]})
+    assert list(write_dropped(tmp_path, rows).items()) == [("x", 1), ("y", 2)]
+    assert pl.read_parquet(tmp_path / "dropped.parquet").equals(rows)
+    with pytest.raises(ValueError, match="reason"):
+        write_dropped(tmp_path, pl.DataFrame({"name": ["a"]}))
+
+
+def test_json_is_written_for_people(tmp_path: Path):
+    write_json(tmp_path / "x.json", {"b": "é", "a": [1]})
+    assert (tmp_path / "x.json").read_text() == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
+    assert sha256_of(tmp_path / "x.json") == hashlib.sha256((tmp_path / "x.json").read_bytes()).hexdigest()
