@@ -200,7 +200,7 @@ def _page(
         lstrip_blocks=True,
     )
     environment.filters["thousands"] = lambda value: f"{value:,}"
-    environment.filters["json"] = lambda value: json.dumps(value, ensure_ascii=False)
+    environment.filters["readable"] = _readable
     clean = facts["stages"]["clean"]["details"]
     doubtful = _doubtful(tables)
     return environment.get_template(TEMPLATE).render(
@@ -219,6 +219,15 @@ def _page(
         decisions=decisions,
         drawn=drawn,
     )
+
+
+def _readable(value: Any) -> str:
+    """A value from JSON in one line of text."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_readable(v)}" for key, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return ("; " if any(isinstance(v, Mapping) for v in value) else ", ").join(map(_readable, value)) or "none"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _top(name: str, groups: Sequence[Group]) -> dict[str, Any]:
