@@ -1,0 +1,113 @@
+"""Kill -9 the scrape at random moments: nothing is lost, and nothing is asked twice but what was in flight."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.wikimedia_server import Asked, Wiki, WikimediaServer
+
+CLASSES, KILLS = 120, 20
+SCRAPE = """
+import json, sys
+from pathlib import Path
+from pipelines.config import ScrapeConfig
+from pipelines.scrape import run
+
+options = json.loads(sys.argv[1])
+config = ScrapeConfig(commons_url=options["url"], wikidata_url=options["url"], rate=1000.0, route=options["route"])
+run(Path(options["root"]), {"train": Path(options["table"])}, config)
+"""
+TABLES = ("landmarks.parquet", "classes.parquet", "dropped.parquet")
+
+
+def wiki(landmarks: int) -> Wiki:
+    """Linked and unlinked categories, renamed and missing ones, over a graph of classes several requests deep."""
+    made = Wiki()
+    for i in range(CLASSES):
+        made.item(f"Q{i + 1}", f"class {i}", P279=[f"Q{i // 2 + 1}"] if i else [])
+    for i in range(landmarks):
+        name, subject = f"Landmark {i}", f"Q{10_000 + i}"
+        if i % 7 == 6:
+            continue  # missing
+        if i % 5 == 4:
+            made.category(name, text=f"{{{{Category redirect|Landmark {i - i % 5}}}}}")
+            continue
+        made.item(subject, name, P31=[f"Q{random.Random(i).randrange(CLASSES // 2, CLASSES) + 1}"] if i % 11 else [])
+        made.category(name, subject, linked=i % 3 > 0)
+    return made
+
+
+def write_table(file: Path, landmarks: int) -> Path:
+    rows = (f"{i},https://commons.wikimedia.org/wiki/Category:Landmark_{i}\n" for i in range(landmarks))
+    file.write_text("landmark_id,category\n" + "".join(rows))
+    return file
+
+
+def start(server: WikimediaServer, root: Path, table: Path, route: str) -> subprocess.Popen[bytes]:
+    options = json.dumps({"url": server.url, "root": str(root), "table": str(table), "route": route})
+    return subprocess.Popen([sys.executable, "-W", "error", "-c", SCRAPE, options], cwd=Path(__file__).parents[2])
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    assert process.wait(120) == 0
+
+
+def written(root: Path) -> list[bytes]:
+    return [(root / "scrape" / name).read_bytes() for name in TABLES]
+
+
+def wait_for(server: WikimediaServer, requests: int, process: subprocess.Popen[bytes]) -> None:
+    """Until the server has seen so many requests; the process must not end before."""
+    deadline = time.monotonic() + 60
+    while len(server.log) < requests:
+        assert process.poll() is None, "the scrape ended before it could be killed"
+        assert time.monotonic() < deadline, "the scrape asks nothing"
+        time.sleep(0.001)
+
+
+def kill(process: subprocess.Popen[bytes], server: WikimediaServer) -> Asked:
+    """Kill -9; the last request that the server has seen is the one that was in flight, if any was."""
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(30) == -signal.SIGKILL
+    time.sleep(0.05)  # a request that was sent and not yet read
+    return server.log[-1]
+
+
+def keys(requests: list[Asked]) -> Counter[tuple[str, str]]:
+    return Counter((request.kind, key) for request in requests for key in request.keys)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("route", "landmarks", "delay"), [("api", 1_500, 0.02), ("html", 400, 0.005)])
+def test_killed_twenty_times_at_random_moments(tmp_path: Path, route: str, landmarks: int, delay: float):
+    table = write_table(tmp_path / "train.csv", landmarks)
+    with WikimediaServer(wiki(landmarks), delay) as server:
+        finish(start(server, tmp_path / "whole", table, route))
+        whole, asked = written(tmp_path / "whole"), keys(server.log)
+        # Kills spread over the whole run; each costs at most one request more.
+        mean_gap = (len(server.log) - KILLS) / KILLS
+    assert mean_gap > 1.5, "too few requests for so many kills"
+    chance = random.Random(7)
+    with WikimediaServer(wiki(landmarks), delay) as server:
+        in_flight = []
+        for n in range(KILLS):
+            process = start(server, tmp_path / "killed", table, route)
+            wait_for(server, max(len(server.log) + 1, round((n + chance.random()) * mean_gap)), process)
+            time.sleep(chance.uniform(0, 2 * delay))
+            in_flight.append(kill(process, server))
+        finish(start(server, tmp_path / "killed", table, route))
+        assert written(tmp_path / "killed") == whole
+        repeated = keys(server.log) - asked
+        assert repeated <= keys(in_flight), "a title was asked again although its answer had come"
+        assert repeated.keys() <= asked.keys()
+        assert keys(server.log).keys() == asked.keys()
+        before = len(server.log)
+        finish(start(server, tmp_path / "killed", table, route))
+        assert len(server.log) == before, "a finished scrape asks nothing"
