@@ -17,6 +17,7 @@ import pytest
 from hgld import Hierarchy
 from hgld.errors import ConfigError, StorageError
 from pipelines import build as building
+from pipelines import pictures
 from pipelines.build import LOCK, build_hierarchy
 from pipelines.config import BuildConfig, EmbedConfig
 from pipelines.progress import silent
@@ -36,7 +37,10 @@ def sample_build(sample_config, tmp_path_factory):
 
 
 @pytest.fixture
-def names_config(tmp_path, sample_config):
+def names_config(tmp_path, sample_config, monkeypatch):
+    """A small table of names; its pictures are not drawn, which is most of a small build's time."""
+    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
     tables = []
     for split, count in (("index", 20), ("train", 40)):
         file = tmp_path / f"{split}.csv"
