@@ -1,0 +1,136 @@
+"""The encoder that needs no model weights: the words of a name by their role, and their letters.
+
+A name's features are two blocks of unit length, latent semantic analysis makes them dense:
+
+* *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
+  farther they stand from it (``head_noun.py``); TF-IDF over the names.
+* *letters*: n-grams within the same words, weighted alike, so that theater meets theatre and footbridge meets bridge.
+
+All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the names
+of another build. It knows no meanings: two heads that share no letters and no modifiers are strangers to it.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.preprocessing import normalize
+from sklearn.utils.extmath import svd_flip
+
+from pipelines.head_noun import GENERAL_NOUNS, TRANSPARENT_NOUNS, NounPhrase, noun_phrase
+from pipelines.progress import Progress, silent
+
+VERSION = 1
+LETTERS = 0.5  # share of the letters in the squared length; measured agreement is flat within 0.4..0.8
+GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
+NGRAMS = (3, 4, 5)
+_AXES_PER_ROOT, _LEAST_AXES = 2.0, 24  # axes grow with the root of the number of names: 30 for 221, 151 for 5,700
+_DENSE_NAMES = 1000  # up to here the exact decomposition is cheap
+_POWER_ITERATIONS = 5
+_NO_LENGTH = 1e-9
+
+
+class LexicalEncoder:
+    """Fitted features of words and letters as dense unit rows.
+
+    Args:
+        names: what it is fitted on, at least one; order and repetitions do not matter.
+
+    Attributes:
+        name: ``lexical``.
+        key: the version and a hash of the names it is fitted on.
+        dim: D, at most the number of distinct names.
+        templates: empty, names are taken as they are.
+
+    Raises:
+        ValueError: there are no names.
+    """
+
+    name = "lexical"
+    templates: tuple[str, ...] = ()
+
+    def __init__(self, names: Sequence[str]) -> None:
+        distinct = sorted(set(names))
+        if not distinct:
+            raise ValueError("the lexical encoder is fitted on names: at least one is needed")
+        digest = hashlib.sha256("\n".join(map(repr, distinct)).encode()).hexdigest()
+        self.key = f"lexical/{VERSION}/{digest}"
+        roles = [_roles(noun_phrase(name)) for name in distinct]
+        self._words = DictVectorizer().fit(roles)
+        self._rarity = TfidfTransformer().fit(self._words.transform(roles))
+        spelt = [_ngrams(word) for word in self._words.feature_names_]
+        self._ngrams = DictVectorizer().fit(spelt)
+        self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
+        features = self._features(roles)
+        self._axes = _axes(features, len(distinct))
+        lost = _length(features @ self._axes) <= _NO_LENGTH
+        self._lost = frozenset(name for name, is_lost in zip(distinct, lost, strict=True) if is_lost)
+        self.dim = self._axes.shape[1] + bool(self._lost)
+
+    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """Rows of fitted or of new names, (N, D) float32.
+
+        Rows are unit ones, but for new names that share nothing with the fitted ones: theirs are zero. Fitted names
+        that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
+        """
+        rows = np.zeros((len(names), self.dim), dtype=np.float64)
+        if not names:
+            return rows.astype(np.float32)
+        rows[:, : self._axes.shape[1]] = self._features([_roles(noun_phrase(name)) for name in names]) @ self._axes
+        rows[_length(rows) <= _NO_LENGTH] = 0.0
+        rows[[name in self._lost for name in names], -1] = 1.0
+        progress("embed", len(names), len(names))
+        return normalize(rows).astype(np.float32)
+
+    def _features(self, roles: Sequence[dict[str, float]]) -> sparse.csr_matrix:
+        words = self._rarity.transform(self._words.transform(roles))
+        own_words = DictVectorizer().fit(roles)
+        spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
+        letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
+        return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters]))
+
+
+def _roles(phrase: NounPhrase) -> dict[str, float]:
+    """The words of a phrase and how much each counts; a word that comes twice counts by its better role."""
+    general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
+    weights = [MODIFIER * FARTHER**steps for steps in range(len(phrase.modifiers))]
+    if general and weights:
+        weights[0] = 1.0
+    object_of = 1.0 if general and not weights else COMPLEMENT
+    counted = [
+        (phrase.head, GENERAL_HEAD if general else 1.0),
+        *zip(reversed(phrase.modifiers), weights, strict=True),
+        *((word, object_of) for word in phrase.complement),
+    ]
+    roles: dict[str, float] = {}
+    for compound, weight in counted:
+        for word in compound.split("-"):
+            roles[word] = max(weight, roles.get(word, 0.0))
+    return roles
+
+
+def _ngrams(word: str) -> Counter[str]:
+    """The letter n-grams of a word, its ends marked; of one shorter than they are, the word itself."""
+    marked = f"^{word}$"
+    return Counter([marked[i : i + n] for n in NGRAMS for i in range(len(marked) - n + 1)] or [marked])
+
+
+def _length(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows, axis=1)
+
+
+def _axes(features: sparse.csr_matrix, names: int) -> np.ndarray:
+    """The first right singular vectors of the (names, F) features, (F, D), largest first; their signs are fixed."""
+    count = min(names, max(_LEAST_AXES, round(_AXES_PER_ROOT * names**0.5)))
+    if names > _DENSE_NAMES:  # ARPACK gives up where many singular values are equal, as in very regular names
+        found = TruncatedSVD(count, algorithm="randomized", n_iter=_POWER_ITERATIONS, random_state=0).fit(features)
+        spread, right = found.singular_values_, np.asarray(found.components_)
+    else:
+        left, spread, right = np.linalg.svd(features.toarray(), full_matrices=False)
+        _, right = svd_flip(left, right)
+    return right[:count][spread[:count] > _NO_LENGTH].T

@@ -1,0 +1,63 @@
+"""What encoders with model weights share: prompts around names, the device, and a fingerprint of model files."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hgld.errors import ConfigError
+
+
+def fill(templates: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Every name in every template, the templates of one name together: N * T texts."""
+    return [template.replace("{}", name) for name in names for template in templates]
+
+
+def mean_of_prompts(rows: np.ndarray, templates: int) -> np.ndarray:
+    """The mean of each name's normalised prompts, normalised again (Radford et al., 2021, section 3.1.4).
+
+    Args:
+        rows: (N * T, D), the prompts of one name together.
+        templates: T.
+
+    Returns:
+        (N, D) float32 unit rows.
+    """
+    unit = _unit(rows.astype(np.float64)).reshape(-1, templates, rows.shape[1])
+    return _unit(unit.mean(axis=1)).astype(np.float32)
+
+
+def choose_device(device: str) -> torch.device:
+    """The device that was asked for, or a GPU when there is one.
+
+    Raises:
+        ConfigError: it is not a device, or not there.
+    """
+    if not device:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=device)
+        return torch.device(device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ConfigError(
+            f"--device is {device!r}, which cannot be used here ({reason}); expected cpu, cuda, cuda:1 ..."
+        ) from error
+
+
+def fingerprint(path: Path) -> str:
+    """sha256 of a file, or of a folder's files with their names, so that a changed model has another key."""
+    digest = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    for file in files:
+        with open(file, "rb") as opened:
+            content = hashlib.file_digest(opened, "sha256").hexdigest()
+        label = "" if file == path else file.relative_to(path).as_posix()
+        digest.update(f"{label}\n{content}\n".encode())
+    return digest.hexdigest()
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12)

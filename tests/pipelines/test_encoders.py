@@ -1,0 +1,232 @@
+import copy
+import json
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from open_clip import factory
+from PIL import Image
+from safetensors.torch import save_file
+
+from hgld.errors import ConfigError, MissingResourceError
+from pipelines.clip_encoder import TEMPLATES, ClipEncoder
+from pipelines.sbert_encoder import SbertEncoder
+from pipelines.text_prompts import mean_of_prompts
+
+TINY = {
+    "embed_dim": 16,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 32, "head_width": 16, "patch_size": 16},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 16, "heads": 2, "layers": 1},
+}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model ``hgld-tiny`` that open_clip knows for this test alone, and a checkpoint of its."""
+    monkeypatch.setattr(factory, "_MODEL_CONFIG_PATHS", copy.copy(factory._MODEL_CONFIG_PATHS))
+    monkeypatch.setattr(factory, "_MODEL_CONFIGS", copy.copy(factory._MODEL_CONFIGS))
+    (tmp_path / "hgld-tiny.json").write_text(json.dumps(TINY))
+    open_clip.add_model_config(tmp_path / "hgld-tiny.json")
+    torch.manual_seed(0)
+    checkpoint = tmp_path / "tiny.safetensors"
+    save_file(open_clip.create_model("hgld-tiny").state_dict(), checkpoint)
+    return checkpoint
+
+
+def clip(checkpoint: Path, **options: object) -> ClipEncoder:
+    return ClipEncoder(f"hgld-tiny/{checkpoint}", device="cpu", **options)  # pyright: ignore[reportArgumentType]
+
+
+def test_clip_averages_normalised_prompts(tiny: Path) -> None:
+    encoder = clip(tiny)
+    rows = encoder.encode(["lake"])
+    model: Any = open_clip.create_model("hgld-tiny", pretrained=str(tiny)).eval()
+    with torch.inference_mode():
+        tokens = open_clip.get_tokenizer("hgld-tiny")([template.format("lake") for template in TEMPLATES])
+        prompts = torch.nn.functional.normalize(model.encode_text(tokens), dim=1)
+        expected = torch.nn.functional.normalize(prompts.mean(0), dim=0)
+    np.testing.assert_allclose(rows[0], expected.numpy(), atol=1e-5)
+    assert rows.dtype == np.float32
+    assert rows.shape[1] == encoder.dim == 16
+
+
+def test_clip_gives_a_name_the_same_row_in_any_batch(tiny: Path) -> None:
+    names = ["lake", "bridge", "church building", "名前", "a " * 300]
+    told: list[int] = []
+    small = clip(tiny, batch_size=1).encode(names, lambda task, done, total: told.append(done))
+    np.testing.assert_allclose(small, clip(tiny, batch_size=100).encode(names), atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(small, axis=1), 1, rtol=1e-5)
+    assert told == [1, 2, 3, 4, 5]
+
+
+def test_clip_looks_at_images(tiny: Path) -> None:
+    images = [Image.new("RGB", (50, 40), "red"), Image.new("L", (20, 30)), Image.new("RGBA", (64, 64), "blue")]
+    encoder = clip(tiny, batch_size=2)
+    rows = encoder.encode_images(images)
+    assert rows.shape == (3, encoder.dim)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(rows[2], encoder.encode_images(images[2:])[0], atol=1e-5)
+    assert encoder.encode_images([]).shape == encoder.encode([]).shape == (0, 16)
+
+
+def test_clip_key_follows_model_templates_and_the_files_content(tiny: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "moved.safetensors"
+    elsewhere.write_bytes(tiny.read_bytes())
+    changed = tmp_path / "changed.safetensors"
+    state = {key: value + 1 for key, value in open_clip.create_model("hgld-tiny").state_dict().items()}
+    save_file(state, changed)
+    assert clip(tiny).key == clip(elsewhere).key
+    assert clip(tiny).key != clip(changed).key
+    assert clip(tiny).key != clip(tiny, templates=["{}"]).key
+    assert clip(tiny).name == "clip:hgld-tiny/tiny.safetensors"
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("exploded",)
+
+
+def test_clip_runs_no_pickled_code(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"state_dict": _Bomb()}, tmp_path / "bomb.pt")
+    (tmp_path / "raw.pt").write_bytes(pickle.dumps(_Bomb(), protocol=2))
+    for file in ("bomb.pt", "raw.pt"):
+        with pytest.raises(MissingResourceError, match="pickled code is never run"):
+            clip(tmp_path / file).encode(["lake"])
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_clip_reads_plain_tensors(tiny: Path, tmp_path: Path) -> None:
+    torch.save(
+        {"state_dict": open_clip.create_model("hgld-tiny", pretrained=str(tiny)).state_dict()}, tmp_path / "x.pt"
+    )
+    np.testing.assert_array_equal(clip(tmp_path / "x.pt").encode(["lake"]), clip(tiny).encode(["lake"]))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{}"])
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_clip_says_what_is_wrong_with_a_damaged_checkpoint(
+    tiny: Path, tmp_path: Path, content: bytes, suffix: str
+) -> None:
+    damaged = tmp_path / f"damaged{suffix}"
+    damaged.write_bytes(content)
+    with pytest.raises(MissingResourceError, match="damaged"):
+        clip(damaged).encode(["lake"])
+
+
+def test_clip_says_when_a_checkpoint_is_another_models(tiny: Path, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(MissingResourceError, match="cannot be read as weights of hgld-tiny"):
+        clip(tmp_path / "other.safetensors").encode(["lake"])
+
+
+def test_clip_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> str:
+        raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
+
+    monkeypatch.setattr(factory, "download_pretrained", offline)
+    encoder = ClipEncoder("ViT-B-32/laion2b_s34b_b79k", device="cpu")
+    with pytest.raises(MissingResourceError, match=r"HF_HOME.*--encoder lexical"):
+        encoder.encode(["lake"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("ViT-L14/openai", ConfigError, "nearest: .*ViT-L-14"),
+        ("ViT-L-14/laion2b_s32b", ConfigError, "nearest: .*laion2b_s32b_b82k"),
+        ("ViT-L-14", ConfigError, "names no weights"),
+        ("ViT-L-14/", ConfigError, "names no weights"),
+        ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file /nowhere/x.pt"),
+    ],
+)
+def test_clip_names_that_nobody_knows(spec: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ClipEncoder(spec)
+
+
+def test_a_device_that_is_not_there(tiny: Path) -> None:
+    for device in ("abacus", "cuda:99"):
+        with pytest.raises(ConfigError, match=device):
+            ClipEncoder(f"hgld-tiny/{tiny}", device=device)
+
+
+def test_mean_of_prompts_is_of_directions_not_of_lengths() -> None:
+    rows = mean_of_prompts(np.array([[10.0, 0.0], [0.0, 0.1]]), 2)
+    np.testing.assert_allclose(rows, [[0.5**0.5, 0.5**0.5]], rtol=1e-6)
+
+
+def sbert_folder(folder: Path, kind: str = "sentence_transformers.models.Transformer") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": kind}]))
+    return folder
+
+
+class _FakePackage:
+    """What the encoder uses of sentence-transformers."""
+
+    class SentenceTransformer:
+        def __init__(self, path: str, **options: object) -> None:
+            assert options["local_files_only"] is True
+            assert options["trust_remote_code"] is False
+            if not (Path(path) / "weights").is_file():
+                raise OSError("no weights")
+
+        def encode(self, texts: list[str], **_: object) -> np.ndarray:
+            return np.array([[len(text), text.count("a") + 1] for text in texts], dtype=np.float32)
+
+
+def test_sbert_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(MissingResourceError, match=r"hgld\[sbert\].*lexical"):
+        SbertEncoder(str(sbert_folder(tmp_path)), device="cpu").encode(["lake"])
+
+
+def test_sbert_averages_prompts_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", _FakePackage)
+    folder = sbert_folder(tmp_path / "mini")
+    (folder / "weights").write_bytes(b"1")
+    encoder = SbertEncoder(str(folder), templates=["{}", "an {}"], device="cpu", batch_size=3)
+    rows = encoder.encode(["lake", "arch"])
+    expected = mean_of_prompts(np.array([[4, 2], [7, 3], [4, 2], [7, 3]], dtype=float), 2)
+    np.testing.assert_allclose(rows, expected)
+    assert encoder.encode([]).shape == (0, encoder.dim)
+    assert encoder.name == "sbert:mini"
+    key = encoder.key
+    (folder / "weights").write_bytes(b"2")
+    assert SbertEncoder(str(folder), templates=["{}", "an {}"]).key != key
+
+
+def test_sbert_folder_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", _FakePackage)
+    with pytest.raises(MissingResourceError, match="no weights"):
+        SbertEncoder(str(sbert_folder(tmp_path)), device="cpu").encode(["lake"])
+
+
+def test_sbert_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(MissingResourceError, match="no such folder"):
+        SbertEncoder(str(tmp_path / "none"))
+    with pytest.raises(MissingResourceError, match=r"no modules\.json"):
+        SbertEncoder(str(tmp_path))
+    (tmp_path / "modules.json").write_text("[1]")
+    with pytest.raises(MissingResourceError, match="not a list of modules"):
+        SbertEncoder(str(tmp_path))
+    with pytest.raises(ConfigError, match="outside sentence-transformers"):
+        SbertEncoder(str(sbert_folder(tmp_path, "subprocess.Popen")))
+
+
+@pytest.mark.slow
+def test_sbert_reads_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = os.environ.get("HGLD_SBERT")
+    if folder is None:
+        pytest.skip("HGLD_SBERT names no folder of a sentence-transformers model")
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    lake, pond, school = SbertEncoder(folder, device="cpu").encode(["lake", "pond", "primary school"])
+    assert lake @ pond > lake @ school + 0.1
