@@ -1,0 +1,135 @@
+"""Every metric against its slow twin, by both backends, on the same scores."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.metrics import Relevance, ranking_metrics
+from tests import reference
+
+GRADED = ["H-AP", "H-R@1", "H-R@3", "H-P@1", "H-P@3", "H-P@50", "NDCG", "NDCG@3", "NDCG@50", "ASI", "wAP"]
+BINARY = ["AP", "mAP@R", "mAP@3", "mAP@50", "R@1", "R@3", "R@50", "TR@3", "TR@50", "P@1", "P@3", "P@50"]
+BACKENDS = ["native", "torch"]
+
+
+def levels_of(num_levels: int) -> list[str]:
+    return [f"level{c}" for c in range(num_levels)]
+
+
+def check(scores: torch.Tensor, grades: torch.Tensor, num_levels: int, backend: str, names=None, **kind) -> None:
+    levels = levels_of(num_levels)
+    exact = [f"AP#{grade}" for grade in range(1, num_levels + 1)]
+    found = ranking_metrics(
+        scores, grades, names or BINARY + GRADED + exact, levels=levels, relevance=Relevance(**kind), backend=backend
+    )
+    for row in range(len(scores)):
+        one, two = scores[row].tolist(), grades[row].tolist()
+        for name, values in found.items():
+            expected = reference.metric(name, one, two, levels, **kind)
+            context = f"{name}: {one} {two} {kind}"
+            np.testing.assert_allclose(values[row], expected, rtol=1e-11, atol=1e-12, err_msg=context)
+
+
+@st.composite
+def rankings(draw, max_items: int = 12):
+    num_levels = draw(st.integers(1, 4))
+    num_items = draw(st.integers(1, max_items))
+    num_queries = draw(st.integers(1, 3))
+    score = st.integers(-3, 3) | st.floats(-1, 1, width=32)
+    table = draw(
+        st.lists(st.lists(score, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
+    )
+    most = draw(st.integers(0, num_levels))  # 0: no positives at all
+    grade = st.integers(draw(st.sampled_from([0, most])), most)  # or all of one grade
+    grades = draw(
+        st.lists(st.lists(grade, min_size=num_items, max_size=num_items), min_size=num_queries, max_size=num_queries)
+    )
+    return torch.tensor(table, dtype=torch.float32), torch.tensor(grades), num_levels
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(
+    case=rankings(), kind=st.sampled_from(["population", "total", "exponential", "weighted_ap"]), count=st.booleans()
+)
+@settings(max_examples=80)
+def test_metrics_equal_their_twins(backend, case, kind, count):
+    scores, grades, num_levels = case
+    check(scores, grades, num_levels, backend, kind=kind, count_query=count)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("alpha", [0.0, 1e-9, 0.5, 2.0, 40.0, 1e4])
+@given(case=rankings(max_items=8))
+@settings(max_examples=8)
+def test_any_alpha(backend, alpha, case):
+    scores, grades, num_levels = case
+    for kind in ("population", "total"):
+        check(scores, grades, num_levels, backend, ["H-AP", "H-R@2", "H-P@2"], kind=kind, alpha=alpha)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(case=rankings(max_items=8), data=st.data())
+@settings(max_examples=40)
+def test_any_weights(backend, case, data):
+    scores, grades, num_levels = case
+    weights = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=num_levels, max_size=num_levels))
+    if sum(weights) > 0:
+        check(scores, grades, num_levels, backend, ["H-AP", "wAP"], kind="weighted_ap", weights=tuple(weights))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.7])
+@pytest.mark.parametrize("ties", [False, True])
+def test_rows_long_enough_for_every_way_of_ordering(backend, share, ties):
+    generator = torch.Generator().manual_seed(3)
+    scores = torch.rand(1, 500, generator=generator) * 2 - 1
+    if ties:
+        scores = (scores * 20).round() / 16
+    positive = torch.rand(1, 500, generator=generator) < share
+    grades = torch.randint(1, 4, (1, 500), generator=generator) * positive
+    names = ["AP/level0", "AP/level2", "mAP@R/level1", "mAP@100/level2", "H-AP", "NDCG", "NDCG@100", "ASI", "AP#2"]
+    check(scores, grades, 3, backend, names, kind="population")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_short_list_is_selected_and_not_ranked_to_its_end(backend, ties):
+    generator = torch.Generator().manual_seed(5)
+    scores = torch.randn(2, 400, generator=generator)
+    scores = (scores * 4).round() if ties else scores
+    grades = torch.randint(0, 3, (2, 400), generator=generator) * (torch.rand(2, 400, generator=generator) < 0.05)
+    names = ["R@1", "R@10", "TR@10", "P@10", "mAP@10", "mAP@R/level0", "NDCG@10", "H-R@10", "H-P@10"]
+    check(scores, grades, 2, backend, names, kind="population")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(case=rankings(), seed=st.integers(0, 1000))
+@settings(max_examples=40)
+def test_the_order_of_the_gallery_never_changes_a_value(backend, case, seed):
+    scores, grades, num_levels = case
+    levels = levels_of(num_levels)
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(scores.shape[1]))
+    one = ranking_metrics(scores, grades, BINARY + GRADED, levels=levels, backend=backend)
+    two = ranking_metrics(scores[:, order], grades[:, order], BINARY + GRADED, levels=levels, backend=backend)
+    for name, values in one.items():
+        np.testing.assert_array_equal(values, two[name], err_msg=name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@given(case=rankings(), data=st.data())
+@settings(max_examples=40)
+def test_items_left_out_are_as_if_they_were_not_there(backend, case, data):
+    scores, grades, num_levels = case
+    num_items = scores.shape[1]
+    out = torch.tensor(data.draw(st.lists(st.booleans(), min_size=num_items, max_size=num_items)))
+    if out.all():
+        return
+    levels = levels_of(num_levels)
+    mask = out.expand(scores.shape)
+    names = BINARY + GRADED + ["AP#1"]
+    one = ranking_metrics(scores, grades, names, levels=levels, left_out=mask, backend=backend)
+    two = ranking_metrics(scores[:, ~out], grades[:, ~out], names, levels=levels, backend=backend)
+    for name, values in one.items():
+        np.testing.assert_allclose(values, two[name], rtol=1e-12, err_msg=name)
