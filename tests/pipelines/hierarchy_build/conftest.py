@@ -140,7 +140,11 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> Outcome:
     dropped = table.filter(gone).select(
         "name", "landmarks", reason=pl.lit("dropped"), who=pl.lit("ann"), why=pl.lit("not a kind of place")
     )
-    decided = {"applied": [{"action": "drop", "names": ["<i>x</i>"], "who": "ann", "when": "2026-11-21", "why": "no"}], "unmatched": [], "conflicts": []}
+    decided = {
+        "applied": [{"action": "drop", "names": ["<i>x</i>"], "who": "ann", "when": "2026-11-21", "why": "no"}],
+        "unmatched": [],
+        "conflicts": [],
+    }
     write_json(folder / "decisions.json", {**decided, "kappa": []})
     return Outcome({"groups": len(groups)}, write_dropped(folder, dropped))
 

@@ -1,0 +1,126 @@
+"""Time and memory of a build at GLDv2's size: 200,000 landmarks with 5,700 names, embeddings cached.
+
+    python benchmarks/hierarchy_scale.py [--landmarks 200000] [--names 5700] [--encoder lexical] [--out DIR]
+
+The landmarks are made up, their names are not far from real ones: head nouns with modifiers and places, as frequent as
+their rank allows (Zipf), some in other spellings, a third of the landmarks without any. The embeddings are computed
+once into a cache; the build that is timed then starts from nothing else. Prints seconds by stage and the peak memory.
+"""
+
+import argparse
+import csv
+import resource
+import tempfile
+import time
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from pipelines import clean, embed, landmark_tables
+from pipelines.build import build_hierarchy
+from pipelines.config import BuildConfig, EmbedConfig
+from pipelines.progress import silent
+
+MOST_SECONDS = 60
+MOST_BYTES = 4 * 2**30
+TIMED = ("clean", "embed", "cluster", "toplevel", "review", "assign", "export", "report")
+
+HEADS = """\
+church building,chapel,cathedral,monastery,abbey,mosque,synagogue,temple,shrine,pagoda,castle,fortress,palace,
+manor house,villa,tower,city gate,town hall,courthouse,museum,art museum,library,theatre,opera house,cinema,
+school building,university,hospital,hotel,railway station,metro station,airport,lighthouse,bridge,footbridge,
+viaduct,aqueduct,dam,canal,lock,harbour,tunnel,road,street,square,market hall,shopping centre,skyscraper,
+office building,apartment building,house,farmhouse,barn,windmill,watermill,factory,power station,mine,quarry,
+stadium,arena,swimming pool,racecourse,park,garden,botanical garden,zoo,cemetery,mausoleum,tomb,monument,
+memorial,statue,fountain,obelisk,triumphal arch,archaeological site,ruins,cave,mountain,hill,volcano,glacier,
+valley,canyon,mountain pass,ridge,cliff,rock formation,island,peninsula,beach,bay,lake,reservoir,river,stream,
+waterfall,hot spring,forest,nature reserve,national park,desert,village,town,neighbourhood,human settlement,
+military base,prison,observatory,radio tower,water tower,cable car,amusement park,winery,brewery,bunker""".replace(
+    "\n", ""
+).split(",")
+MODIFIERS = """\
+,former,ruined,Gothic,Baroque,Romanesque,neoclassical,medieval,Roman,Byzantine,Ottoman,wooden,brick,stone,
+concrete,steel,covered,small,state,national,county,provincial,municipal,private,public,royal,imperial,
+Catholic,Lutheran,Orthodox,Buddhist,Hindu,Shinto,protected,listed,historic,abandoned,underground,artificial,
+coastal,alpine,urban,rural""".replace("\n", "").split(",")
+PLACES = """\
+,in France,in Germany,in Italy,in Japan,in Norway,in the United States,in Poland,of Bavaria,of Scotland,
+(1172-1954)""".replace("\n", "").split(",")
+
+
+def make_names(count: int, rng: np.random.Generator) -> list[str]:
+    """``count`` distinct names; every head noun alone first, then combinations at random."""
+    combined = [
+        " ".join(part for part in (modifier, head, place) if part)
+        for modifier, head, place in product(MODIFIERS, HEADS, PLACES)
+        if not place.startswith("(") and (modifier or place)
+    ]
+    chosen = [combined[i] for i in rng.permutation(len(combined))]
+    names = [*HEADS, *chosen][:count]
+    if len(names) < count:
+        raise SystemExit(f"only {len(names)} names can be made of the words here; ask for fewer")
+    return names
+
+
+def write_table(file: Path, landmarks: int, names: list[str], rng: np.random.Generator) -> None:
+    """An already scraped table: landmark_id, category, supercategory; one landmark in three has no name."""
+    frequency = 1 / np.arange(1, len(names) + 1)
+    chosen = rng.choice(len(names), size=landmarks, p=frequency / frequency.sum())
+    chosen[: len(names)] = np.arange(len(names))  # every name occurs
+    unnamed = rng.random(landmarks) < 1 / 3
+    unnamed[: len(names)] = False
+    spelling = rng.integers(0, 20, size=landmarks)
+    with open(file, "w", encoding="utf-8", newline="") as opened:
+        rows = csv.writer(opened)
+        rows.writerow(["landmark_id", "category", "supercategory"])
+        for i in range(landmarks):
+            name = names[chosen[i]]
+            name = name.capitalize() if spelling[i] == 0 else f"{name} (1890-1954)" if spelling[i] == 1 else name
+            url = f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}"
+            rows.writerow([i, url, "" if unnamed[i] else name])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--landmarks", type=int, default=200_000)
+    parser.add_argument("--names", type=int, default=5_700)
+    parser.add_argument("--encoder", default="lexical")
+    parser.add_argument("--out", type=Path, help="keep the build in this folder")
+    options = parser.parse_args()
+    rng = np.random.default_rng(0)
+    names = make_names(options.names, rng)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        tables = {"train": folder / "train.csv", "index": folder / "index.csv"}
+        write_table(tables["train"], options.landmarks * 2 // 3, names, rng)
+        write_table(tables["index"], options.landmarks - options.landmarks * 2 // 3, names, rng)
+        config = EmbedConfig(encoder=options.encoder, cache=folder / "cache")
+        scraped = landmark_tables.run_names(folder / "first", tables, silent)
+        embed.run(
+            folder / "first", clean.run(folder / "first", scraped, BuildConfig("names").clean, silent), config, silent
+        )
+        started = time.perf_counter()
+        build = build_hierarchy(
+            options.out or folder / "build", BuildConfig("names", tuple(tables.items()), embed=config), silent
+        )
+        whole = time.perf_counter() - started
+    report(build.stages, whole)
+
+
+def report(stages, whole: float) -> None:
+    seconds = {name: stages[name].record["times"]["seconds"] for name in TIMED}
+    for name, count in seconds.items():
+        print(f"{name:10} {count:6.1f} s   {dict(stages[name].outcome.counts)}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    total = sum(seconds.values())
+    print(
+        f"clean to export: {total:.1f} s (at most {MOST_SECONDS}); with reading the tables and hashing: {whole:.1f} s"
+    )
+    print(f"peak memory: {peak / 2**30:.2f} GiB (at most {MOST_BYTES / 2**30:.0f})")
+    if total > MOST_SECONDS or peak > MOST_BYTES:
+        raise SystemExit("over the bound")
+
+
+if __name__ == "__main__":
+    main()
