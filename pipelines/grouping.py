@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 from pipelines.decisions import Drop, Entry, Merge, Move, Rename, SetTop, Split
 
+_MOST_HINTS = 10  # nobody reads more, and one costs up to 0.3 s among thousands of names
 GroupId = int | str  # a group of the clustering by its number, one that a decision made by its label
 Fate = GroupId | None  # None: dropped
 
@@ -259,6 +260,8 @@ class Grouping:
         return [self.labels[group] for group in self.live()]
 
     def _hint(self, text: str, known: Iterable[str]) -> str:
+        if len(self.unmatched) >= _MOST_HINTS:
+            return ""
         close = get_close_matches(text, known, n=1, cutoff=0.8)
         return f"; did you mean {close[0]!r}?" if close else ""
 

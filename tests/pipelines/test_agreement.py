@@ -196,6 +196,11 @@ def test_parts_that_fit_are_applied_and_the_others_reported():
     assert len(result.applied) == 2
 
 
+def test_only_the_first_unmatched_decisions_get_hints():
+    result = run(said("ada", *(drop(f"hill{i}") for i in range(12))))
+    assert [miss.reason.endswith("did you mean 'hill'?") for miss in result.unmatched] == [True] * 10 + [False] * 2
+
+
 def test_an_emptied_group_is_said_to_be_empty():
     result = run(said("ada", merge("lake", "junk"), rename("junk", "rest")))
     assert [miss.reason for miss in result.unmatched] == ["the group 'junk' has no names any more"]
