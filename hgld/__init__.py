@@ -7,24 +7,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hgld import metrics as metrics
+    from hgld.evaluator import evaluate as evaluate
     from hgld.hierarchy import Hierarchy as Hierarchy
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
+    from hgld.report import RetrievalReport as RetrievalReport
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "RetrievalReport": "hgld.report",
+    "evaluate": "hgld.evaluator",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
     "shared_levels": "hgld.relevance",
 }
 
-__all__ = ["Hierarchy", "__version__", "graded_relevance", "shared_levels"]
+_NAMESPACES = ("metrics",)
+
+__all__ = [
+    "Hierarchy",
+    "RetrievalReport",
+    "__version__",
+    "evaluate",
+    "graded_relevance",
+    "metrics",
+    "shared_levels",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
         return getattr(import_module(_EXPORTS[name]), name)
+    if name in _NAMESPACES:
+        return import_module(f"hgld.{name}")
     raise AttributeError(f"module 'hgld' has no attribute {name!r}")
 
 
