@@ -19,9 +19,8 @@ _PHP_EXTENSIONS = ("intl", "mbstring", "pdo_sqlite", "xml")
 _NOT_COPIED = ("LocalSettings.php", "config", "extensions", "extensions-core", "images", "skins")
 _SETTINGS = """
 $wgJobRunRate = 0;  // a page view would run jobs, and those rewrite the page properties that the test states
-$wgCapitalLinks = true;
-$wgEnableUploads = false;
-$wgMainCacheType = CACHE_NONE;
+$wgLocalisationCacheConf["store"] = "array";  // messages from a file: a page takes a third less time
+$wgCacheDirectory = __DIR__ . "/images";
 """
 
 
