@@ -1,0 +1,186 @@
+"""What every rank loss does around its formula: scores, grades, the query itself, the mean over queries."""
+
+from abc import ABC, abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError, InputError
+from hgld.relevance import shared_levels
+
+Reduction = Literal["mean", "none"]
+
+
+class RankLoss(nn.Module, ABC):
+    """A loss that is a mean over queries of a function of one query's scores and grades.
+
+    A subclass writes :meth:`query_losses`; this class turns embeddings and labels into what it takes.
+
+    Args:
+        graded: whether the loss reads all levels; a binary one reads one column of the labels.
+        level: the column that a binary loss reads, 0 the finest; graded losses refuse another than 0.
+        normalize: L2-normalise the embeddings, so that scores are cosines.
+        exclude_self: leave the query out of its own gallery. The published training code leaves it in.
+        reduction: ``mean`` over the queries that have positives, or ``none``: values (Q,) and valid (Q,), from which
+            several processes make one mean.
+
+    Raises:
+        ConfigError: an unknown reduction, a negative level, or a level for a loss that reads all.
+    """
+
+    def __init__(
+        self,
+        *,
+        graded: bool,
+        level: int = 0,
+        normalize: bool = True,
+        exclude_self: bool = False,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        if reduction not in get_args(Reduction):
+            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(get_args(Reduction))}.")
+        if level < 0 or (graded and level):
+            raise ConfigError(
+                f"level is {level}; expected the column of a binary loss, 0 the finest. {type(self).__name__} reads "
+                + ("all levels." if graded else "one column of the labels.")
+            )
+        self.graded = graded
+        self.level = level
+        self.normalize = normalize
+        self.exclude_self = exclude_self
+        self.reduction = reduction
+
+    @abstractmethod
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Loss of every query.
+
+        Args:
+            scores: (Q, G) float32 or float64.
+            grades: (Q, G) uint8 in 0..L.
+            num_levels: L.
+            left_out: (Q,) int64, the column that is not ranked, -1 for none; None where no row leaves one out.
+
+        Returns:
+            values (Q,), 0 where undefined, and valid (Q,) bool: the query has positives.
+        """
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Loss of a batch, every item of which is a query.
+
+        Args:
+            embeddings: (Q, D) floating.
+            labels: (Q, L) or (Q,) integers, finest level first, negative where unknown.
+            ref_embeddings: (G, D), the gallery: a memory, or all processes' items. None: the batch is its own gallery.
+            ref_labels: (G, L) or (G,), their labels.
+            self_index: (Q,) integers, which reference is the query itself, -1 for none; ``exclude_self`` leaves it out.
+
+        Returns:
+            a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
+            positives gives 0, with a gradient of 0.
+
+        Raises:
+            InputError: shapes or dtypes do not fit.
+        """
+        _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        gallery = embeddings if ref_embeddings is None else ref_embeddings
+        query_labels = self._read_columns(labels)
+        gallery_labels = query_labels if ref_labels is None else self._read_columns(ref_labels)
+        scores = similarity(embeddings, gallery, normalize=self.normalize)
+        grades = shared_levels(query_labels, gallery_labels).to(device=scores.device, dtype=torch.uint8)
+        left_out = None
+        if self.exclude_self and (self_index is not None or ref_embeddings is None):
+            index = torch.arange(len(embeddings)) if self_index is None else self_index
+            left_out = index.to(device=scores.device, dtype=torch.int64)
+        values, valid = self.query_losses(scores, grades, query_labels.shape[1], left_out)
+        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+
+    def _read_columns(self, labels: Tensor) -> Tensor:
+        columns = labels[:, None] if labels.ndim == 1 else labels
+        if self.graded:
+            return columns
+        if self.level >= columns.shape[1]:
+            raise InputError(
+                f"the labels have {columns.shape[1]} levels and the loss reads level {self.level} (0 is the finest); "
+                "give it labels of that level, or another level=."
+            )
+        return columns[:, self.level, None]
+
+
+def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
+    """Mean of ``values`` (Q,) over the ``valid`` (Q,) ones; 0, with a gradient of 0, where there are none."""
+    return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
+    """Scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
+
+    In float64 where a side is float64, else in float32 also under autocast: in [0.5, 1) scores in float16 are spaced
+    0.05 tau at tau = 0.01, in bfloat16 0.4 tau.
+    """
+    dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
+    with torch.autocast(device_type=embeddings.device.type, enabled=False):
+        query = embeddings.to(dtype)
+        reference = query if gallery is embeddings else gallery.to(dtype)
+        if normalize:
+            unit = unit_rows(query)
+            reference = unit if reference is query else unit_rows(reference)
+            query = unit
+        return query @ reference.T
+
+
+def unit_rows(embeddings: Tensor) -> Tensor:
+    """L2-normalised rows of (N, D); zero rows stay zero, and rows whose squares overflow come out right too."""
+    largest = embeddings.detach().abs().amax(dim=1, keepdim=True)
+    usable = largest > torch.finfo(embeddings.dtype).tiny
+    return nn.functional.normalize(embeddings / torch.where(usable, largest, 1.0), dim=1)
+
+
+def _check_sides(
+    embeddings: Tensor,
+    labels: Tensor,
+    ref_embeddings: Tensor | None,
+    ref_labels: Tensor | None,
+    self_index: Tensor | None,
+) -> None:
+    _check_side("", embeddings, labels)
+    if (ref_embeddings is None) != (ref_labels is None):
+        given = "ref_labels" if ref_embeddings is None else "ref_embeddings"
+        raise InputError(f"{given} came alone; a gallery of references needs ref_embeddings and ref_labels.")
+    if ref_embeddings is not None and ref_labels is not None:
+        _check_side("ref_", ref_embeddings, ref_labels)
+        if ref_embeddings.shape[1] != embeddings.shape[1]:
+            raise InputError(
+                f"embeddings have {embeddings.shape[1]} dimensions and ref_embeddings {ref_embeddings.shape[1]}; "
+                "both sides must come from one embedding space."
+            )
+    elif self_index is not None:
+        raise InputError("self_index came without ref_embeddings; in a batch every query is its own gallery item.")
+    if self_index is not None and (self_index.shape != (len(embeddings),) or self_index.is_floating_point()):
+        raise InputError(
+            f"self_index has shape {tuple(self_index.shape)} and dtype {self_index.dtype}; "
+            f"expected ({len(embeddings)},) integers, -1 where no reference is the query."
+        )
+
+
+def _check_side(prefix: str, embeddings: Tensor, labels: Tensor) -> None:
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise InputError(
+            f"{prefix}embeddings have shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; "
+            "expected (N, D) of a floating dtype."
+        )
+    if labels.ndim not in (1, 2) or len(labels) != len(embeddings):
+        raise InputError(
+            f"{prefix}labels have shape {tuple(labels.shape)} for {len(embeddings)} {prefix}embeddings; "
+            "expected one row of labels an embedding, (N, L) or (N,)."
+        )
