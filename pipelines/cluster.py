@@ -1,0 +1,141 @@
+"""The cluster stage: names in groups, with a proposed label for every group and a confidence for every name."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.errors import TableError
+from pipelines.class_graph import ClassGraph
+from pipelines.clustering import Clustering, check_options, cluster_names
+from pipelines.config import ClusterConfig, key_fields
+from pipelines.group_names import Member, propose_labels
+from pipelines.name_map import name_map
+from pipelines.progress import Progress
+from pipelines.stage import Outcome, StageRun, run_stage
+
+VERSION = 1
+
+
+def run(
+    root: Path,
+    cleaned: StageRun,
+    embedded: StageRun,
+    scraped: StageRun,
+    config: ClusterConfig,
+    progress: Progress,
+) -> StageRun:
+    """Run the stage: ``names.parquet``, ``groups.parquet``, ``k_curve.parquet`` and ``map.parquet``.
+
+    Args:
+        root: the build's directory of stages.
+        cleaned: the clean stage (names).
+        embedded: the embed stage (their embeddings).
+        scraped: the scrape stage (the class graph).
+        config: the options.
+        progress: told what is being done.
+
+    Raises:
+        ConfigError: options out of range, or more groups or clusters than the names allow.
+        TableError: the inputs do not belong together.
+    """
+    check_options(config)
+    inputs = {
+        "clean/names": cleaned.path("names.parquet"),
+        "embed/embeddings": embedded.path("embeddings.npy"),
+        "scrape/classes": scraped.path("classes.parquet"),
+    }
+    return run_stage(
+        "cluster",
+        root,
+        version=VERSION,
+        config=key_fields(config),
+        inputs=inputs,
+        work=partial(_cluster, *inputs.values(), config, progress),
+    )
+
+
+def _cluster(
+    names_file: Path, embeddings_file: Path, classes_file: Path, config: ClusterConfig, progress: Progress, out: Path
+) -> Outcome:
+    names = pl.read_parquet(names_file)
+    embeddings = np.load(embeddings_file, allow_pickle=False)
+    if len(names) != len(embeddings) or not len(names):
+        raise TableError(
+            f"{embeddings_file}: {len(embeddings)} rows for the {len(names)} names of {names_file}; expected one a "
+            "name and at least one name. Remove the embed stage's folder, or look at what the clean stage dropped."
+        )
+    graph = ClassGraph.read(classes_file)
+    classes = [tuple(ids or ()) for ids in names["class_ids"].to_list()]
+    similarity = graph.similarity(classes) if config.structure > 0 else None
+    found = cluster_names(
+        embeddings,
+        names["name"].to_list(),
+        config=config,
+        weights=names["landmarks"].to_numpy(),
+        similarity=similarity,
+        progress=progress,
+    )
+    groups = _groups(names, classes, found, graph)
+    members = names.select("name", "landmarks").with_columns(
+        pl.Series("cluster", found.clusters),
+        pl.Series("group", found.groups),
+        pl.Series("confidence", found.confidence),
+        pl.Series("next_group", found.next_groups).replace(-1, None),
+        pl.Series("doubtful", found.doubtful),
+    )
+    progress("draw the map", 0, 1)
+    places = name_map(found.rows, config.seed)
+    progress("draw the map", 1, 1)
+    curve = {"k": found.curve.k, "inertia": found.curve.inertia, "score": found.curve.score}
+    members.write_parquet(out / "names.parquet")
+    groups.write_parquet(out / "groups.parquet")
+    pl.DataFrame(curve, schema={"k": pl.Int32, "inertia": pl.Float64, "score": pl.Float64}).write_parquet(
+        out / "k_curve.parquet"
+    )
+    names.select("name").with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1])).write_parquet(
+        out / "map.parquet"
+    )
+    return _outcome(found, config, similarity)
+
+
+def _groups(names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clustering, graph: ClassGraph) -> pl.DataFrame:
+    members: list[list[Member]] = [[] for _ in range(int(found.groups.max()) + 1)]
+    rows = zip(names["name"], names["landmarks"], classes, found.centrality.tolist(), strict=True)
+    for group, row in zip(found.groups.tolist(), rows, strict=True):
+        members[group].append(Member(*row))
+    proposals = propose_labels(members, graph)
+    return pl.DataFrame(
+        {
+            "group": range(len(members)),
+            "label": [p.label for p in proposals],
+            "method": [p.method for p in proposals],
+            "evidence": [p.evidence for p in proposals],
+            "names": [len(group) for group in members],
+            "landmarks": [sum(m.landmarks for m in group) for group in members],
+        },
+        schema_overrides={"group": pl.Int32, "names": pl.Int64, "landmarks": pl.Int64},
+    )
+
+
+def _outcome(found: Clustering, config: ClusterConfig, similarity: np.ndarray | None) -> Outcome:
+    counts: dict[str, int | float] = {
+        "names": len(found.groups),
+        "clusters": found.k,
+        "groups": int(found.groups.max()) + 1,
+        "doubtful": int(found.doubtful.sum()),
+    }
+    notes: tuple[str, ...] = ()
+    if similarity is not None:
+        counts["names_in_class_graph"] = int((~np.isnan(similarity.diagonal())).sum())
+        if not counts["names_in_class_graph"]:
+            note = f"--structure {config.structure} changed nothing: no name has a known Wikidata class. "
+            notes = (note + "The html route and --names give none; the api route does.",)
+    details = {
+        "k": found.k,
+        "criterion": config.criterion if found.curve.k else "given",
+        "threshold": round(found.threshold, 6),
+        "wanted_groups": config.groups or None,
+    }
+    return Outcome(counts, notes=notes, details=details)
