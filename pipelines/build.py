@@ -107,7 +107,7 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
     cleaned = clean.run(root, scraped, config.clean, progress)
     embedded = embed.run(root, cleaned, config.embed, progress)
     clustered = cluster.run(root, cleaned, embedded, scraped, config.cluster, progress)
-    topped = toplevel.run(root, cleaned, clustered, scraped, embedded, config.toplevel, progress)
+    topped = toplevel.run(root, cleaned, clustered, scraped, embedded, config.toplevel, config.embed, progress)
     reviewed = review.run(root, clustered, topped, config.review, progress)
     assigned = assign.run(root, scraped, cleaned, reviewed, config.assign, config.embed, progress)
     exported = export.run(root, scraped, cleaned, assigned, progress)
