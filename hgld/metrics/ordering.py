@@ -159,6 +159,23 @@ def _walk_sorted(
         left -= np.int64(grade > 0)
 
 
+@compiled
+def _positives(scores: np.ndarray, grades: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
+    """Collect the positives at or above ``floor``, without branches that nobody could predict; returns their number."""
+    found = np.uint64(0)
+    for i in range(grades.shape[0]):
+        items[found] = i
+        found += np.uint64(grades[i] != np.uint8(0))
+    if floor == -np.inf:
+        return np.int64(found)
+    kept = np.uint64(0)
+    for i in range(found):
+        item = items[i]
+        items[kept] = item
+        kept += np.uint64(scores[np.uint32(item)] >= floor)
+    return np.int64(kept)
+
+
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
     """Memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
     num_places = max(3 << _digit_bits(grade_bits(num_levels)), _MOST_SLICES + 1)
@@ -209,11 +226,7 @@ def rank_row(
     bits = scores.view(np.int32)
     digit_bits = _digit_bits(bits_of_grade)
     size = scores.shape[0]
-    found = np.uint32(0)
-    for i in range(size):
-        slices[found] = i
-        found += np.uint32((grades[i] > 0) & (scores[i] >= floor))
-    num = np.int64(found)
+    num = _positives(scores, grades, floor, slices)
     if num == 0:
         return num
     if num * _SORT_ALL_SHARE > size and floor == -np.inf:

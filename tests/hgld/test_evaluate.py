@@ -1,0 +1,261 @@
+import numpy as np
+import pytest
+import torch
+
+from hgld import shared_levels
+from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.evaluator import DEFAULT_METRICS, evaluate, evaluate_judged
+from hgld.judgements import GivenJudgements, ListedJudgements
+from hgld.metrics import Relevance, ranking_metrics
+from hgld.metrics.names import resolve
+from tests import reference
+
+NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP", "AP#1"]
+LEVELS = ("fine", "middle", "coarse")
+BACKENDS = ["native", "torch"]
+
+
+def tree_labels(size: int, seed: int = 0, unknown: float = 0.0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, 2, (size,), generator=generator)
+    middle = coarse * 3 + torch.randint(0, 3, (size,), generator=generator)
+    fine = middle * 3 + torch.randint(0, 3, (size,), generator=generator)
+    labels = torch.stack([fine, middle, coarse], dim=1)
+    return labels.masked_fill(torch.rand(size, 3, generator=generator) < unknown, -1)
+
+
+def vectors(size: int, dim: int = 6, seed: int = 0) -> torch.Tensor:
+    """Small whole numbers: their products are exact, in any order of summation, and ties are common."""
+    return torch.randint(-2, 3, (size, dim), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def expected(query, labels, gallery, others, own, names=NAMES, count_query=False):
+    scores, grades = (query.double() @ gallery.double().T).tolist(), shared_levels(labels, others).tolist()
+    spelled = [str(metric) for metric in resolve(names, LEVELS)]
+    rows = []
+    for row in range(len(query)):
+        kept = [j for j in range(len(gallery)) if j != own[row]]
+        one, two = [scores[row][j] for j in kept], [grades[row][j] for j in kept]
+        rows.append({n: reference.metric(n, one, two, LEVELS, count_query=count_query) for n in spelled})
+    return {name: np.array([row[name] for row in rows]) for name in spelled}
+
+
+def check(report, wanted):
+    assert set(report.values) == set(wanted)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(report.per_query[name].to_numpy(), values, rtol=1e-10, atol=1e-12, err_msg=name)
+        defined = values[~np.isnan(values)]
+        assert report.undefined[name] == len(values) - len(defined)
+        np.testing.assert_allclose(report.values[name], defined.mean() if len(defined) else np.nan, rtol=1e-10)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("unknown", [0.0, 0.3])
+@pytest.mark.parametrize("chunk_size", [None, 1, 7])
+def test_leave_one_out(backend, unknown, chunk_size):
+    query, labels = vectors(29), tree_labels(29, unknown=unknown)
+    options = {"levels": LEVELS, "metrics": NAMES, "normalize": False, "backend": backend, "chunk_size": chunk_size}
+    check(evaluate(query, labels, **options), expected(query, labels, query, labels, np.arange(29), count_query=True))
+    literal = evaluate(query, labels, count_query=False, **options)
+    check(literal, expected(query, labels, query, labels, np.arange(29)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_query_against_gallery_and_queries_inside_the_gallery(backend):
+    query, gallery = vectors(9, seed=1), vectors(23, seed=2)
+    labels, others = tree_labels(9, seed=1), tree_labels(23, seed=2, unknown=0.2)
+    options = {"levels": LEVELS, "metrics": NAMES, "normalize": False, "backend": backend}
+    nobody = np.full(9, -1)
+    check(evaluate(query, labels, gallery, others, **options), expected(query, labels, gallery, others, nobody))
+    own = np.where(np.arange(9) % 2, np.arange(9), -1)
+    found = evaluate(query, labels, gallery, others, self_index=own, **options)
+    check(found, expected(query, labels, gallery, others, own))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("num_queries", "num_gallery"), [(1, 1), (1, 5), (4, 1)])
+def test_the_smallest_tasks(backend, num_queries, num_gallery):
+    query, gallery = vectors(num_queries) + 0.5, vectors(num_gallery, seed=3) + 0.5
+    labels, others = torch.zeros(num_queries, 3).long(), torch.zeros(num_gallery, 3).long()
+    report = evaluate(
+        query, labels, gallery, others, levels=LEVELS, metrics=["AP", "R@5", "H-AP", "NDCG@9"], backend=backend
+    )
+    assert set(report.values.values()) == {1.0}
+    alone = evaluate(query[:1], labels[:1], levels=LEVELS, metrics=["AP", "H-AP", "ASI"], backend=backend)
+    assert all(np.isnan(value) for value in alone.values.values())
+    assert set(alone.undefined.values()) == {1}
+
+
+def test_an_exact_duplicate_of_the_query_is_ranked_and_the_query_is_not():
+    embeddings = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    report = evaluate(embeddings, torch.tensor([0, 1, 0]), metrics=["AP", "R@1"])
+    assert report.per_query["AP/level_0"].to_list()[0] == 0.5
+    assert report.undefined["AP/level_0"] == 1
+
+
+def test_distractors_match_nothing():
+    query, gallery = torch.eye(3)[:1], torch.eye(3)[[0, 1]]
+    report = evaluate(query, np.array([-1]), gallery, np.array([-1, -1]), metrics=["R@1"])
+    assert report.undefined == {"R@1/level_0": 1}
+    report = evaluate(query, np.array([5]), gallery, np.array([-1, 5]), metrics=["AP"])
+    assert report.values["AP/level_0"] == 0.5
+
+
+def test_the_finest_match_decides_where_coarser_labels_are_unknown():
+    labels = torch.tensor([[0, -1, -1], [0, 0, 0], [1, 0, 0]])
+    report = evaluate(torch.eye(3), labels, levels=LEVELS, metrics=["R@2"])
+    assert report.per_query["R@2/coarse"].to_list() == [1.0, 1.0, 1.0]
+    assert report.undefined["R@2/fine"] == 1
+
+
+def test_level_names():
+    one = evaluate(torch.eye(2), torch.tensor([0, 0]), metrics=["AP"])
+    assert list(one.values) == ["AP/level_0"]
+    two = evaluate(torch.eye(2), torch.zeros(2, 2).long(), metrics=["AP"])
+    assert list(two.values) == ["AP/level_0", "AP/level_1"]
+    three = evaluate(torch.eye(2), torch.zeros(2, 3).long())
+    assert list(three.values)[:2] == ["R@1/landmark", "R@1/hierarchical_label"]
+    assert len(three.values) == sum(3 if name in ("R@1", "AP", "mAP@R") else 1 for name in DEFAULT_METRICS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_any_floating_dtype_is_ranked_in_float32(dtype):
+    torch.set_float32_matmul_precision("medium")
+    try:
+        report = evaluate(vectors(20).to(dtype) + 1, tree_labels(20), levels=LEVELS, metrics=NAMES)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    wanted = evaluate(vectors(20).numpy() + 1, tree_labels(20).numpy(), levels=LEVELS, metrics=NAMES)
+    np.testing.assert_allclose(list(report.values.values()), list(wanted.values.values()), rtol=1e-12)
+    assert report.settings["scores"] == "float32, TF32 off"
+    assert report.settings["embedding_dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_a_memory_mapped_array_and_large_label_ids_are_fine(tmp_path):
+    np.save(tmp_path / "e.npy", vectors(12).numpy() + 1)
+    labels = tree_labels(12)
+    mapped = np.load(tmp_path / "e.npy", mmap_mode="r")
+    one = evaluate(mapped, labels.numpy().astype(np.int64) * 10**12, levels=LEVELS)
+    two = evaluate(vectors(12) + 1, labels.to(torch.int8), levels=LEVELS)
+    assert one.per_query.equals(two.per_query)
+
+
+def test_several_threads_give_the_same_values():
+    before = torch.get_num_threads()
+    try:
+        found = []
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(
+                evaluate(vectors(31), tree_labels(31), levels=LEVELS, metrics=NAMES, normalize=False).per_query
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].equals(found[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_judged_lists_with_junk(backend):
+    query, gallery = (
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        torch.tensor([[1.0, 0.1], [0.8, 0.2], [0.1, 1.0], [0.2, 0.7]]),
+    )
+    judged = ListedJudgements(4, [[np.array([1])], [np.array([0, 3])]], [np.array([0]), np.array([], int)])
+    report = evaluate_judged(query, gallery, judged, metrics=["AP", "R@1", "mAP@100"], backend=backend)
+    assert report.per_query["AP/relevant"].to_list() == pytest.approx([1.0, (1 / 2 + 2 / 4) / 2])
+    assert report.per_query["R@1/relevant"].to_list() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("graded", "left_out", "message"),
+    [
+        ([[np.array([4])]], None, "4 is not a gallery index"),
+        ([[np.array([-1])]], None, "-1 is not a gallery index"),
+        ([[np.array([1])]], [np.array([1])], "twice"),
+        ([[np.array([1.5])]], None, "integers"),
+        ([[np.array([1])], [np.array([1]), np.array([2])]], None, "2 lists"),
+        ([[np.array([1])]], [], "0 lists for 1"),
+    ],
+)
+def test_lists_that_cannot_be_judged_by_are_refused(graded, left_out, message):
+    with pytest.raises(InputError, match=message):
+        ListedJudgements(4, graded, left_out)
+
+
+def test_judgements_of_another_size_are_refused():
+    with pytest.raises(InputError, match="judgements are of 2 queries, 3 gallery items"):
+        evaluate_judged(torch.eye(2), torch.eye(2), GivenJudgements(torch.zeros(2, 3).long(), 1))
+
+
+def test_the_evaluator_and_the_table_of_scores_agree():
+    query, labels = vectors(15), tree_labels(15)
+    gallery, others = vectors(18, seed=4), tree_labels(18, seed=4)
+    report = evaluate(query, labels, gallery, others, levels=LEVELS, metrics=NAMES, normalize=False, alpha=2.0)
+    grades = shared_levels(labels, others)
+    found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, relevance=Relevance(alpha=2.0))
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, report.per_query[name].to_numpy(), err_msg=name)
+
+
+def test_progress_is_told_of_every_block():
+    seen = []
+    evaluate(vectors(10) + 1, tree_labels(10), chunk_size=4, progress=lambda *step: seen.append(step))
+    assert seen == [("rank", 4, 10), ("rank", 8, 10), ("rank", 10, 10)]
+
+
+GOOD = torch.eye(3)
+LABELS = torch.zeros(3, 2).long()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((GOOD * float("nan"), LABELS), {}, InputError, "query embeddings: row 0 holds NaN or Inf"),
+        (
+            (GOOD, LABELS, torch.tensor([[1.0, float("inf"), 0.0]]), LABELS[:1]),
+            {},
+            InputError,
+            "gallery embeddings: row 0",
+        ),
+        ((torch.tensor([[1.0], [0.0]]), LABELS[:2]), {}, InputError, "row 1 is a zero vector"),
+        ((GOOD[0], LABELS), {}, InputError, r"shape \(3,\)"),
+        ((GOOD.long(), LABELS), {}, InputError, "int64"),
+        ((GOOD[:0], LABELS[:0]), {}, InputError, "non-empty"),
+        ((np.array([["a"]]), LABELS[:1]), {}, InputError, "floating"),
+        ((GOOD * 1e30, LABELS), {"normalize": False}, InputError, "leave float32"),
+        ((GOOD, LABELS.float()), {}, InputError, "query labels have dtype float32"),
+        ((GOOD, LABELS[:2]), {}, InputError, r"\(2, 2\) for 3 embeddings"),
+        ((GOOD, LABELS.bool()), {}, InputError, "bool"),
+        ((GOOD, np.full((3, 1), 2**63, np.uint64)), {}, InputError, "below 2"),
+        ((GOOD, LABELS, GOOD, LABELS[:, :1]), {}, InputError, "2 levels and gallery labels 1"),
+        ((GOOD, LABELS, torch.ones(3, 2), LABELS), {}, InputError, "3 dimensions, gallery embeddings 2"),
+        ((GOOD, LABELS, GOOD), {}, InputError, "come together"),
+        (
+            (GOOD, torch.tensor([[0, 0], [0, 1], [1, 1]])),
+            {},
+            HierarchyError,
+            "1 classes of level 'level_0'.*: 0 under 0, 1",
+        ),
+        (
+            (GOOD, torch.tensor([[0, -1, 0], [0, -1, 1], [1, 1, 1]])),
+            {},
+            HierarchyError,
+            "'landmark'.*'natural_or_human_made'",
+        ),
+        ((GOOD, LABELS), {"levels": ["a"]}, ConfigError, "2 columns"),
+        ((GOOD, LABELS), {"levels": ["a", "a"]}, ConfigError, "distinct"),
+        ((GOOD, LABELS), {"levels": "ab"}, ConfigError, "distinct"),
+        ((GOOD, LABELS), {"metrics": ["best"]}, ConfigError, "'best' is unknown"),
+        ((GOOD, LABELS), {"alpha": -1.0}, ConfigError, "alpha"),
+        ((GOOD, LABELS), {"chunk_size": 0}, ConfigError, "chunk_size"),
+        ((GOOD, LABELS), {"device": "abacus"}, ConfigError, "abacus"),
+        ((GOOD, LABELS), {"backend": "gpu"}, ConfigError, "backend"),
+        ((GOOD, LABELS), {"self_index": np.arange(3)}, ConfigError, "self_index"),
+        ((GOOD, LABELS, GOOD, LABELS), {"self_index": np.arange(2)}, InputError, "self_index has shape"),
+        ((GOOD, LABELS, GOOD, LABELS), {"self_index": np.array([0, 1, 3])}, InputError, "3 is not a gallery index"),
+    ],
+)
+def test_bad_input_is_one_clear_error(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(*arguments, **options)

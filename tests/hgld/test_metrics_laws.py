@@ -1,0 +1,178 @@
+"""Laws of the metrics, worked examples of their papers, and scikit-learn where it has the metric."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, ndcg_score
+
+from hgld import graded_relevance
+from hgld.errors import ConfigError, InputError
+from hgld.metrics import Metric, Relevance, ranking_metrics
+from tests import reference
+
+LEVELS = ["fine", "middle", "coarse"]
+
+
+@st.composite
+def queries(draw, ties: bool = True):
+    size = draw(st.integers(1, 15))
+    score = draw(
+        st.lists(
+            st.integers(-4, 4) if ties else st.integers(-1000, 1000), min_size=size, max_size=size, unique=not ties
+        )
+    )
+    grades = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+    return torch.tensor([score], dtype=torch.float32), torch.tensor([grades])
+
+
+def value(name: str, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, **relevance) -> float:
+    found = ranking_metrics(scores, grades, [name], levels=levels, relevance=Relevance(**relevance))
+    return float(found[name][0])
+
+
+@given(
+    queries(), st.sampled_from(["population", "total", "weighted_ap", "exponential"]), st.sampled_from([0.0, 1.0, 3.0])
+)
+def test_h_ap_is_ap_with_one_level(query, kind, alpha):
+    scores, grades = query
+    positive = (grades > 0).long()
+    one, two = (
+        value("H-AP", scores, positive, ["only"], kind=kind, alpha=alpha),
+        value("AP/only", scores, positive, ["only"]),
+    )
+    np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+@given(queries(), st.lists(st.integers(1, 5), min_size=3, max_size=3))
+def test_h_ap_with_weighted_ap_relevance_is_the_weighted_sum_of_aps(query, weights):
+    scores, grades = query
+    options = {"weights": tuple(map(float, weights))}
+    one, two = value("H-AP", scores, grades, kind="weighted_ap", **options), value("wAP", scores, grades, **options)
+    np.testing.assert_allclose(one, two, rtol=1e-12)
+
+
+@given(queries(ties=False), st.sampled_from(["population", "total"]))
+def test_without_ties_h_ap_is_the_area_under_the_hierarchical_precision_recall_curve(query, kind):
+    scores, grades = query
+    assume(bool((grades > 0).any()))
+    recall = [0.0, *(value(f"H-R@{k}", scores, grades, kind=kind) for k in range(1, scores.shape[1] + 1))]
+    precision = [value(f"H-P@{k}", scores, grades, kind=kind) for k in range(1, scores.shape[1] + 1)]
+    area = float(np.dot(np.diff(recall), precision))
+    np.testing.assert_allclose(area, value("H-AP", scores, grades, kind=kind), rtol=1e-11)
+
+
+@given(queries())
+def test_average_precision_is_scikit_learns(query):
+    scores, grades = query
+    positive = grades[0] >= 3
+    assume(bool(positive.any()))
+    expected = average_precision_score(positive.numpy(), scores[0].numpy())
+    found = value("AP/fine", scores, grades)
+    if len(set(scores[0].tolist())) == scores.shape[1]:
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert found <= expected + 1e-12  # with ties ours counts them against the query
+
+
+@given(queries(ties=False), st.none() | st.integers(1, 20))
+def test_without_ties_ndcg_is_scikit_learns(query, k):
+    scores, grades = query
+    assume(scores.shape[1] > 1 and bool((grades > 0).any()))
+    gains = 2.0 ** grades.numpy() - 1
+    name = "NDCG" if k is None else f"NDCG@{k}"
+    np.testing.assert_allclose(value(name, scores, grades), ndcg_score(gains, scores.numpy(), k=k), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("grades", "hierarchical_rank", "h_ap"), [([2, 3, 0, 1, 3], 5 / 3, 0.78), ([1, 3, 0, 2, 3], 4 / 3, 0.67)]
+)
+def test_the_worked_examples_of_the_h_ap_paper(grades, hierarchical_rank, h_ap):
+    """HAPPIER, ECCV 2022: the same AP, but the list whose first mistake is less severe has the greater H-AP."""
+    scores, worth = [0.9, 0.8, 0.7, 0.6, 0.5], [grade / 3 for grade in grades]
+    assert reference.hierarchical_rank_plus(scores, grades, worth, 1) == pytest.approx(hierarchical_rank)
+    tables = torch.tensor([scores]), torch.tensor([grades])
+    assert round(value("H-AP", *tables, kind="total"), 2) == h_ap
+    assert value("AP/fine", *tables) == pytest.approx(0.45)
+
+
+@given(queries())
+def test_values_lie_between_0_and_1_and_a_perfect_list_by_total_relevance_gives_1(query):
+    scores, grades = query
+    assume(bool((grades > 0).any()))
+    perfect = grades.float()
+    names = [
+        "AP/fine",
+        "AP/coarse",
+        "mAP@R/coarse",
+        "R@1/coarse",
+        "TR@3/coarse",
+        "NDCG",
+        "NDCG@4",
+        "ASI",
+        "H-AP",
+    ]
+    strict = perfect - torch.arange(len(grades[0])) * 1e-3
+    for name in names:
+        found = value(name, scores, grades, kind="total")
+        assert np.isnan(found) or -1e-12 <= found <= 1 + 1e-12
+        best = value(name, strict, grades, kind="total")
+        assert np.isnan(best) or best == pytest.approx(1.0)
+
+
+@given(queries(), st.sampled_from(["population", "total", "weighted_ap", "exponential"]), st.booleans())
+def test_gains_are_those_of_graded_relevance_up_to_a_factor(query, kind, count_query):
+    _, grades = query
+    assume(bool((grades > 0).any()))
+    counts = np.bincount(grades[0].numpy(), minlength=4)[None]
+    gains = Relevance(kind, 2.0, count_query=count_query).gains(counts)[0][grades[0].numpy()]
+    expected = graded_relevance(grades, 3, kind, 2.0, count_query=count_query, dtype=torch.float64)[0].numpy()
+    np.testing.assert_allclose(gains * expected.sum(), expected * gains.sum(), rtol=1e-12, atol=1e-300)
+
+
+def test_the_query_without_positives_is_undefined_and_leaves_the_others_alone():
+    scores = torch.tensor([[0.3, 0.2], [0.3, 0.2]])
+    grades = torch.tensor([[0, 0], [0, 3]])
+    found = ranking_metrics(
+        scores, grades, ["AP", "R@1", "P@1", "H-AP", "H-P@1", "NDCG", "ASI", "wAP", "AP#1"], levels=LEVELS
+    )
+    assert all(np.isnan(values[0]) for values in found.values())
+    assert found["AP/fine"][1] == 0.5
+    assert np.isnan(found["AP#1"][1])
+
+
+def test_exact_grade_ap_leaves_the_other_grades_out_of_the_ranking():
+    scores, grades = torch.tensor([[0.9, 0.8, 0.7, 0.6]]), torch.tensor([[3, 0, 1, 2]])
+    assert value("AP#2", scores, grades) == 0.5
+    assert value("AP/middle", scores, grades) == 0.75
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"scores": torch.tensor([[float("nan"), 0.0]])}, InputError, "NaN, Inf"),
+        ({"scores": torch.tensor([[1e38, 0.0]])}, InputError, "beyond"),
+        ({"scores": torch.tensor([[1, 2]])}, InputError, "floating"),
+        ({"scores": torch.zeros(2, 2)}, InputError, r"\(2, 2\)"),
+        ({"grades": torch.tensor([[4, 0]])}, InputError, r"0\.\.3"),
+        ({"grades": torch.tensor([[1.0, 0.0]])}, InputError, "integers"),
+        ({"left_out": torch.tensor([True, False])}, InputError, "bool"),
+        ({"levels": []}, ConfigError, "0 levels"),
+        ({"backend": "fpga"}, ConfigError, "fpga"),
+        ({"metrics": [Metric("AP", None, "nowhere")]}, ConfigError, "nowhere"),
+    ],
+)
+def test_bad_input_is_one_clear_error(change, error, message):
+    arguments = {"scores": torch.zeros(1, 2), "grades": torch.zeros(1, 2).long(), "metrics": ["AP"], "levels": LEVELS}
+    with pytest.raises(error, match=message):
+        ranking_metrics(**{**arguments, **change})
+
+
+@pytest.mark.parametrize(
+    "options", [{"kind": "rank"}, {"alpha": -1.0}, {"alpha": float("nan")}, {"weights": ()}, {"weights": (0.0, 0.0)}]
+)
+def test_relevance_options_out_of_range_are_refused(options):
+    with pytest.raises(ConfigError):
+        Relevance(**options)
+    with pytest.raises(ConfigError, match="2 weights for 3 levels"):
+        Relevance("weighted_ap", weights=(1.0, 1.0)).gains(np.ones((1, 4), np.int64))

@@ -1,0 +1,49 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError
+from hgld.metrics import Metric
+from hgld.metrics.names import resolve
+
+KINDS = ["AP", "mAP@R", "R@{}", "TR@{}", "P@{}", "mAP@{}"]
+GRADED = ["H-AP", "H-R@{}", "H-P@{}", "NDCG", "NDCG@{}", "ASI", "wAP", "AP#{}"]
+
+
+@given(
+    kind=st.sampled_from([*KINDS, *GRADED]),
+    number=st.integers(1, 999_999_999),
+    level=st.none() | st.text(min_size=1, max_size=8),
+)
+def test_names_parse_and_print_back(kind, number, level):
+    name = kind.format(number) + (f"/{level}" if level is not None and kind in KINDS else "")
+    metric = Metric.parse(name)
+    assert str(metric) == name
+    assert Metric.parse(str(metric)) == metric
+    assert metric.binary == (kind in KINDS)
+    assert metric.depth == (number if "@{}" in kind else None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "ap", "R", "R@", "R@k", "R@0", "R@-1", "R@01", "R@1.5", "R@1 ", "AP@5", "AP/", "AP#", "AP#g", "H-AP/fine",
+     "NDCG@", "mAP", "mAP@r", "AP#1/fine", "R#1", "R@1\n", "mAP@1000000000"],
+)  # fmt: skip
+def test_other_names_are_refused_with_the_known_ones(name):
+    with pytest.raises(ConfigError, match=r"is unknown; expected one of AP, mAP@R"):
+        Metric.parse(name)
+
+
+def test_a_binary_metric_without_a_level_means_every_level():
+    names = [str(m) for m in resolve(["AP", "H-AP", "AP/fine", "R@1/coarse"], ["fine", "coarse"])]
+    assert names == ["AP/fine", "AP/coarse", "H-AP", "R@1/coarse"]
+    assert [str(m) for m in resolve("ASI", ["fine"])] == ["ASI"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["AP/no"], "level 'no' is unknown; expected fine, coarse"), (["AP#3"], r"grades are 1..2"), ([], "no metrics")],
+)
+def test_what_cannot_be_resolved_is_refused(names, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(names, ["fine", "coarse"])

@@ -1,0 +1,164 @@
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.report import RetrievalReport, compare
+
+SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
+
+
+def report(columns=None, **settings) -> RetrievalReport:
+    given = columns or {"AP/fine": np.array([1.0, 0.5, np.nan, 0.0]), "H-AP": np.array([0.25, 0.5, 0.75, 1.0])}
+    return RetrievalReport.from_columns(given, {**SETTINGS, **settings})
+
+
+def test_means_leave_undefined_queries_out_and_count_them():
+    found = report()
+    assert found.values == {"AP/fine": 0.5, "H-AP": 0.625}
+    assert found.undefined == {"AP/fine": 1, "H-AP": 0}
+    assert found.to_frame().rows() == [("AP/fine", 0.5, 3, 1), ("H-AP", 0.625, 4, 0)]
+    assert np.isnan(report({"AP/fine": np.full(2, np.nan)}).values["AP/fine"])
+
+
+def test_json_reads_back_as_it_was(tmp_path):
+    one = report({"AP/fine": np.array([1.0, np.nan]), "ASI": np.full(2, np.nan)})
+    one.save_json(tmp_path / "run.json")
+    two = RetrievalReport.load_json(tmp_path / "run.json")
+    np.testing.assert_equal(two.values, one.values)
+    assert (two.undefined, two.settings) == (one.undefined, one.settings)
+    assert two.per_query.equals(one.per_query, null_equal=True)
+    (tmp_path / "run.per_query.parquet").unlink()
+    assert RetrievalReport.load_json(tmp_path / "run.json").per_query.is_empty()
+
+
+GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "settings": {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "schema version is 'list'"),
+        (json.dumps({**GOOD, "schema_version": 7}), "schema version is 7; this hgld reads version 1"),
+        (json.dumps({**GOOD, "values": {"AP": "much"}}), "malformed"),
+        (json.dumps({"schema_version": 1}), "missing"),
+        (json.dumps({**GOOD, "undefined": {}}), "different metrics"),
+    ],
+)
+def test_what_is_no_report_is_refused_by_name(tmp_path, text, message):
+    file = tmp_path / "run.json"
+    file.write_text(text)
+    with pytest.raises(SchemaError, match=message) as caught:
+        RetrievalReport.load_json(file)
+    assert "run.json" in str(caught.value)
+
+
+def test_a_table_of_another_report_is_refused(tmp_path):
+    report().save_json(tmp_path / "run.json")
+    pl.DataFrame({"query": [1]}).write_parquet(tmp_path / "run.per_query.parquet")
+    with pytest.raises(SchemaError, match="columns are not those"):
+        RetrievalReport.load_json(tmp_path / "run.json")
+    (tmp_path / "run.per_query.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SchemaError, match="not a readable parquet"):
+        RetrievalReport.load_json(tmp_path / "run.json")
+
+
+def test_names_of_levels_cannot_break_out_of_markdown_html_or_latex():
+    hostile = "<script>alert(1)</script>|\n# x & 5% of_us \\input{x}"
+    found = report({f"AP/{hostile}": np.array([0.5])}, levels=[hostile])
+    page, text = found.to_html(title=hostile), found.to_markdown()
+    assert "<script" not in page
+    assert "<script" not in text
+    assert "&lt;script&gt;" in page
+    assert all(line.startswith(("| ", "- ")) or not line for line in text.splitlines())
+    row = found.to_latex_row(hostile)
+    assert r"\input" not in row
+    assert r"\& 5\% of\_us \textbackslash{}input\{x\}" in row
+    assert "\n" not in row
+
+
+def test_tables_print_what_they_hold():
+    assert report().to_markdown(digits=2).splitlines()[2] == "| AP/fine | 0.50 | 1 |"
+    assert "- levels: fine" in report().to_markdown()
+    assert "<td>0.6250</td>" in report().to_html()
+    assert report().to_latex_row("HAPPIER", ["H-AP", "AP/fine"]) == r"HAPPIER & 62.5 & 50.0 \\"
+    assert report({"AP/fine": np.array([np.nan])}).to_latex_row("x") == r"x & -- \\"
+    with pytest.raises(InputError, match="no NDCG; it has AP/fine, H-AP"):
+        report().to_latex_row("x", ["NDCG"])
+
+
+def noisy(mean: float, seed: int, size: int = 200) -> RetrievalReport:
+    rng = np.random.default_rng(seed)
+    base = np.random.default_rng(99).uniform(0.3, 0.5, size)  # queries differ more than the reports do
+    values = base + mean + rng.normal(0, 0.01, size)
+    values[3] = np.nan
+    return report({"H-AP": values}, queries=size)
+
+
+def test_a_real_difference_is_found_and_chance_is_not():
+    found = compare({"a": noisy(0.0, 1), "same": noisy(0.0, 2), "better": noisy(0.01, 3)}, samples=500)
+    rows = {row["report"]: row for row in found.frame.iter_rows(named=True)}
+    assert rows["a"]["p_value"] is None
+    assert rows["better"]["p_value"] == pytest.approx(1 / 501)
+    assert rows["better"]["difference_low"] > 0
+    assert rows["same"]["p_value"] > 0.05
+    assert rows["same"]["difference_low"] < 0 < rows["same"]["difference_high"]
+    for row in rows.values():
+        assert row["low"] < row["value"] < row["high"]
+    assert found.to_latex().splitlines()[2].endswith(r"$^\dagger$ \\")
+    assert len(found.to_markdown().splitlines()) == 7
+    assert "<td>better</td>" in found.to_html()
+
+
+def test_intervals_and_p_values_are_those_of_theory():
+    values = np.random.default_rng(5).normal(0.5, 0.1, 400)
+    one = report({"H-AP": values}, queries=400)
+    two = report({"H-AP": values + np.random.default_rng(6).normal(0.002, 0.03, 400)}, queries=400)
+    frame = compare({"one": one, "two": two}, samples=4000).frame
+    row = frame.row(0, named=True)
+    half = 1.96 * values.std() / 20
+    assert row["low"] == pytest.approx(values.mean() - half, abs=0.15 * half)
+    assert row["high"] == pytest.approx(values.mean() + half, abs=0.15 * half)
+    from scipy.stats import ttest_rel
+
+    apart = two.per_query["H-AP"].to_numpy() - values
+    assert frame.row(1, named=True)["p_value"] == pytest.approx(ttest_rel(apart, 0 * apart).pvalue, abs=0.03)
+    assert compare({"one": one, "two": two}, samples=4000).frame.equals(frame)
+
+
+def test_identical_reports_do_not_differ():
+    row = compare({"a": noisy(0, 1), "b": noisy(0, 1)}, samples=100).frame.row(1, named=True)
+    assert (row["difference"], row["p_value"]) == (0.0, 1.0)
+
+
+def test_a_metric_that_is_nowhere_defined_stays_undefined():
+    empty = report({"AP/fine": np.full(5, np.nan)})
+    row = compare({"a": empty, "b": empty}, samples=10).frame.row(1, named=True)
+    assert np.isnan(row["low"])
+    assert np.isnan(row["p_value"])
+
+
+@pytest.mark.parametrize(
+    ("reports", "options", "error", "message"),
+    [
+        ({}, {}, ConfigError, "there are none"),
+        ({"a": report()}, {"baseline": "b"}, ConfigError, "baseline 'b' is not among the reports"),
+        ({"a": report()}, {"metrics": ["NDCG"]}, ConfigError, "NDCG"),
+        ({"a": report()}, {"confidence": 1.0}, ConfigError, "confidence"),
+        ({"a": report(), "b": report(alpha=2.0)}, {}, InputError, "alpha is None and 2.0"),
+        ({"a": report(), "b": report({"H-AP": np.ones(3)})}, {}, InputError, "different queries"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(reports, options, error, message):
+    with pytest.raises(error, match=message):
+        compare(reports, **options)
+
+
+def test_a_report_without_values_a_query_cannot_be_compared(tmp_path):
+    report().save_json(tmp_path / "a.json")
+    (tmp_path / "a.per_query.parquet").unlink()
+    with pytest.raises(InputError, match=r"per_query\.parquet beside it"):
+        compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
