@@ -13,6 +13,7 @@ of another build. It knows no meanings: two heads that share no letters and no m
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from scipy import sparse
@@ -36,7 +37,7 @@ _NO_LENGTH = 1e-9
 
 
 class LexicalEncoder:
-    """Fitted features of words and letters as dense unit rows.
+    """Fitted features of words and letters as dense unit rows; fitted when they are first needed.
 
     Args:
         names: what it is fitted on, at least one; order and repetitions do not matter.
@@ -44,7 +45,6 @@ class LexicalEncoder:
     Attributes:
         name: ``lexical``.
         key: the version and a hash of the names it is fitted on.
-        dim: D, at most the number of distinct names.
         templates: empty, names are taken as they are.
 
     Raises:
@@ -55,22 +55,20 @@ class LexicalEncoder:
     templates: tuple[str, ...] = ()
 
     def __init__(self, names: Sequence[str]) -> None:
-        distinct = sorted(set(names))
-        if not distinct:
+        self._names = sorted(set(names))
+        if not self._names:
             raise ValueError("the lexical encoder is fitted on names: at least one is needed")
-        digest = hashlib.sha256("\n".join(map(repr, distinct)).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join(map(repr, self._names)).encode()).hexdigest()
         self.key = f"lexical/{VERSION}/{digest}"
-        roles = [_roles(noun_phrase(name)) for name in distinct]
-        self._words = DictVectorizer().fit(roles)
-        self._rarity = TfidfTransformer().fit(self._words.transform(roles))
-        spelt = [_ngrams(word) for word in self._words.feature_names_]
-        self._ngrams = DictVectorizer().fit(spelt)
-        self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
-        features = self._features(roles)
-        self._axes = _axes(features, len(distinct))
-        lost = _length(features @ self._axes) <= _NO_LENGTH
-        self._lost = frozenset(name for name, is_lost in zip(distinct, lost, strict=True) if is_lost)
-        self.dim = self._axes.shape[1] + bool(self._lost)
+
+    @cached_property
+    def _space(self) -> "_Space":
+        return _Space(self._names)
+
+    @property
+    def dim(self) -> int:
+        """D, at most the number of distinct names; fits."""
+        return self._space.dim
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
         """Rows of fitted or of new names, (N, D) float32.
@@ -78,14 +76,33 @@ class LexicalEncoder:
         Rows are unit ones, but for new names that share nothing with the fitted ones: theirs are zero. Fitted names
         that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
         """
-        rows = np.zeros((len(names), self.dim), dtype=np.float64)
-        if not names:
-            return rows.astype(np.float32)
+        rows = self._space.rows(names) if names else np.zeros((0, self.dim))
+        progress("embed", len(names), len(names))
+        return rows.astype(np.float32)
+
+
+class _Space:
+    """The features of some names and their axes."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        roles = [_roles(noun_phrase(name)) for name in names]
+        self._words = DictVectorizer().fit(roles)
+        self._rarity = TfidfTransformer().fit(self._words.transform(roles))
+        spelt = [_ngrams(word) for word in self._words.feature_names_]
+        self._ngrams = DictVectorizer().fit(spelt)
+        self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
+        features = self._features(roles)
+        self._axes = _axes(features, len(names))
+        lost = _length(features @ self._axes) <= _NO_LENGTH
+        self._lost = frozenset(name for name, is_lost in zip(names, lost, strict=True) if is_lost)
+        self.dim = self._axes.shape[1] + bool(self._lost)
+
+    def rows(self, names: Sequence[str]) -> np.ndarray:
+        rows = np.zeros((len(names), self.dim))
         rows[:, : self._axes.shape[1]] = self._features([_roles(noun_phrase(name)) for name in names]) @ self._axes
         rows[_length(rows) <= _NO_LENGTH] = 0.0
         rows[[name in self._lost for name in names], -1] = 1.0
-        progress("embed", len(names), len(names))
-        return normalize(rows).astype(np.float32)
+        return np.asarray(normalize(rows))
 
     def _features(self, roles: Sequence[dict[str, float]]) -> sparse.csr_matrix:
         words = self._rarity.transform(self._words.transform(roles))
