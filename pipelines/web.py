@@ -125,7 +125,6 @@ class PoliteClient:
             {
                 "User-Agent": f"hgld/{__version__} ({contact or 'no contact given'}) python-requests",
                 "Accept-Encoding": "gzip",
-                "Promise-Non-Write-API-Action": "true",  # a long read by POST may be answered by any data centre
             }
         )
 
@@ -146,7 +145,9 @@ class PoliteClient:
 
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
         if len(urlencode(params)) > _LONGEST_GET:
-            status, headers, body = self._send("POST", url, data=params)
+            # the promise lets any data centre answer a long read; pages and GETs that carry it are refused
+            promise = {"Promise-Non-Write-API-Action": "true"}
+            status, headers, body = self._send("POST", url, data=params, headers=promise)
         else:
             status, headers, body = self._send("GET", url, params=params)
         patience = _retry_after(headers)
