@@ -56,11 +56,29 @@ def run(
     )
 
 
+def read_embeddings(file: Path) -> np.ndarray:
+    """The (N, D) rows of ``embeddings.npy``.
+
+    Raises:
+        TableError: the file is not such an array.
+    """
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise TableError(f"{file}: not an array of numbers ({error}). Remove the embed stage's folder.") from error
+    if rows.ndim != 2 or rows.dtype != np.float32:
+        raise TableError(
+            f"{file}: an array of shape {rows.shape} and type {rows.dtype}; expected (names, dimensions) of float32. "
+            "Remove the embed stage's folder."
+        )
+    return rows
+
+
 def _cluster(
     names_file: Path, embeddings_file: Path, classes_file: Path, config: ClusterConfig, progress: Progress, out: Path
 ) -> Outcome:
     names = pl.read_parquet(names_file)
-    embeddings = np.load(embeddings_file, allow_pickle=False)
+    embeddings = read_embeddings(embeddings_file)
     if len(names) != len(embeddings) or not len(names):
         raise TableError(
             f"{embeddings_file}: {len(embeddings)} rows for the {len(names)} names of {names_file}; expected one a "
