@@ -1,0 +1,76 @@
+"""One number for several levels: the average that Dynamic Metric Learning reports.
+
+Sun, Zhu, Zhang, Zheng, Qiu, Zhang, Wei: "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate
+Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coarse) on images of its own and averages.
+"""
+
+import math
+from collections.abc import Sequence
+
+import polars as pl
+
+from hgld.errors import ConfigError
+from hgld.metrics import Metric
+from hgld.report import RetrievalReport
+
+AVERAGE = "average"
+
+
+def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
+    """The mean of every binary metric over the levels, beside the metrics themselves.
+
+    Args:
+        *reports: one report of several levels, or one a level (DyML: :func:`evaluate_with_distractors` with
+            ``levels=("fine",)`` and so on).
+
+    Returns:
+        a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
+        report a query's average is that over the levels at which it is defined; several reports have queries of their
+        own, whose rows stand one behind the other without an average.
+
+    Raises:
+        ConfigError: no reports, two of one level, a metric that some level lacks, or fewer than two levels.
+    """
+    values = {name: value for report in reports for name, value in report.values.items()}
+    if not reports or len(values) != sum(len(report.values) for report in reports):
+        raise ConfigError(
+            "expected reports of different levels: a metric of a level is given twice, or there are none."
+        )
+    levels = list(dict.fromkeys(level for report in reports for level in report.settings["levels"]))
+    kinds = list(dict.fromkeys(str(m).rpartition("/")[0] for m in map(Metric.parse, values) if m.binary))
+    missing = [f"{kind}/{level}" for kind in kinds for level in levels if f"{kind}/{level}" not in values]
+    if missing or not kinds or len(levels) < 2 or AVERAGE in levels:
+        raise ConfigError(
+            f"levels are {', '.join(levels)}, metrics {', '.join(values)}; expected the same binary metrics of two or "
+            f"more levels, none of them named {AVERAGE!r}."
+        )
+    averages = {f"{kind}/{AVERAGE}": [f"{kind}/{level}" for level in levels] for kind in kinds}
+    undefined = {name: count for report in reports for name, count in report.undefined.items()}
+    per_query = _stack([report.per_query for report in reports], averages)
+    return RetrievalReport(
+        values=values | {name: math.fsum(values[n] for n in parts) / len(parts) for name, parts in averages.items()},
+        per_query=per_query.select("query", *values, *averages),
+        undefined=undefined | {name: int(per_query[name].is_nan().sum()) for name in averages},
+        settings={
+            **reports[0].settings,
+            "levels": levels,
+            "metrics": [*values, *averages],
+            "average": "mean over levels",
+        },
+    )
+
+
+def _stack(tables: Sequence[pl.DataFrame], averages: dict[str, list[str]]) -> pl.DataFrame:
+    """The queries of all reports, numbered through, NaN where a report has no such metric."""
+    rows = pl.concat(tables, how="diagonal").drop("query").with_row_index("query").fill_null(math.nan)
+    means = [
+        (
+            pl.mean_horizontal([pl.col(p).fill_nan(None) for p in parts])
+            if len(tables) == 1
+            else pl.lit(None, pl.Float64)
+        )
+        .fill_null(math.nan)
+        .alias(name)
+        for name, parts in averages.items()
+    ]
+    return rows.with_columns(pl.col("query").cast(pl.Int64), *means)
