@@ -57,7 +57,7 @@ def make_names(count: int, rng: np.random.Generator) -> list[str]:
         if not place.startswith("(") and (modifier or place)
     ]
     chosen = [combined[i] for i in rng.permutation(len(combined))]
-    names = [*HEADS, *chosen][:count]
+    names = list(dict.fromkeys([*HEADS, *chosen]))[:count]  # "national park" is a head noun and a combination
     if len(names) < count:
         raise SystemExit(f"only {len(names)} names can be made of the words here; ask for fewer")
     return names

@@ -57,7 +57,6 @@ class Group:
     landmarks: int
     share: float
     top: str | None
-    top_method: str | None
     top_evidence: str | None
     label_method: str | None
     label_evidence: str | None
@@ -110,7 +109,6 @@ def _groups(tables: Mapping[str, pl.DataFrame]) -> list[Group]:
             landmarks=labelled.get(row["label"], 0),
             share=labelled.get(row["label"], 0) / largest,
             top=row["top"],
-            top_method=row["method"],
             top_evidence=row["evidence"],
             label_method=named.get(row["label"], {}).get("method"),
             label_evidence=named.get(row["label"], {}).get("evidence"),
@@ -167,7 +165,7 @@ def _map(file: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group]
         for g, group in enumerate(groups)
         if (of_group == g).any()
     ]
-    centres = np.array([np.median(places[of_group == rank[str(layer["label"])]], axis=0) for layer in layers])
+    centres = np.array([_label_place(places[of_group == rank[str(layer["label"])]]) for layer in layers])
     names = [str(layer["label"]) for layer in layers]
     area = {"width": width, "height": height}
     wide = pictures.place_labels(names, centres.reshape(-1, 2), size=17, most=26, **area)
@@ -177,12 +175,30 @@ def _map(file: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group]
     return {"width": width, "height": height, "layers": layers, "wide": wide, "phone": phone}
 
 
+def _label_place(places: np.ndarray) -> np.ndarray:
+    """Where a group's label goes: over its middle, a little higher, so that it does not hide a small group."""
+    x, y = np.median(places, axis=0)
+    return np.array([x, y - 10 - min(24.0, (y - places[:, 1].min()))])
+
+
 def _fit(points: np.ndarray, width: int, height: int, edge: int = 16) -> np.ndarray:
-    """(N, 2) places stretched to the drawing, y downwards; a side without extent is centred."""
-    low, span = points.min(axis=0, initial=np.inf), np.ptp(points, axis=0) if len(points) else np.ones(2)
-    share = np.where(span > 0, (points - low) / np.where(span > 0, span, 1), 0.5)
+    """(N, 2) places spread over the drawing, y downwards.
+
+    A coordinate is the mean of its share of the extent and its share of the ranks, so that a few names far from all
+    others do not press those into a corner; a side without extent is centred.
+    """
+    low, span = points.min(axis=0), np.ptp(points, axis=0)
+    linear = np.where(span > 0, (points - low) / np.where(span > 0, span, 1), 0.5)
+    share = (linear + np.stack([_rank_share(column) for column in points.T], axis=1)) / 2
     share[:, 1] = 1 - share[:, 1]
     return np.round(edge + share * (np.array([width, height]) - 2 * edge), 1)
+
+
+def _rank_share(values: np.ndarray) -> np.ndarray:
+    """Share of the values below each, half of its equals counted: 0..1."""
+    ordered = np.sort(values)
+    both = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
+    return both / (2 * max(len(values), 1))
 
 
 def _page(

@@ -88,7 +88,7 @@ def place_labels(
     placed: list[Label] = []
     boxes: list[tuple[float, float, float, float]] = []
     for text, (x, y) in zip(names, centres, strict=True):
-        half = 0.29 * size * len(text)
+        half = 0.34 * size * len(text)
         if 2 * half > width:
             continue
         x = min(max(float(x), half), width - half)

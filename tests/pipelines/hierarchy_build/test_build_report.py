@@ -179,10 +179,10 @@ def test_labels_do_not_overlap_and_stay_inside():
     assert labels[0].text == "group 0"
     assert len(labels) == 30
     for i, a in enumerate(labels):
-        half = 0.29 * 17 * len(a.text)
+        half = 0.34 * 17 * len(a.text)
         assert half - 0.1 <= a.x <= 1000 - half + 0.1
         for b in labels[:i]:
-            assert abs(a.x - b.x) > 0.29 * 17 * (len(a.text) + len(b.text)) - 0.2 or abs(a.y - b.y) > 17
+            assert abs(a.x - b.x) > 0.34 * 17 * (len(a.text) + len(b.text)) - 0.2 or abs(a.y - b.y) > 17
 
 
 def test_pictures_of_any_script_and_of_formulas_are_drawn(tmp_path):
