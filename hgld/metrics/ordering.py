@@ -227,7 +227,7 @@ def rank_row(
     digit_bits = _digit_bits(bits_of_grade)
     size = scores.shape[0]
     num = _positives(scores, grades, floor, slices)
-    if num == 0:
+    if num < 1:
         return num
     if num * _SORT_ALL_SHARE > size and floor == -np.inf:
         for i in range(size):
