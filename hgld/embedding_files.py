@@ -14,7 +14,7 @@ from hgld.errors import InputError, TableError
 KEY = "key"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
-_MOST_NAMED = 3
+_POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
         raise InputError(f"{file}: suffix {file.suffix!r}; expected embeddings as {', '.join(readers)}.")
     try:
         found = reader(file)
-    except (OSError, ValueError, SafetensorError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, SafetensorError, *_POLARS_FAULTS) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({error}).") from error
@@ -73,7 +73,8 @@ def _read_safetensors(file: Path) -> Embeddings:
         chosen = ["embeddings"] if "embeddings" in names else tables
         if len(chosen) != 1:
             raise InputError(
-                f"{file}: tensors {', '.join(names) or 'none'}; expected one named 'embeddings', or just one table."
+                f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or one table "
+                "alone."
             )
         return Embeddings(stored.get_tensor(chosen[0]))
 
@@ -93,17 +94,17 @@ def _read_parquet(file: Path) -> Embeddings:
 def _stacked(file: Path, column: pl.Series) -> np.ndarray:
     """(N, D) of a column of lists of one length."""
     lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
-    lengths = lists.list.len()
-    wrong = (lengths != lengths[0]).fill_null(True) if len(lengths) else lengths
-    if not len(lengths) or lengths[0] in (None, 0) or wrong.any():
-        row = int(wrong.arg_max() or 0) if len(lengths) else 0
-        raise InputError(f"{file}: row {row} of {column.name!r} has another length than row 0, or none.")
+    lengths = lists.list.len().fill_null(0)
+    first = int(lengths[0]) if len(lengths) else 0
+    if first == 0 or (lengths != first).any():
+        row = int((lengths != first).arg_max() or 0) if first else 0
+        raise InputError(f"{file}: row {row} of {column.name!r} is missing, empty or of another length than row 0.")
     values = lists.explode()
     if values.null_count() or not values.dtype.is_float():
         raise InputError(
             f"{file}: {column.name!r} holds {values.dtype} with {values.null_count()} nulls; expected floats."
         )
-    return values.to_numpy().reshape(len(lengths), int(lengths[0]))
+    return values.to_numpy().reshape(len(lengths), first)
 
 
 def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
@@ -129,7 +130,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
             table = pl.read_csv(file, infer_schema_length=None, schema_overrides={KEY: pl.String})
         else:
             raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, *_POLARS_FAULTS) as error:
         raise TableError(f"{file}: not a readable label table ({error}).") from error
     missing = [level for level in levels if level not in table.columns]
     if missing or not levels:

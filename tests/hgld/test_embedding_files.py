@@ -1,0 +1,324 @@
+"""Embeddings and labels from files, and their evaluation: every format the same numbers, every fault named."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import hgld.embedding_files
+from hgld.embedding_files import label_codes, read_embeddings, read_labels
+from hgld.errors import ConfigError, HgldError, InputError, TableError
+from hgld.evaluate_files import evaluate_files
+from hgld.evaluator import evaluate
+from hgld.postprocess import Whitening, expand_queries
+
+LEVELS = ("product", "category")
+LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [3, -1]])
+
+
+@pytest.fixture
+def embeddings():
+    generator = np.random.default_rng(0)
+    centres = generator.normal(size=(4, 5))
+    return (centres[LABELS[:, 0]] + 0.7 * generator.normal(size=(8, 5))).astype(np.float32)
+
+
+def write_labels(path, labels=LABELS, **columns):
+    table = pl.DataFrame({"key": [f"k{n}" for n in range(len(labels))], **dict(zip(LEVELS, labels.T, strict=True))})
+    table = table.with_columns(**columns)
+    table.write_parquet(path) if path.suffix == ".parquet" else table.write_csv(path)
+    return path
+
+
+def write_embeddings(path, table, keys=None):
+    if path.suffix == ".npy":
+        np.save(path, table)
+    elif path.suffix == ".safetensors":
+        save_file({"embeddings": torch.from_numpy(table)}, path)
+    else:
+        frame = pl.DataFrame({"embedding": pl.Series(table.tolist(), dtype=pl.List(pl.Float32))})
+        (frame if keys is None else frame.with_columns(key=pl.Series(keys))).write_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".safetensors"])
+@pytest.mark.parametrize("labels", [".parquet", ".csv"])
+def test_every_format_gives_the_same_report(tmp_path, embeddings, suffix, labels):
+    files = write_embeddings(tmp_path / f"e{suffix}", embeddings), write_labels(tmp_path / f"l{labels}")
+    report = evaluate_files(*files, levels=LEVELS)
+    expected = evaluate(embeddings, LABELS, levels=LEVELS)
+    assert report.values == pytest.approx(expected.values, rel=1e-6)
+    assert report.settings["files"] == {"embeddings": f"e{suffix}", "labels": f"l{labels}"}
+    assert report.settings["protocol"] == "leave-one-out"
+
+
+def test_npy_stays_on_the_disk(tmp_path, embeddings):
+    assert isinstance(read_embeddings(write_embeddings(tmp_path / "e.npy", embeddings)).values, np.memmap)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_safetensors_of_any_precision(tmp_path, embeddings, dtype):
+    table = torch.from_numpy(embeddings).to(dtype)
+    save_file({"anything": table, "norms": table.float().norm(dim=1)}, tmp_path / "e.safetensors")
+    found = read_embeddings(tmp_path / "e.safetensors").values
+    assert isinstance(found, torch.Tensor)
+    assert torch.equal(found, table)
+    report = evaluate_files(tmp_path / "e.safetensors", write_labels(tmp_path / "l.csv"), levels=LEVELS)
+    assert report.settings["embedding_dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_parquet_arrays_and_keys(tmp_path, embeddings):
+    keys = [f"k{n}" for n in range(8)]
+    frame = pl.DataFrame({"key": keys, "v": pl.Series(embeddings, dtype=pl.Array(pl.Float32, 5))})
+    frame.write_parquet(tmp_path / "e.parquet")
+    found = read_embeddings(tmp_path / "e.parquet")
+    np.testing.assert_array_equal(found.values, embeddings)
+    assert found.keys is not None
+    assert found.keys.to_list() == keys
+
+
+def test_a_gallery_of_its_own(tmp_path, embeddings):
+    query = write_embeddings(tmp_path / "q.npy", embeddings[::2]), write_labels(tmp_path / "q.csv", LABELS[::2])
+    gallery = write_embeddings(tmp_path / "g.npy", embeddings[1::2]), write_labels(tmp_path / "g.parquet", LABELS[1::2])
+    report = evaluate_files(*query, gallery_embeddings=gallery[0], gallery_labels=gallery[1], levels=LEVELS)
+    expected = evaluate(embeddings[::2], LABELS[::2], embeddings[1::2], LABELS[1::2], levels=LEVELS)
+    assert report.values == expected.values
+    assert report.settings["protocol"] == "query against gallery"
+
+
+def test_names_of_classes_mean_the_same_on_both_sides(tmp_path, embeddings):
+    names = np.array(["ship", "boat", "lake", "pond"])
+    for part, rows in (("q", slice(0, None, 2)), ("g", slice(1, None, 2))):
+        write_embeddings(tmp_path / f"{part}.npy", embeddings[rows])
+        category = [None if c < 0 else f"kind {c}" for c in LABELS[rows, 1]]
+        write_labels(
+            tmp_path / f"{part}.csv",
+            LABELS[rows],
+            product=pl.Series(names[LABELS[rows, 0]]),
+            category=pl.Series(category),
+        )
+    report = evaluate_files(
+        tmp_path / "q.npy",
+        tmp_path / "q.csv",
+        gallery_embeddings=tmp_path / "g.npy",
+        gallery_labels=tmp_path / "g.csv",
+        levels=LEVELS,
+    )
+    expected = evaluate(embeddings[::2], LABELS[::2], embeddings[1::2], LABELS[1::2], levels=LEVELS)
+    assert report.values == expected.values
+
+
+def test_codes_of_names_are_their_places(tmp_path):
+    one = pl.DataFrame({"a": ["x", None, "z"]})
+    two = pl.DataFrame({"a": ["y", "x"]})
+    assert [table.tolist() for table in label_codes([one, two], ["a"])] == [[[0], [-1], [2]], [[1], [0]]]
+    mixed = pl.DataFrame({"a": [1, 2]})
+    with pytest.raises(TableError, match="integer ids in one table and names in the other"):
+        label_codes([one, mixed], ["a"])
+    with pytest.raises(TableError, match="beyond 64 bits"):
+        label_codes([pl.DataFrame({"a": pl.Series([2**64 - 1], dtype=pl.UInt64)})], ["a"])
+    unknown = pl.DataFrame({"a": pl.Series([None, None], dtype=pl.Null)})
+    assert label_codes([unknown, mixed], ["a"])[0].tolist() == [[-1], [-1]]
+
+
+def test_distractors_from_a_file(tmp_path, embeddings):
+    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+    report = evaluate_files(
+        *files, levels=LEVELS, distractors=write_embeddings(tmp_path / "d.npy", embeddings * 2), metrics=("R@1",)
+    )
+    assert report.values == {"R@1/product": 0.0, "R@1/category": 0.0}
+    assert report.settings["protocol"] == "leave-one-out"
+    assert report.settings["distractors"] == 8
+    assert report.settings["files"]["distractors"] == "d.npy"
+
+
+def test_post_processing_is_applied_in_order_and_recorded(tmp_path, embeddings):
+    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+    whitening = Whitening.fit(np.random.default_rng(5).normal(size=(50, 5)), fitted_on="noise", dimensions=4)
+    whitening.save(tmp_path / "w.safetensors")
+    report = evaluate_files(
+        *files, levels=LEVELS, whitening=tmp_path / "w.safetensors", query_expansion=(2.0, 3), metrics=("AP",)
+    )
+    white, own = whitening.apply(embeddings), np.arange(8)
+    expanded = expand_queries(white, white, k=3, alpha=2.0, self_index=own)
+    expected = evaluate(expanded, LABELS, white, LABELS, self_index=own, levels=LEVELS, metrics=("AP",))
+    assert report.values == expected.values
+    assert report.settings["whitening"] == whitening.describe()
+    assert report.settings["query_expansion"] == {"alpha": 2.0, "k": 3}
+    assert report.settings["protocol"] == "leave-one-out"
+    report.save_json(tmp_path / "report.json")
+    assert json.loads((tmp_path / "report.json").read_text())["settings"]["whitening"]["fitted_on"] == "noise"
+
+
+def test_options_and_progress_are_handed_on(tmp_path, embeddings):
+    seen = []
+    report = evaluate_files(
+        write_embeddings(tmp_path / "e.npy", embeddings),
+        write_labels(tmp_path / "l.csv"),
+        levels=LEVELS,
+        metrics=("H-AP",),
+        relevance="weighted_ap",
+        weights=(0.2, 0.8),
+        count_query=False,
+        normalize=False,
+        device="cpu",
+        chunk_size=3,
+        progress=lambda task, done, total: seen.append((task, done, total)),
+    )
+    assert seen == [("rank", 3, 8), ("rank", 6, 8), ("rank", 8, 8)]
+    settings = {"relevance": "weighted_ap", "weights": [0.2, 0.8], "count_query": False, "normalized": False}
+    assert settings.items() <= report.settings.items()
+
+
+def test_options_that_contradict_each_other_are_refused(tmp_path, embeddings):
+    files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
+    with pytest.raises(ConfigError, match="come together"):
+        evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
+    with pytest.raises(ConfigError, match="unit vectors"):
+        evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), normalize=False)
+    with pytest.raises(ConfigError, match="cannot be used here"):
+        evaluate_files(*files, levels=LEVELS, device="cuda:99")
+
+
+class Attack:
+    def __reduce__(self):
+        return print, ("attacked",)
+
+
+def test_pickles_in_npy_are_never_loaded(tmp_path, capsys):
+    file = tmp_path / "e.npy"
+    np.save(file, np.array([[Attack()]], object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"e\.npy"):
+        read_embeddings(file)
+    assert not capsys.readouterr().out
+
+
+def damaged(path, table):
+    write_embeddings(path, table)
+    path.write_bytes(path.read_bytes()[:-9])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".parquet", ".safetensors"])
+def test_broken_embedding_files_are_refused(tmp_path, embeddings, suffix):
+    file = tmp_path / f"e{suffix}"
+    with pytest.raises(InputError, match=r"not a readable|cannot be read"):
+        read_embeddings(file)
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match="not a readable"):
+        read_embeddings(file)
+    file.write_bytes(b"something else entirely" * 100)
+    with pytest.raises(InputError, match="not a readable"):
+        read_embeddings(file)
+    with pytest.raises(InputError, match="not a readable"):
+        read_embeddings(damaged(file, embeddings))
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (np.zeros((3, 4), np.int32), "dtype"),
+        (np.zeros((2, 3, 4), np.float32), "table"),
+        (np.zeros(3, np.float32), "table"),
+    ],
+)
+def test_files_without_a_table_of_floats_are_refused(tmp_path, suffix, table, said):
+    with pytest.raises(InputError, match=said):
+        read_embeddings(write_embeddings(tmp_path / f"e{suffix}", table))
+
+
+def test_other_kinds_of_files_are_refused(tmp_path, embeddings):
+    np.savez(tmp_path / "e.npz", embeddings)
+    for name in ("e.npz", "e.pkl", "e"):
+        with pytest.raises(InputError, match=r"expected embeddings as \.npy, \.parquet, \.safetensors"):
+            read_embeddings(tmp_path / name)
+    save_file({"a": torch.eye(2), "b": torch.eye(2)}, tmp_path / "e.safetensors")
+    with pytest.raises(InputError, match="tensors a, b; expected a table named 'embeddings'"):
+        read_embeddings(tmp_path / "e.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (pl.Series([[1.0, 2.0], [1.0]]), "row 1 of 'v' is missing, empty or of another length"),
+        (pl.Series([[1.0, 2.0], None]), "row 1 of 'v' is missing, empty or of another length"),
+        (pl.Series([None, [1.0]]), "row 0"),
+        (pl.Series([[1.0, None], [1.0, 2.0]]), "1 nulls"),
+        (pl.Series([[1, 2], [3, 4]]), "holds Int64"),
+        (pl.Series([1.0, 2.0]), "expected one column of lists"),
+        (pl.Series([], dtype=pl.List(pl.Float32)), "row 0"),
+    ],
+)
+def test_parquet_without_vectors_is_refused(tmp_path, column, said):
+    pl.DataFrame({"v": column}).write_parquet(tmp_path / "e.parquet")
+    with pytest.raises(InputError, match=said):
+        read_embeddings(tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("product,category\n0,0\n", "1 rows, .*e.npy 8"),
+        ("product,kind\n0,0\n", "no column 'category'; its columns are product, kind"),
+        ("product,category\n" + "0.5,0\n" * 8, "'product' holds Float64"),
+        ("product,category\n" + "true,0\n" * 8, "'product' holds Boolean"),
+        ("product,category\n1,2\n1,2,3\n", "not a readable label table"),
+        ("", "not a readable label table"),
+    ],
+)
+def test_broken_labels_are_refused(tmp_path, embeddings, text, said):
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(TableError, match=said):
+        evaluate_files(write_embeddings(tmp_path / "e.npy", embeddings), tmp_path / "l.csv", levels=LEVELS)
+
+
+def test_label_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(TableError, match="not a readable label table"):
+        read_labels(tmp_path / "none.csv", LEVELS)
+    (tmp_path / "l.txt").write_text("")
+    with pytest.raises(TableError, match=r"expected labels as \.parquet or \.csv"):
+        read_labels(tmp_path / "l.txt", LEVELS)
+    with pytest.raises(TableError, match="no column asked for"):
+        read_labels(write_labels(tmp_path / "l.csv"), [])
+    monkeypatch.setattr(hgld.embedding_files, "_MOST_TABLE_BYTES", 10)
+    with pytest.raises(TableError, match="at most 10"):
+        read_labels(tmp_path / "l.csv", LEVELS)
+
+
+def test_keys_tell_when_files_do_not_belong_together(tmp_path, embeddings):
+    labels = write_labels(tmp_path / "l.parquet")
+    keys = [f"k{n}" for n in range(8)]
+    evaluate_files(write_embeddings(tmp_path / "e.parquet", embeddings, keys), labels, levels=LEVELS)
+    keys[2], keys[3] = keys[3], keys[2]
+    with pytest.raises(TableError, match=r"row 2: .* has key 'k3', .* 'k2' \(2 rows differ\)"):
+        evaluate_files(write_embeddings(tmp_path / "e.parquet", embeddings, keys), labels, levels=LEVELS)
+
+
+def test_contradicting_labels_are_refused(tmp_path, embeddings):
+    torn = LABELS.copy()
+    torn[1, 1] = 1
+    with pytest.raises(HgldError, match="more than one class"):
+        evaluate_files(
+            write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv", torn), levels=LEVELS
+        )
+
+
+def test_a_damaged_parquet_file_never_does_anything_else_than_fail_clearly(tmp_path, embeddings):
+    generator = np.random.default_rng(1)
+    file = write_embeddings(tmp_path / "e.parquet", embeddings[:3], ["a", "b", "c"])
+    whole = file.read_bytes()
+    outcomes = set()
+    for _ in range(300):
+        damage = bytearray(whole)
+        for place in generator.integers(0, len(whole), 2):
+            damage[place] = generator.integers(0, 256)
+        file.write_bytes(damage)
+        try:
+            outcomes.add(read_embeddings(file).values.ndim)
+        except InputError:
+            outcomes.add("refused")
+    assert outcomes == {2, "refused"}

@@ -1,0 +1,226 @@
+"""Whitening, query expansion, pooling over scales and exhaustive search against slow twins and laws."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+from sklearn.decomposition import PCA
+
+import hgld.postprocess
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.neighbors import nearest_neighbors
+from hgld.postprocess import Whitening, expand_queries, pool_scales
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def random_rows(seed, *shape):
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=shape) @ np.diag(np.linspace(0.2, 2, shape[-1])) + generator.normal(size=shape[-1])
+
+
+@pytest.fixture
+def fitted():
+    return Whitening.fit(random_rows(0, 300, 6), fitted_on="other set")
+
+
+@pytest.mark.parametrize("power", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("dimensions", [None, 3])
+def test_whitening_equals_scikit_learns_pca(power, dimensions):
+    train, test = random_rows(0, 300, 6), random_rows(1, 20, 6)
+    pca = PCA(dimensions, svd_solver="full").fit(unit(train))
+    expected = unit(pca.transform(unit(test)) / pca.explained_variance_**power)
+    whitening = Whitening.fit(train, fitted_on="train", dimensions=dimensions, power=power)
+    found = whitening.apply(test)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found @ found.T, expected @ expected.T, atol=1e-5)  # signs of components are free
+    np.testing.assert_allclose(whitening.variances, pca.explained_variance_, rtol=1e-5)
+
+
+def test_full_whitening_makes_the_fitted_set_white():
+    train = random_rows(2, 500, 5)
+    whitening = Whitening.fit(train, fitted_on="train", power=0.5, normalize=False)
+    rows = train.astype(np.float32).astype(np.float64)
+    white = (rows - whitening.mean) @ (whitening.components / whitening.variances[:, None] ** 0.5).T
+    np.testing.assert_allclose(np.cov(white.T), np.eye(5), atol=1e-6)
+
+
+def test_square_rooted_is_the_default_and_recorded(fitted):
+    assert fitted.describe() == {"power": 0.25, "dimensions": 6, "fitted_on": "other set", "fitted_items": 300}
+
+
+def test_fitting_is_the_same_every_time_and_whatever_the_blocks(fitted, monkeypatch):
+    monkeypatch.setattr(hgld.postprocess, "_ROWS_AT_ONCE", 7)
+    again = Whitening.fit(torch.from_numpy(random_rows(0, 300, 6)), fitted_on="other set")
+    np.testing.assert_allclose(again.components, fitted.components, atol=1e-9)
+    np.testing.assert_allclose(again.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)), atol=1e-6)
+
+
+def test_a_whitening_is_kept_as_a_file(tmp_path, fitted):
+    fitted.save(tmp_path / "whitening.safetensors")
+    loaded = Whitening.load(tmp_path / "whitening.safetensors")
+    assert loaded.describe() == fitted.describe()
+    np.testing.assert_array_equal(loaded.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)))
+    first = (tmp_path / "whitening.safetensors").read_bytes()
+    loaded.save(tmp_path / "again.safetensors")
+    assert load_file(tmp_path / "again.safetensors").keys() == {"mean", "components", "variances"}
+    assert len((tmp_path / "again.safetensors").read_bytes()) == len(first)
+
+
+def test_directions_without_variance_are_left_out():
+    flat = np.pad(random_rows(3, 40, 3), ((0, 0), (0, 4)))
+    assert Whitening.fit(flat, fitted_on="flat", normalize=False).components.shape == (3, 7)
+    with pytest.raises(InputError, match="vary in 3 dimensions; expected 5"):
+        Whitening.fit(flat, fitted_on="flat", dimensions=5, normalize=False)
+    with pytest.raises(InputError, match="vary in 0 dimensions"):
+        Whitening.fit(np.ones((4, 3)), fitted_on="points")
+
+
+def test_whitening_names_what_it_refuses(fitted):
+    with pytest.raises(ConfigError, match="power is 2"):
+        Whitening.fit(random_rows(0, 9, 3), fitted_on="x", power=2)
+    with pytest.raises(ConfigError, match="dimensions is 0"):
+        Whitening.fit(random_rows(0, 9, 3), fitted_on="x", dimensions=0)
+    with pytest.raises(InputError, match="at least 2"):
+        Whitening.fit(random_rows(0, 1, 3), fitted_on="x")
+    with pytest.raises(InputError, match="have 3 dimensions; the whitening was fitted on other set with 6"):
+        fitted.apply(random_rows(0, 2, 3))
+    symmetric = Whitening.fit(np.array([[1.0, 0], [3, 0]]), fitted_on="x", normalize=False)
+    with pytest.raises(InputError, match="embedding 1 is the whitening's mean"):
+        symmetric.apply(np.array([[1.0, 0], [2, 0]]), normalize=False)
+
+
+def written(path, fitted, metadata=None, **tensors):
+    parts = {"mean": fitted.mean, "components": np.ascontiguousarray(fitted.components), "variances": fitted.variances}
+    facts = {"hgld.schema_version": "1", "power": "0.25", "fitted_on": "x", "num_items": "3", **(metadata or {})}
+    save_file({**parts, **tensors}, path, {k: v for k, v in facts.items() if v is not None})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "said"),
+    [
+        ({"hgld.schema_version": "2"}, {}, "schema version is '2'"),
+        ({"hgld.schema_version": None}, {}, "schema version is None"),
+        ({"power": "much"}, {}, "not a whitening"),
+        ({"power": "nan"}, {}, "do not fit together"),
+        ({"fitted_on": None}, {}, "not a whitening"),
+        ({}, {"mean": np.zeros(5)}, "do not fit together"),
+        ({}, {"variances": np.zeros(6)}, "variances above 0"),
+        ({}, {"mean": np.full(6, np.nan)}, "NaN"),
+        ({}, {"mean": np.zeros(6, np.float32)}, "do not fit together"),
+    ],
+)
+def test_files_that_are_no_whitening_are_refused(tmp_path, fitted, metadata, tensors, said):
+    with pytest.raises(SchemaError, match=said):
+        Whitening.load(written(tmp_path / "w.safetensors", fitted, metadata, **tensors))
+
+
+def test_broken_whitening_files_are_refused(tmp_path, fitted, monkeypatch):
+    file = tmp_path / "w.safetensors"
+    with pytest.raises(SchemaError, match="not a whitening"):
+        Whitening.load(file)
+    file.write_bytes(b"\x80\x04 no tensors")
+    with pytest.raises(SchemaError, match="not a whitening"):
+        Whitening.load(file)
+    save_file({"mean": fitted.mean}, file, {"hgld.schema_version": "1"})
+    with pytest.raises(SchemaError, match="not a whitening"):
+        Whitening.load(file)
+    monkeypatch.setattr(hgld.postprocess, "_MOST_BYTES", 10)
+    with pytest.raises(SchemaError, match="at most 10"):
+        Whitening.load(file)
+
+
+def slow_expansion(query, gallery, k, alpha, own=None):
+    """Query plus its k best gallery items, each times its score to the alpha (0 below 0), normalised."""
+    expanded = []
+    for number, q in enumerate(query):
+        scores = [(float(q @ g), place) for place, g in enumerate(gallery) if own is None or place != own[number]]
+        total = q.copy()
+        for score, place in sorted(scores, key=lambda pair: (-pair[0], pair[1]))[:k]:
+            total = total + max(score, 0.0) ** alpha * gallery[place]
+        expanded.append(total / np.linalg.norm(total))
+    return np.array(expanded)
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(1, 0.0), (3, 2.0), (10, 2.0), (20, 0.5)])
+def test_expansion_equals_its_twin(k, alpha):
+    query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
+    found = expand_queries(query * 3, gallery, k=k, alpha=alpha, chunk_size=2)
+    np.testing.assert_allclose(found, slow_expansion(query, gallery, k, alpha), atol=1e-5)
+
+
+def test_an_item_does_not_expand_itself():
+    rows = unit(random_rows(3, 12, 4))
+    own = np.arange(12)
+    found = expand_queries(rows, rows, k=4, self_index=own)
+    np.testing.assert_allclose(found, slow_expansion(rows, rows, 4, 2.0, own), atol=1e-5)
+
+
+def test_the_default_is_that_of_the_papers():
+    query, gallery = unit(random_rows(1, 5, 4)), unit(random_rows(2, 20, 4))
+    np.testing.assert_allclose(expand_queries(query, gallery), slow_expansion(query, gallery, 10, 2.0), atol=1e-5)
+
+
+def test_expansion_refuses_what_it_cannot_do():
+    rows = unit(random_rows(3, 12, 4))
+    with pytest.raises(ConfigError, match="alpha is -1"):
+        expand_queries(rows, rows, alpha=-1)
+    with pytest.raises(ConfigError, match="1 to 11"):
+        expand_queries(rows, rows, k=12, self_index=np.arange(12))
+    with pytest.raises(ConfigError, match="1 to 12"):
+        expand_queries(rows, rows, k=0)
+    with pytest.raises(InputError, match="dimensions"):
+        expand_queries(rows, rows[:, :2], k=1)
+    with pytest.raises(InputError, match="self_index"):
+        expand_queries(rows, rows, k=1, self_index=np.arange(11))
+
+
+@given(st.integers(1, 8), st.integers(0, 10**6), st.integers(1, 3))
+def test_neighbours_equal_a_full_sort(k, seed, chunk_size):
+    generator = np.random.default_rng(seed)
+    query, gallery = generator.integers(-2, 3, (4, 2)).astype(np.float32), generator.integers(-2, 3, (9, 2))
+    own = generator.integers(-1, 9, 4)
+    indices, scores = nearest_neighbors(
+        query, gallery.astype(np.float32), k, self_index=own, normalize=False, chunk_size=chunk_size
+    )
+    for row in range(4):
+        products = query[row] @ gallery.T.astype(np.float32)
+        expected = sorted(-products[j] for j in range(9) if j != own[row])[:k]
+        assert (-scores[row]).tolist() == expected
+        assert products[indices[row]].tolist() == scores[row].tolist()
+        assert own[row] not in indices[row]
+        assert len(set(indices[row].tolist())) == k
+        pairs = list(zip(-scores[row], indices[row], strict=True))
+        assert pairs == sorted(pairs)
+
+
+@pytest.mark.parametrize("p", [1.0, 3.0])
+def test_pooled_scales_equal_their_twin(p):
+    scales = [random_rows(seed, 6, 5) for seed in range(3)]
+    normal = [unit(part) for part in scales]
+    expected = np.zeros((6, 5))
+    for row, column in np.ndindex(6, 5):
+        total = sum(np.sign(part[row, column]) * abs(part[row, column]) ** p for part in normal) / 3
+        expected[row, column] = np.sign(total) * abs(total) ** (1 / p)
+    np.testing.assert_allclose(pool_scales(scales, p=p), unit(expected), atol=1e-6)
+
+
+def test_one_scale_is_itself_normalised():
+    rows = random_rows(0, 4, 3)
+    np.testing.assert_allclose(pool_scales([torch.from_numpy(rows)], p=3), unit(rows), atol=1e-6)
+
+
+def test_scales_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="expected one shape"):
+        pool_scales([])
+    with pytest.raises(InputError, match="expected one shape"):
+        pool_scales([random_rows(0, 4, 3), random_rows(0, 4, 2)])
+    with pytest.raises(InputError, match="image 0: its embeddings at the scales cancel out"):
+        pool_scales([np.array([[1.0, 0]]), np.array([[-1.0, 0]])])
+    with pytest.raises(ConfigError, match="p is 0"):
+        pool_scales([random_rows(0, 4, 3)], p=0)
