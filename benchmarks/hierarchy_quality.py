@@ -9,6 +9,7 @@ Every figure is the median over seeds; the table is Markdown.
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from sklearn.preprocessing import normalize
 from pipelines.clustering import cluster_names
 from pipelines.config import ClusterConfig
 from pipelines.encoders import make_encoder
+from pipelines.lexical_encoder import LexicalEncoder
+from pipelines.noun_kinds import NounKinds
 
 SETS = ("gldv2_washington_landmarks", "taxonomies/geonames", "taxonomies/cub200", "taxonomies/places365")
 Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, names, groups, seed -> (N,) labels
@@ -38,6 +41,17 @@ def names_and_groups(folder: Path) -> tuple[list[str], list[str]]:
 def tfidf(names: list[str]) -> np.ndarray:
     features = TfidfVectorizer(ngram_range=(1, 2)).fit_transform(names)
     return np.asarray(normalize(TruncatedSVD(min(100, len(names) - 1), random_state=0).fit_transform(features)))
+
+
+def without_lexicon(names: list[str]) -> np.ndarray:
+    return LexicalEncoder(names, NounKinds({})).encode(names)
+
+
+def encoded(spec: str, names: list[str]) -> np.ndarray:
+    return make_encoder(spec, names=names).encode(names)
+
+
+PLAIN = {"TF-IDF + SVD": tfidf, "lexical without its lexicon": without_lexicon}
 
 
 def kmeans(rows: np.ndarray, names: list[str], groups: int, seed: int) -> np.ndarray:
@@ -65,16 +79,15 @@ def table(data: Path, encoders: list[str], seeds: int) -> Iterator[str]:
     heads = (f"{Path(f).name} ({len(n)} names, {len(set(t))} groups)" for f, (n, t) in sets.items())
     yield f"| names as | grouped by | {' | '.join(heads)} |"
     yield f"|---|---|{'---|' * len(sets)}"
-    for encoder in ("TF-IDF + SVD", *encoders):
-        baseline = encoder == "TF-IDF + SVD"
-        spaces = {
-            folder: tfidf(names) if baseline else make_encoder(encoder, names=names).encode(names)
-            for folder, (names, _) in sets.items()
-        }
-        shown = encoder if baseline else make_encoder(encoder, names=["x"]).name
+    for shown, encode in {**PLAIN, **{_shown(spec): partial(encoded, spec) for spec in encoders}}.items():
+        spaces = {folder: encode(names) for folder, (names, _) in sets.items()}
         for title, grouping in {"k-means": kmeans, "Ward": ward, "hgld": ours}.items():
             cells = (score(spaces[folder], *sets[folder], grouping, seeds) for folder in sets)
             yield f"| {shown} | {title} | {' | '.join(cells)} |"
+
+
+def _shown(spec: str) -> str:
+    return make_encoder(spec, names=["x"]).name
 
 
 def main() -> None:

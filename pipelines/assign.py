@@ -10,7 +10,7 @@ import polars as pl
 
 from hgld.errors import ConfigError, TableError
 from pipelines.config import AssignConfig, EmbedConfig
-from pipelines.encoders import make_encoder
+from pipelines.encoders import JOINED, make_encoder
 from pipelines.image_names import LEAST_SCORE, NEIGHBOURS, ImageEncoder, embed_landmarks, vote, zero_shot
 from pipelines.landmark_images import IMAGES_A_LANDMARK, ImagePlace, LandmarkKey, find_images, fingerprint
 from pipelines.progress import Progress
@@ -174,7 +174,8 @@ def _eyes(config: AssignConfig, embed: EmbedConfig) -> tuple[ImageEncoder, dict[
             f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
             "clip:MODEL/PRETRAINED."
         )
-    encoder = make_encoder(embed.encoder, templates=embed.templates, device=embed.device, batch_size=embed.batch_size)
+    seeing = embed.encoder.removesuffix(JOINED)
+    encoder = make_encoder(seeing, templates=embed.templates, device=embed.device, batch_size=embed.batch_size)
     assert isinstance(encoder, ImageEncoder)
     return encoder, find_images(config.images)
 

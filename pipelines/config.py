@@ -65,7 +65,8 @@ class EmbedConfig:
 
     encoder: str = setting(
         "clip:ViT-L-14/laion2b_s32b_b82k",
-        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH.",
+        "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH; "
+        "either of the last two may be joined with the first: sbert:PATH+lexical.",
     )
     templates: tuple[str, ...] = setting((), "Prompt templates with {}; averaged. Default: the encoder's own.")
     batch_size: int = setting(256, "Names a batch.", key=False)

@@ -10,6 +10,7 @@ from hgld.errors import TableError
 from pipelines.config import EmbedConfig
 from pipelines.embedding_cache import EmbeddingCache, default_folder
 from pipelines.encoders import Encoder, make_encoder
+from pipelines.joined_encoder import JoinedEncoder
 from pipelines.progress import Progress, silent
 from pipelines.stage import Outcome, StageRun, run_stage, write_json
 
@@ -53,7 +54,7 @@ def encoder_of(names: Path, config: EmbedConfig) -> Encoder:
     """
     return make_encoder(
         config.encoder,
-        names=_names(names) if config.encoder == "lexical" else (),
+        names=_names(names) if config.encoder.endswith("lexical") else (),
         templates=config.templates,
         device=config.device,
         batch_size=config.batch_size,
@@ -80,6 +81,13 @@ def embed_names(encoder: Encoder, names: list[str], cache: EmbeddingCache, progr
     return np.concatenate(blocks)
 
 
+def _rows(encoder: Encoder, names: list[str], folder: Path, progress: Progress) -> np.ndarray:
+    """Rows of names; those of a joined encoder are kept by part, so that new names cost a model only themselves."""
+    if isinstance(encoder, JoinedEncoder):
+        return encoder.join([_rows(part, names, folder, progress) for part in encoder.parts])
+    return embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
+
+
 def _names(path: Path) -> list[str]:
     names = pl.read_parquet(path, columns=["name"])["name"].to_list()
     if not names:
@@ -89,7 +97,7 @@ def _names(path: Path) -> list[str]:
 
 def _embed(path: Path, encoder: Encoder, folder: Path, progress: Progress, directory: Path) -> Outcome:
     names = _names(path)
-    rows = embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
+    rows = _rows(encoder, names, folder, progress)
     np.save(directory / "embeddings.npy", rows, allow_pickle=False)
     about = {"name": encoder.name, "key": encoder.key, "dim": int(rows.shape[1]), "templates": list(encoder.templates)}
     write_json(directory / "encoder.json", about)

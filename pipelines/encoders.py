@@ -1,5 +1,7 @@
 """Which encoders there are, and how one is named: ``lexical``, ``clip:MODEL/PRETRAINED``, ``sbert:PATH``.
 
+The last two may be joined with the first: ``clip:MODEL/PRETRAINED+lexical``.
+
 An encoder turns names into unit rows. Making one is cheap: model weights are read with the first name that is asked
 for, so that a build whose embeddings are cached needs none.
 """
@@ -13,6 +15,7 @@ from hgld.errors import ConfigError
 from pipelines.progress import Progress
 
 KINDS = ("lexical", "clip:MODEL/PRETRAINED", "sbert:PATH")
+JOINED = "+lexical"
 
 
 class Encoder(Protocol):
@@ -58,7 +61,8 @@ def make_encoder(
     """The encoder that ``spec`` names.
 
     Args:
-        spec: one of ``KINDS``; PRETRAINED may be a tag of open_clip or a checkpoint's path.
+        spec: one of ``KINDS``, or one of the last two and ``+lexical``; PRETRAINED may be a tag of open_clip or a
+            checkpoint's path.
         names: what ``lexical`` is fitted on; the others do not need them.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU when there is one.
@@ -69,6 +73,11 @@ def make_encoder(
             that is not there, or templates for an encoder that takes none.
         MissingResourceError: a file or a package is not here.
     """
+    if spec.endswith(JOINED):
+        from pipelines.joined_encoder import JoinedEncoder
+
+        first = make_encoder(spec.removesuffix(JOINED), templates=templates, device=device, batch_size=batch_size)
+        return JoinedEncoder(first, make_encoder("lexical", names=names))
     kind, _, rest = spec.partition(":")
     _check_templates(templates)
     if batch_size < 1:
@@ -89,7 +98,9 @@ def make_encoder(
         from pipelines.sbert_encoder import SbertEncoder
 
         return SbertEncoder(rest, templates=templates, device=device, batch_size=batch_size)
-    raise ConfigError(f"--encoder is {spec!r}; expected one of {', '.join(KINDS)}.")
+    raise ConfigError(
+        f"--encoder is {spec!r}; expected one of {', '.join(KINDS)}, or one of the last two with {JOINED} behind it."
+    )
 
 
 def _check_templates(templates: Sequence[str]) -> None:

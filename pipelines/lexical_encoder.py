@@ -1,13 +1,16 @@
 """The encoder that needs no model weights: the words of a name by their role, and their letters.
 
-A name's features are two blocks of unit length, latent semantic analysis makes them dense:
+A name's features are three blocks of unit length, latent semantic analysis makes them dense:
 
 * *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
   farther they stand from it (``head_noun.py``); TF-IDF over the names.
 * *letters*: n-grams within the same words, weighted alike, so that theater meets theatre and footbridge meets bridge.
+* *kinds*: what hgld's lexicon of place nouns says the head is (``noun_kinds.py``), so that bay meets strait. A name
+  that the lexicon does not know has this block empty and rests on the other two.
 
 All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the names
-of another build. It knows no meanings: two heads that share no letters and no modifiers are strangers to it.
+of another build. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
+strangers to it.
 """
 
 import hashlib
@@ -24,10 +27,13 @@ from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import svd_flip
 
 from pipelines.head_noun import GENERAL_NOUNS, TRANSPARENT_NOUNS, NounPhrase, noun_phrase
+from pipelines.noun_kinds import NounKinds
 from pipelines.progress import Progress, silent
 
-VERSION = 1
-LETTERS = 0.5  # share of the letters in the squared length; measured agreement is flat within 0.4..0.8
+VERSION = 2
+KINDS = 0.5  # share of the kinds in the squared length, where there are any; agreement is flat within 0.3..0.7
+COARSER = 0.8  # how much less the kind above a kind counts
+LETTERS = 0.5  # share of the letters in the rest of the squared length; measured agreement is flat within 0.4..0.8
 GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
 NGRAMS = (3, 4, 5)
 _AXES_PER_ROOT, _LEAST_AXES = 2.0, 24  # axes grow with the root of the number of names: 30 for 221, 151 for 5,700
@@ -41,10 +47,11 @@ class LexicalEncoder:
 
     Args:
         names: what it is fitted on, at least one; order and repetitions do not matter.
+        kinds: what is known of nouns; hgld's lexicon if None.
 
     Attributes:
         name: ``lexical``.
-        key: the version and a hash of the names it is fitted on.
+        key: the version, and a hash of the lexicon and the names it is fitted on.
         templates: empty, names are taken as they are.
 
     Raises:
@@ -54,16 +61,17 @@ class LexicalEncoder:
     name = "lexical"
     templates: tuple[str, ...] = ()
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], kinds: NounKinds | None = None) -> None:
         self._names = sorted(set(names))
+        self._kinds = NounKinds.read() if kinds is None else kinds
         if not self._names:
             raise ValueError("the lexical encoder is fitted on names: at least one is needed")
-        digest = hashlib.sha256("\n".join(map(repr, self._names)).encode()).hexdigest()
-        self.key = f"lexical/{VERSION}/{digest}"
+        stated = [self._kinds.fingerprint, *map(repr, self._names)]
+        self.key = f"lexical/{VERSION}/{hashlib.sha256(chr(10).join(stated).encode()).hexdigest()}"
 
     @cached_property
     def _space(self) -> "_Space":
-        return _Space(self._names)
+        return _Space(self._names, self._kinds)
 
     @property
     def dim(self) -> int:
@@ -84,14 +92,17 @@ class LexicalEncoder:
 class _Space:
     """The features of some names and their axes."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        roles = [_roles(noun_phrase(name)) for name in names]
+    def __init__(self, names: Sequence[str], lexicon: NounKinds) -> None:
+        self._lexicon = lexicon
+        phrases = [noun_phrase(name) for name in names]
+        roles = [_roles(phrase) for phrase in phrases]
+        self._kinds = DictVectorizer().fit([_kinds(phrase, lexicon) for phrase in phrases])
         self._words = DictVectorizer().fit(roles)
         self._rarity = TfidfTransformer().fit(self._words.transform(roles))
         spelt = [_ngrams(word) for word in self._words.feature_names_]
         self._ngrams = DictVectorizer().fit(spelt)
         self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
-        features = self._features(roles)
+        features = self._features(phrases)
         self._axes = _axes(features, len(names))
         lost = _length(features @ self._axes) <= _NO_LENGTH
         self._lost = frozenset(name for name, is_lost in zip(names, lost, strict=True) if is_lost)
@@ -99,17 +110,21 @@ class _Space:
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
         rows = np.zeros((len(names), self.dim))
-        rows[:, : self._axes.shape[1]] = self._features([_roles(noun_phrase(name)) for name in names]) @ self._axes
+        rows[:, : self._axes.shape[1]] = self._features([noun_phrase(name) for name in names]) @ self._axes
         rows[_length(rows) <= _NO_LENGTH] = 0.0
         rows[[name in self._lost for name in names], -1] = 1.0
         return np.asarray(normalize(rows))
 
-    def _features(self, roles: Sequence[dict[str, float]]) -> sparse.csr_matrix:
+    def _features(self, phrases: Sequence[NounPhrase]) -> sparse.csr_matrix:
+        roles = [_roles(phrase) for phrase in phrases]
         words = self._rarity.transform(self._words.transform(roles))
         own_words = DictVectorizer().fit(roles)
         spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
         letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
-        return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters]))
+        kinds = self._kinds.transform([_kinds(phrase, self._lexicon) for phrase in phrases])
+        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # empty: no fitted name is of a known kind
+        spelling = sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters])
+        return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - KINDS) * spelling, np.sqrt(KINDS) * kinds]))
 
 
 def _roles(phrase: NounPhrase) -> dict[str, float]:
@@ -129,6 +144,12 @@ def _roles(phrase: NounPhrase) -> dict[str, float]:
         for word in compound.split("-"):
             roles[word] = max(weight, roles.get(word, 0.0))
     return roles
+
+
+def _kinds(phrase: NounPhrase, lexicon: NounKinds) -> dict[str, float]:
+    """The kinds of what a phrase names, each with those above it, the nearest counting most; empty if not known."""
+    chain = lexicon.of(phrase)
+    return {"/".join(chain[: i + 1]): COARSER ** (len(chain) - 1 - i) for i in range(len(chain))}
 
 
 def _ngrams(word: str) -> Counter[str]:
