@@ -5,6 +5,7 @@ from sklearn.manifold import TSNE
 from threadpoolctl import threadpool_limits
 
 MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
+ITERATIONS = 500
 NEAREST = 3
 PERPLEXITY = 30
 LEAST_TSNE = 5
@@ -45,6 +46,7 @@ def _place(rows: np.ndarray, seed: int) -> np.ndarray:
         perplexity=min(PERPLEXITY, (len(rows) - 1) / 3),
         # an array is allowed; the scale is the one that scikit-learn gives its own PCA start
         init=start / spread * 1e-4,  # pyright: ignore[reportArgumentType]
+        max_iter=ITERATIONS,
         random_state=seed,
         n_jobs=1,
     )

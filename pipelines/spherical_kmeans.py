@@ -127,7 +127,7 @@ def k_curve(
     ``silhouette`` is the mean silhouette over cosine distances (Rousseeuw, J. Comput. Appl. Math. 20, 1987), on a
     sample of at most 2,000 rows. ``elbow`` is the height of the inertia's bend: how far it lies below the line from
     the curve's first point to its last, both axes scaled to 0..1 (Satopaa et al., "Finding a 'kneedle' in a
-    haystack", 2011).
+    haystack", 2011). Clusters are found on the 64 leading axes alone, and judged on all.
 
     Args:
         rows: (N, D) different unit rows.
@@ -143,13 +143,14 @@ def k_curve(
     if len(steps) < 2:
         return Curve((steps[0],), (0.0,), (0.0,))
     low = leading_axes(rows)
+    directions = unit(low)
     sample = np.sort(np.random.default_rng(seed).permutation(len(rows))[:CURVE_SAMPLE])
     distances = np.clip(1 - rows[sample] @ rows[sample].T, 0, 2)
     np.fill_diagonal(distances, 0)
     inertia, score = [], []
     for done, k in enumerate(steps):
         progress("try numbers of clusters", done, len(steps))
-        labels = _spherical_kmeans(rows, low, k, weights, CURVE_RESTARTS, seed)
+        labels = _spherical_kmeans(directions, low, k, weights, CURVE_RESTARTS, seed)
         inertia.append(_inertia(rows, labels, weights, k))
         if criterion == "silhouette":
             score.append(_silhouette(distances, labels[sample]))

@@ -1,17 +1,23 @@
 """Laws of the clustering: a partition, exact numbers, and nothing that depends on the order of names."""
 
+import os
+from pathlib import Path
+
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
-from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
 from pipelines.clustering import cluster_names, margins
 from pipelines.config import ClusterConfig
+from pipelines.lexical_encoder import LexicalEncoder
 from pipelines.name_map import name_map
+from pipelines.sample import EXPECTED_GROUPS
 from pipelines.spherical_kmeans import k_curve, settle, spherical_kmeans, sums, unit
 from pipelines.structure import mix
 from pipelines.subclusters import Division, ward
@@ -168,6 +174,28 @@ def test_the_number_of_threads_changes_no_bit():
             results.append(cluster_names(rows, names_of(480), config=ClusterConfig(groups=9, restarts=2)))
     for field in ("clusters", "groups", "confidence", "next_groups"):
         assert getattr(results[0], field).tobytes() == getattr(results[1], field).tobytes()
+
+
+def agreement(names, truth):
+    """ARI and NMI of lexical's groups at the true number of groups."""
+    config = ClusterConfig(groups=len(set(truth)))
+    groups = cluster_names(LexicalEncoder(names).encode(names), names, config=config).groups
+    return adjusted_rand_score(truth, groups), normalized_mutual_info_score(truth, groups)
+
+
+def test_the_samples_groups_are_near_those_made_by_hand():
+    expected = pl.read_csv(EXPECTED_GROUPS)
+    ari, nmi = agreement(expected["name"].to_list(), expected["group"].to_list())
+    assert ari >= 0.45
+    assert nmi >= 0.75
+
+
+@pytest.mark.skipif("HGLD_DATA" not in os.environ, reason="HGLD_DATA names no folder of real data")
+def test_real_names_are_grouped_as_well_as_aimed_at():
+    table = pl.read_csv(Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "labels.csv")
+    ari, nmi = agreement(table["label"].to_list(), table["mid"].to_list())
+    assert ari >= 0.45
+    assert nmi >= 0.75
 
 
 # -- its parts ------------------------------------------------------------------------------------------------
