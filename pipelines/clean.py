@@ -20,7 +20,7 @@ from pipelines.stage import Outcome, StageRun, run_stage, write_dropped
 
 VERSION = 1
 PUBLISHED: dict[str, Any] = {
-    "source": "Ramzi et al., Hierarchical Average Precision Training for Pertinent Image Retrieval, ECCV 2022; rounded",
+    "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
     "splits": {
         "train": {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800},
         "index": {"landmarks": 101_000, "scraped": 68_100, "kept": 67_900},
