@@ -44,7 +44,7 @@ def nearest_neighbors(
     >>> from hgld.neighbors import nearest_neighbors
     >>> gallery = np.array([[0.0, 1.0], [1.0, 0.0], [0.6, 0.8]])
     >>> indices, scores = nearest_neighbors(np.array([[0.0, 2.0]]), gallery, 2)
-    >>> indices.tolist(), scores.round(2).tolist()
+    >>> indices.tolist(), scores.astype(float).round(2).tolist()
     ([[0, 2]], [[1.0, 0.8]])
     """
     where = device or (query_embeddings.device if isinstance(query_embeddings, Tensor) else "cpu")

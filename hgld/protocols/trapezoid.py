@@ -18,6 +18,8 @@ from hgld.judgements import JudgedBlock, Judgements
 from hgld.ranking import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.report import RetrievalReport
 
+_BLOCK_SCORES = 32_000_000  # 128 MB of scores, and a byte of grade a task beside each
+
 
 def trapezoid_ap(positions: np.ndarray) -> float:
     """Average precision of one query by the trapezoid rule.
@@ -62,21 +64,21 @@ def truncated_precision(positions: np.ndarray, k: int) -> float:
     return float(np.count_nonzero(positions < depth) / depth)
 
 
-def positive_positions(scores: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.ndarray) -> np.ndarray:
     """Places of one query's positives in its ranking; equal scores count against them.
 
     Args:
-        scores: (G,) float32.
-        positive: (G,) bool.
-        negative: (G,) bool; items that are neither are left out of the ranking.
+        ordered: (G,) scores of the whole gallery, ascending.
+        positive: (P,) scores of the positives.
+        left_out: scores of the items that are not ranked.
 
     Returns:
         (P,) ascending places, from 0.
     """
-    own = np.sort(scores[positive])
-    passed = np.searchsorted(own, scores[negative], side="right")  # positives that a negative comes before
-    ahead = np.bincount(passed, minlength=len(own) + 1)[::-1].cumsum()[::-1][1:]
-    return (ahead + np.arange(len(own))[::-1])[::-1]
+    own = np.sort(positive)
+    passed = [len(part) - np.searchsorted(part, own) for part in (ordered, own, np.sort(left_out))]  # scores >= own
+    negatives = passed[0] - passed[1] - passed[2]
+    return (negatives + np.arange(len(own))[::-1])[::-1]
 
 
 def evaluate_trapezoid(
@@ -126,16 +128,17 @@ def evaluate_trapezoid(
                 f"{judgements.num_levels} levels; expected {len(query)}, {len(gallery)} and 1, as the embeddings are."
             )
     names = [f"{metric}{'/' if task else ''}{task}" for task in tasks for metric in _metrics(precision_at)]
-    rows: list[list[float]] = []
+    rows = block_rows(len(query), len(gallery), query.device, chunk_size)
+    if chunk_size is None:  # few queries, and a gallery with distractors is better read few times
+        rows = max(rows, min(len(query), _BLOCK_SCORES // len(gallery)))
+    values: list[list[float]] = []
     with exact_products(query.device):
-        for start, stop, scores in score_blocks(
-            query, gallery, block_rows(len(query), len(gallery), query.device, chunk_size)
-        ):
+        for start, stop, scores in score_blocks(query, gallery, rows):
             judged = [judgements.block(start, stop, torch.device("cpu")) for judgements in tasks.values()]
-            rows.extend(_block_values(scores.cpu().numpy(), judged, precision_at))
+            values.extend(_block_values(scores.cpu().numpy(), judged, precision_at))
             if progress is not None:
                 progress("rank", stop, len(query))
-    columns = dict(zip(names, np.array(rows, np.float64).T, strict=True))
+    columns = dict(zip(names, np.array(values, np.float64).T, strict=True))
     stated = {"average_precision": "trapezoid rule", "queries": len(query), "gallery": len(gallery)}
     stated |= {"dimensions": query.shape[1], "normalized": normalize}
     stated |= {"scores": "float32, TF32 off", "ties": "against the query", "device": query.device.type}
@@ -148,13 +151,14 @@ def _metrics(precision_at: Sequence[int]) -> list[str]:
 
 def _block_values(scores: np.ndarray, judged: Sequence[JudgedBlock], precision_at: Sequence[int]) -> list[list[float]]:
     """For every query of a block the values of all metrics of all tasks."""
-    values: list[list[float]] = [[] for _ in scores]
-    for block in judged:
-        positive = block.grades.numpy() > 0
-        negative = ~positive
-        negative[block.left_out] = False
-        for row, found in enumerate(values):
-            positions = positive_positions(scores[row], positive[row], negative[row])
-            found.append(trapezoid_ap(positions))
-            found.extend(truncated_precision(positions, k) for k in precision_at)
+    values: list[list[float]] = []
+    for row, own in enumerate(scores):
+        ordered = np.sort(own)
+        values.append([])
+        for block in judged:
+            rows, items = block.left_out
+            positive = np.flatnonzero(block.grades[row].numpy())
+            positions = positive_positions(ordered, own[positive], own[items[rows == row]])
+            values[-1].append(trapezoid_ap(positions))
+            values[-1].extend(truncated_precision(positions, k) for k in precision_at)
     return values
