@@ -5,7 +5,8 @@ The steps, in this order:
 1. Names of equal vectors are one point. Points are weighted by 1, or by their landmarks if asked.
 2. Spherical k-means, k given or chosen by the criterion over its curve (``spherical_kmeans.py``).
 3. Every cluster is divided by average linkage (``subclusters.py``).
-   Without a wanted number of groups it is divided at the threshold, and its parts are the groups.
+   Without a wanted number of groups it is divided at the threshold, and its parts are the groups. The default is 0.85
+   of the mean cosine distance of all pairs, since encoders differ in how far apart they put unrelated names.
    With one (``groups``), the threshold is lowered until there are 1,000 parts, or 8 for every group; Ward's linkage
    joins the parts of all clusters into exactly that many groups, which then settle as in spherical k-means. Up to
    1,000 names every name is a part of its own.

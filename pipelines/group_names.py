@@ -6,7 +6,8 @@ Three kinds of proposal, the first that holds is taken:
 2. ``p279``: the Wikidata class that says best which names are in the group: of the classes above names that carry at
    least half of its landmarks, the one of highest F1 (harmonic mean of the share of the group's landmarks below the
    class and the share of the class's landmarks that are in the group), if that is at least 0.25.
-3. ``medoid``: the name nearest to the group's centre; always there.
+3. ``medoid``: the name nearest to the group's centre; of those within 0.02 of its cosine the one with the most
+   landmarks. Always there.
 
 Labels are unique, whatever the case of their letters. A group does not take another group's name as its label, and
 between two groups that want the same label the one that has it among its own names, then the one with more landmarks,
@@ -23,6 +24,7 @@ from pipelines.class_graph import ClassGraph
 from pipelines.head_noun import head_noun
 
 LEAST_SHARE = 0.5
+NEAR = 0.02
 LEAST_F1 = 0.25  # below it a class is too general to say what the group is: entity, fixed construction
 
 
@@ -84,7 +86,8 @@ def _proposals(members: Sequence[Member], graph: ClassGraph, below: Mapping[str,
         if _landmarks(heads[head]) >= LEAST_SHARE * total:
             yield Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}")
     yield from _class_proposals(members, graph, below)
-    central = sorted(members, key=lambda m: (-round(m.centrality, 5), -m.landmarks, m.name))
+    near = max(member.centrality for member in members) - NEAR
+    central = sorted(members, key=lambda m: (m.centrality < near, -m.landmarks, -round(m.centrality, 5), m.name))
     common, of = Counter({head: len(found) for head, found in sorted(heads.items())}).most_common(1)[0]
     for member in central:
         evidence = (

@@ -50,6 +50,14 @@ def test_else_the_nearest_name_is_the_label():
     assert "cosine 0.90" in found.evidence
 
 
+def test_of_names_equally_near_the_common_one_is_the_label():
+    group = [member("quay", 3, centrality=0.89), member("well", 1, centrality=0.9), member("silo", 4, centrality=0.2)]
+    (found,) = propose_labels([group], NO_GRAPH)
+    assert (found.label, found.method) == ("silo", "head-noun"), "half of the landmarks"
+    (found,) = propose_labels([[*group, member("jetty", 4, centrality=0.1)]], NO_GRAPH)
+    assert (found.label, found.method) == ("quay", "medoid")
+
+
 def test_another_groups_name_is_not_taken():
     parks = [member("state park", 50), member("urban park", 40)]
     park = [member("park", 1)]
