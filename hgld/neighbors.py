@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.devices import choose_device
 from hgld.errors import ConfigError, InputError
 from hgld.evaluator import Progress
 from hgld.ranking import block_rows, exact_products, prepare_embeddings, score_blocks
@@ -38,7 +39,7 @@ def nearest_neighbors(
 
     Raises:
         InputError: embeddings of the wrong shape or dtype, or self indices that are not in the gallery.
-        ConfigError: k below 1 or beyond the gallery.
+        ConfigError: k below 1 or beyond the gallery, or a device that is not there.
 
     >>> import numpy as np
     >>> from hgld.neighbors import nearest_neighbors
@@ -47,7 +48,7 @@ def nearest_neighbors(
     >>> indices.tolist(), scores.astype(float).round(2).tolist()
     ([[0, 2]], [[1.0, 0.8]])
     """
-    where = device or (query_embeddings.device if isinstance(query_embeddings, Tensor) else "cpu")
+    where = choose_device(query_embeddings, device)
     query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
     gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
     own = np.full(len(query), -1) if self_index is None else np.asarray(self_index)

@@ -1,5 +1,6 @@
 """What retrieval papers do to embeddings before ranking: whitening, query expansion, pooling over scales."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from hgld.neighbors import nearest_neighbors
 from hgld.ranking import prepare_embeddings
 
 SCHEMA_VERSION = 1
+_METADATA = "hgld.whitening"
 SQUARE_ROOTED = 0.25
 _ROWS_AT_ONCE = 8192
 _MOST_BYTES = 2 << 30
@@ -136,8 +138,9 @@ class Whitening:
     def save(self, path: str | Path) -> None:
         """Write a safetensors file."""
         tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
-        facts = {"power": repr(self.power), "fitted_on": self.fitted_on, "num_items": str(self.num_items)}
-        metadata = {"hgld.schema_version": str(SCHEMA_VERSION), **facts}
+        facts = {"schema_version": SCHEMA_VERSION, "power": self.power}
+        facts |= {"fitted_on": self.fitted_on, "num_items": self.num_items}
+        metadata = {_METADATA: json.dumps(facts)}  # one entry, for safetensors writes several in any order
         save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path), metadata)
 
     @classmethod
@@ -152,17 +155,17 @@ class Whitening:
             if file.stat().st_size > _MOST_BYTES:
                 raise SchemaError(f"{file}: {file.stat().st_size} bytes; a whitening has at most {_MOST_BYTES}.")
             with safe_open(str(file), framework="numpy") as stored:
-                metadata = stored.metadata() or {}
-                version = metadata.get("hgld.schema_version")
-                if version != str(SCHEMA_VERSION):
+                facts = json.loads((stored.metadata() or {}).get(_METADATA, "{}"))
+                version = facts.get("schema_version")
+                if version != SCHEMA_VERSION:
                     raise SchemaError(
                         f"{file}: whitening schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
                         "Fit it again."
                     )
                 mean, components, variances = (stored.get_tensor(n) for n in ("mean", "components", "variances"))
-            power, num_items = float(metadata["power"]), int(metadata["num_items"])
-            whitening = cls(mean, components, variances, power, metadata["fitted_on"], num_items)
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            power, num_items = float(facts["power"]), int(facts["num_items"])
+            whitening = cls(mean, components, variances, power, str(facts["fitted_on"]), num_items)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, SchemaError):
                 raise
             raise SchemaError(f"{file}: not a whitening that hgld wrote ({error}).") from error

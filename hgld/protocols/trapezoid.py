@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.devices import choose_device
 from hgld.errors import ConfigError, InputError
 from hgld.evaluator import Progress
 from hgld.judgements import JudgedBlock, Judgements
@@ -112,11 +113,11 @@ def evaluate_trapezoid(
 
     Raises:
         InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
-        ConfigError: a k below 1.
+        ConfigError: a k below 1, or a device that is not there.
     """
     if any(k < 1 for k in precision_at):
         raise ConfigError(f"precision_at is {list(precision_at)}; expected numbers from 1.")
-    where = device or (query_embeddings.device if isinstance(query_embeddings, Tensor) else "cpu")
+    where = choose_device(query_embeddings, device)
     query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
     gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
     if query.shape[1] != gallery.shape[1]:

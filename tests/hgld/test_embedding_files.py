@@ -179,8 +179,9 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, embeddings):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
     with pytest.raises(ConfigError, match="unit vectors"):
         evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), normalize=False)
-    with pytest.raises(ConfigError, match="cannot be used here"):
-        evaluate_files(*files, levels=LEVELS, device="cuda:99")
+    for expansion in (None, (2, 3)):
+        with pytest.raises(ConfigError, match="cannot be used here"):
+            evaluate_files(*files, levels=LEVELS, device="cuda:99", query_expansion=expansion)
 
 
 class Attack:

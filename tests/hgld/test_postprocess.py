@@ -1,5 +1,7 @@
 """Whitening, query expansion, pooling over scales and exhaustive search against slow twins and laws."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -68,7 +70,7 @@ def test_a_whitening_is_kept_as_a_file(tmp_path, fitted):
     first = (tmp_path / "whitening.safetensors").read_bytes()
     loaded.save(tmp_path / "again.safetensors")
     assert load_file(tmp_path / "again.safetensors").keys() == {"mean", "components", "variances"}
-    assert len((tmp_path / "again.safetensors").read_bytes()) == len(first)
+    assert (tmp_path / "again.safetensors").read_bytes() == first
 
 
 def test_directions_without_variance_are_left_out():
@@ -96,18 +98,19 @@ def test_whitening_names_what_it_refuses(fitted):
 
 def written(path, fitted, metadata=None, **tensors):
     parts = {"mean": fitted.mean, "components": np.ascontiguousarray(fitted.components), "variances": fitted.variances}
-    facts = {"hgld.schema_version": "1", "power": "0.25", "fitted_on": "x", "num_items": "3", **(metadata or {})}
-    save_file({**parts, **tensors}, path, {k: v for k, v in facts.items() if v is not None})
+    facts = {"schema_version": 1, "power": 0.25, "fitted_on": "x", "num_items": 3, **(metadata or {})}
+    kept = {k: v for k, v in facts.items() if v is not None}
+    save_file({**parts, **tensors}, path, {"hgld.whitening": json.dumps(kept)})
     return path
 
 
 @pytest.mark.parametrize(
     ("metadata", "tensors", "said"),
     [
-        ({"hgld.schema_version": "2"}, {}, "schema version is '2'"),
-        ({"hgld.schema_version": None}, {}, "schema version is None"),
+        ({"schema_version": 2}, {}, "schema version is 2"),
+        ({"schema_version": None}, {}, "schema version is None"),
         ({"power": "much"}, {}, "not a whitening"),
-        ({"power": "nan"}, {}, "do not fit together"),
+        ({"power": float("nan")}, {}, "do not fit together"),
         ({"fitted_on": None}, {}, "not a whitening"),
         ({}, {"mean": np.zeros(5)}, "do not fit together"),
         ({}, {"variances": np.zeros(6)}, "variances above 0"),
@@ -127,9 +130,10 @@ def test_broken_whitening_files_are_refused(tmp_path, fitted, monkeypatch):
     file.write_bytes(b"\x80\x04 no tensors")
     with pytest.raises(SchemaError, match="not a whitening"):
         Whitening.load(file)
-    save_file({"mean": fitted.mean}, file, {"hgld.schema_version": "1"})
-    with pytest.raises(SchemaError, match="not a whitening"):
-        Whitening.load(file)
+    for facts, said in (('{"schema_version": 1}', "not a whitening"), ("[1]", "not a whitening"), ("{", "not a")):
+        save_file({"mean": fitted.mean}, file, {"hgld.whitening": facts})
+        with pytest.raises(SchemaError, match=said):
+            Whitening.load(file)
     monkeypatch.setattr(hgld.postprocess, "_MOST_BYTES", 10)
     with pytest.raises(SchemaError, match="at most 10"):
         Whitening.load(file)

@@ -10,6 +10,7 @@ from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluator import evaluate
 from hgld.protocols import (
     average_over_levels,
+    evaluate_ukbench,
     evaluate_vehicle_id,
     evaluate_with_distractors,
     read_in_shop,
@@ -219,6 +220,7 @@ def test_averages_that_mean_nothing_are_refused():
     one = evaluate(embeddings, LABELS[:, 0], levels=("fine",), metrics=("AP",))
     other = evaluate(embeddings, LABELS[:, 1], levels=("coarse",), metrics=("R@1",))
     graded = evaluate(embeddings, LABELS, levels=("fine", "coarse"), metrics=("H-AP",))
-    for reports in ([], [one], [one, one], [one, other], [graded]):
+    graphic = evaluate_ukbench(np.eye(4, dtype=np.float32), [f"{n}.jpg" for n in range(4)])
+    for reports in ([], [one], [one, one], [one, other], [graded], [graphic]):
         with pytest.raises(ConfigError, match="expected"):
             average_over_levels(*reports)
