@@ -58,7 +58,8 @@ def evaluate(
         metrics: names of metrics; a binary one without a level stands for every level.
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: in leave-one-out with ``population`` relevance, count the query among the items of its own finest
-            class, as published H-AP values do. It is never ranked. Without effect on query against gallery.
+            class, as published H-AP values do. It is never ranked. Leave-one-out is also a gallery in which
+            ``self_index`` finds every query; without effect on other galleries.
         relevance: what H-AP, H-R@k and H-P@k go by, see :func:`hgld.graded_relevance`.
         weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
         self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
@@ -101,7 +102,8 @@ def evaluate(
         own = None if self_index is None else _self_index(self_index, len(query))
     names = _levels(levels, labels, others)
     _check_tree(np.concatenate([labels, others]) if not alone else labels, names)
-    worth = Relevance(relevance, alpha, None if weights is None else tuple(weights), count_query and alone)
+    counted = count_query and own is not None and bool((own >= 0).all())
+    worth = Relevance(relevance, alpha, None if weights is None else tuple(weights), counted)
     settings = {
         "protocol": "leave-one-out" if alone else "query against gallery",
         **_describe(query_embeddings, normalize),

@@ -83,7 +83,9 @@ class ClusterConfig:
     clusters: int = setting(0, "k of k-means; 0: chosen by the criterion.")
     criterion: Literal["silhouette", "elbow"] = setting("silhouette", "How k is chosen when it is not given.")
     groups: int = setting(0, "Final number of groups; 0: as the threshold gives.")
-    threshold: float = setting(0.0, "Distance at which a cluster is divided into groups; 0: the encoder's default.")
+    threshold: float = setting(
+        0.0, "Mean cosine distance at which a cluster is divided into groups; 0: 0.85 of that of all pairs of names."
+    )
     structure: float = setting(0.0, "Weight of Wikidata's subclass graph in the distances, 0..1 (p279=W).")
     weighted: bool = setting(False, "Weight names by their number of landmarks.")
     restarts: int = setting(10, "Restarts of k-means.")

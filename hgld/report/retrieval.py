@@ -99,19 +99,22 @@ class RetrievalReport:
         cells = [latex(name), *(number(self.values[m] * scale, digits, "--") for m in chosen)]
         return " & ".join(cells) + r" \\"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Values (None where undefined), undefined counts and settings, ready for JSON, with the schema version."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
+            "undefined": self.undefined,
+            "settings": self.settings,
+        }
+
     def save_json(self, path: str | Path) -> None:
         """Write values, undefined counts and settings to ``path``, the values a query to a parquet file beside it.
 
         The second file has the name of the first with ``.per_query.parquet`` for its suffix.
         """
         file = Path(path)
-        data = {
-            "schema_version": SCHEMA_VERSION,
-            "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
-            "undefined": self.undefined,
-            "settings": self.settings,
-        }
-        text = json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         self.per_query.write_parquet(file.with_suffix(_PER_QUERY_SUFFIX))
         file.write_text(text, encoding="utf-8")
 
