@@ -1,7 +1,7 @@
 """Evaluation of embeddings that lie in files."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,31 +76,26 @@ def evaluate_files(
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
-    sides, codes = _read_pairs(pairs, levels)
-    others = None if distractors is None else read_embeddings(distractors).values
+    task = _read_task(pairs, levels, distractors)
     named = {"embeddings": embeddings, "labels": labels, "gallery_embeddings": gallery_embeddings}
     named |= {"gallery_labels": gallery_labels, "distractors": distractors, "whitening": whitening}
     stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
     if whitening is not None:
         loaded = Whitening.load(whitening)
-        sides = [loaded.apply(side) for side in sides]
-        others = None if others is None else loaded.apply(others)
+        task = task.whitened(loaded)
         stated["whitening"] = loaded.describe()
-    query, own = sides[0], None
-    gallery, known = (sides[1], codes[1]) if len(sides) > 1 else (None, None)
-    if gallery is None and (others is not None or query_expansion is not None):
-        gallery, known, own = query, codes[0], np.arange(len(query))
+    query, gallery, known, own = task.sides(needs_gallery=query_expansion is not None)
+    if own is not None:
         stated["protocol"] = "leave-one-out"
-    if gallery is not None and known is not None and others is not None:
-        gallery, known = with_distractors(gallery, known, others)
-        stated["distractors"] = len(others)
+    if task.distractors is not None:
+        stated["distractors"] = len(task.distractors)
     if gallery is not None and query_expansion is not None:
         power, k = query_expansion
         query = expand_queries(query, gallery, k=k, alpha=power, self_index=own, device=device, progress=progress)
         stated["query_expansion"] = {"alpha": power, "k": k}
     report = evaluate(
         query,
-        codes[0],
+        task.labels,
         gallery,
         known,
         levels=levels,
@@ -118,9 +113,36 @@ def evaluate_files(
     return replace(report, settings=report.settings | stated)
 
 
-def _read_pairs(
-    pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str]
-) -> tuple[list[Tensor | np.ndarray], list[np.ndarray]]:
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """What the files hold; without a gallery, the task is leave-one-out."""
+
+    query: Tensor | np.ndarray
+    labels: np.ndarray
+    gallery: Tensor | np.ndarray | None
+    gallery_labels: np.ndarray | None
+    distractors: Tensor | np.ndarray | None
+
+    def whitened(self, whitening: Whitening) -> "_Task":
+        gallery = None if self.gallery is None else whitening.apply(self.gallery)
+        distractors = None if self.distractors is None else whitening.apply(self.distractors)
+        return replace(self, query=whitening.apply(self.query), gallery=gallery, distractors=distractors)
+
+    def sides(
+        self, *, needs_gallery: bool
+    ) -> tuple[Tensor | np.ndarray, Tensor | np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+        """Queries, gallery, its labels, and the index of each query in it; three times None for plain leave-one-out."""
+        gallery, known, own = self.gallery, self.gallery_labels, None
+        if gallery is None and (needs_gallery or self.distractors is not None):
+            gallery, known, own = self.query, self.labels, np.arange(len(self.query))
+        if gallery is not None and known is not None and self.distractors is not None:
+            gallery, known = with_distractors(gallery, known, self.distractors)
+        return self.query, gallery, known, own
+
+
+def _read_task(
+    pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str], distractors: str | Path | None
+) -> _Task:
     """Embeddings and labels of the queries and, if there are two pairs, of the gallery."""
     sides, tables = [], []
     for embeddings, labels in pairs:
@@ -128,4 +150,7 @@ def _read_pairs(
         check_same_items(side, table, (embeddings, labels))
         sides.append(side.values)
         tables.append(table)
-    return sides, label_codes(tables, levels)
+    codes = label_codes(tables, levels)
+    gallery, known = (sides[1], codes[1]) if len(sides) > 1 else (None, None)
+    others = None if distractors is None else read_embeddings(distractors).values
+    return _Task(sides[0], codes[0], gallery, known, others)

@@ -6,6 +6,7 @@ Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coar
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import polars as pl
 
@@ -51,26 +52,21 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
         values=values | {name: math.fsum(values[n] for n in parts) / len(parts) for name, parts in averages.items()},
         per_query=per_query.select("query", *values, *averages),
         undefined=undefined | {name: int(per_query[name].is_nan().sum()) for name in averages},
-        settings={
-            **reports[0].settings,
-            "levels": levels,
-            "metrics": [*values, *averages],
-            "average": "mean over levels",
-        },
+        settings=_settings(reports)
+        | {"levels": levels, "metrics": [*values, *averages], "average": "mean over levels"},
     )
+
+
+def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
+    """What the reports have in common, and a list of what differs."""
+    found = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
+    return {key: each[0] if all(value == each[0] for value in each) else each for key, each in found.items()}
 
 
 def _stack(tables: Sequence[pl.DataFrame], averages: dict[str, list[str]]) -> pl.DataFrame:
     """The queries of all reports, numbered through, NaN where a report has no such metric."""
-    rows = pl.concat(tables, how="diagonal").drop("query").with_row_index("query").fill_null(math.nan)
-    means = [
-        (
-            pl.mean_horizontal([pl.col(p).fill_nan(None) for p in parts])
-            if len(tables) == 1
-            else pl.lit(None, pl.Float64)
-        )
-        .fill_null(math.nan)
-        .alias(name)
-        for name, parts in averages.items()
-    ]
-    return rows.with_columns(pl.col("query").cast(pl.Int64), *means)
+    rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
+    means = {name: pl.lit(math.nan) for name in averages}
+    if len(tables) == 1:
+        means = {name: pl.mean_horizontal(pl.col(*parts).fill_nan(None)) for name, parts in averages.items()}
+    return rows.with_columns(**means).fill_null(math.nan).with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))
