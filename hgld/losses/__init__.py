@@ -8,13 +8,108 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hgld.losses.blackbox_ap import BlackboxAP as BlackboxAP
+    from hgld.losses.class_weighted import ClassWeighted as ClassWeighted
+    from hgld.losses.compositions import HAPPIER as HAPPIER
+    from hgld.losses.compositions import ROADMAP as ROADMAP
+    from hgld.losses.compositions import RODNDCG as RODNDCG
+    from hgld.losses.compositions import RODRecall as RODRecall
+    from hgld.losses.compositions import SumOverLevels as SumOverLevels
+    from hgld.losses.csl import CSL as CSL
+    from hgld.losses.fast_ap import FastAP as FastAP
+    from hgld.losses.margin import Margin as Margin
+    from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
+    from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
+    from hgld.losses.mixup import SiMix as SiMix
+    from hgld.losses.multigrain import MultiGrain as MultiGrain
+    from hgld.losses.pair_loss import CalibrationLoss as CalibrationLoss
+    from hgld.losses.pair_loss import Contrastive as Contrastive
+    from hgld.losses.pnp import PNP as PNP
+    from hgld.losses.proxies import NormSoftmax as NormSoftmax
+    from hgld.losses.proxies import ProxyNCApp as ProxyNCApp
+    from hgld.losses.query_losses import graded_ap_loss as graded_ap_loss
+    from hgld.losses.query_losses import ndcg_loss as ndcg_loss
+    from hgld.losses.query_losses import recall_loss as recall_loss
     from hgld.losses.rank_loss import RankLoss as RankLoss
+    from hgld.losses.soft_bin_ap import SoftBinAP as SoftBinAP
+    from hgld.losses.surrogate_loss import SmoothAP as SmoothAP
+    from hgld.losses.surrogate_loss import SmoothHAP as SmoothHAP
+    from hgld.losses.surrogate_loss import SmoothRecall as SmoothRecall
+    from hgld.losses.surrogate_loss import SupAP as SupAP
+    from hgld.losses.surrogate_loss import SupHAP as SupHAP
+    from hgld.losses.surrogate_loss import SupNDCG as SupNDCG
+    from hgld.losses.surrogate_loss import SupRecall as SupRecall
+    from hgld.losses.triplet import Triplet as Triplet
 
 _EXPORTS = {
+    "BlackboxAP": "hgld.losses.blackbox_ap",
+    "CSL": "hgld.losses.csl",
+    "CalibrationLoss": "hgld.losses.pair_loss",
+    "ClassWeighted": "hgld.losses.class_weighted",
+    "Contrastive": "hgld.losses.pair_loss",
+    "CrossBatchMemory": "hgld.losses.memory",
+    "FastAP": "hgld.losses.fast_ap",
+    "HAPPIER": "hgld.losses.compositions",
+    "Margin": "hgld.losses.margin",
+    "MetricLearningLoss": "hgld.losses.metric_learning",
+    "MultiGrain": "hgld.losses.multigrain",
+    "NormSoftmax": "hgld.losses.proxies",
+    "PNP": "hgld.losses.pnp",
+    "ProxyNCApp": "hgld.losses.proxies",
+    "ROADMAP": "hgld.losses.compositions",
+    "RODNDCG": "hgld.losses.compositions",
+    "RODRecall": "hgld.losses.compositions",
     "RankLoss": "hgld.losses.rank_loss",
+    "SiMix": "hgld.losses.mixup",
+    "SmoothAP": "hgld.losses.surrogate_loss",
+    "SmoothHAP": "hgld.losses.surrogate_loss",
+    "SmoothRecall": "hgld.losses.surrogate_loss",
+    "SoftBinAP": "hgld.losses.soft_bin_ap",
+    "SumOverLevels": "hgld.losses.compositions",
+    "SupAP": "hgld.losses.surrogate_loss",
+    "SupHAP": "hgld.losses.surrogate_loss",
+    "SupNDCG": "hgld.losses.surrogate_loss",
+    "SupRecall": "hgld.losses.surrogate_loss",
+    "Triplet": "hgld.losses.triplet",
+    "graded_ap_loss": "hgld.losses.query_losses",
+    "ndcg_loss": "hgld.losses.query_losses",
+    "recall_loss": "hgld.losses.query_losses",
 }
 
-__all__ = ["RankLoss"]
+__all__ = [
+    "CSL",
+    "HAPPIER",
+    "PNP",
+    "ROADMAP",
+    "RODNDCG",
+    "BlackboxAP",
+    "CalibrationLoss",
+    "ClassWeighted",
+    "Contrastive",
+    "CrossBatchMemory",
+    "FastAP",
+    "Margin",
+    "MetricLearningLoss",
+    "MultiGrain",
+    "NormSoftmax",
+    "ProxyNCApp",
+    "RODRecall",
+    "RankLoss",
+    "SiMix",
+    "SmoothAP",
+    "SmoothHAP",
+    "SmoothRecall",
+    "SoftBinAP",
+    "SumOverLevels",
+    "SupAP",
+    "SupHAP",
+    "SupNDCG",
+    "SupRecall",
+    "Triplet",
+    "graded_ap_loss",
+    "ndcg_loss",
+    "recall_loss",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """What every rank loss does around its formula: scores, grades, the query itself, the mean over queries."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, get_args
+from typing import Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,14 @@ from hgld.errors import ConfigError, InputError
 from hgld.relevance import shared_levels
 
 Reduction = Literal["mean", "none"]
+
+
+class RankOptions(TypedDict, total=False):
+    """The options that every rank loss takes by name; :class:`RankLoss` says what they mean."""
+
+    normalize: bool
+    exclude_self: bool
+    reduction: Reduction
 
 
 class RankLoss(nn.Module, ABC):

@@ -1,0 +1,53 @@
+"""How the losses' inner loops are compiled, and the one transcendental function they need."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba.extending import overload
+
+# Sums may be reordered and products contracted, without which reductions are not vectorised; infinities keep their
+# meaning, because -inf is the score of an item that is not ranked.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to."""
+    try:
+        return numba.njit(nogil=True, error_model="numpy", cache=True, fastmath=_FASTMATH)(function)
+    except RuntimeError:  # numba's "cannot cache function": neither the package's nor the user's folder is writable
+        return numba.njit(nogil=True, error_model="numpy", fastmath=_FASTMATH)(function)
+
+
+def exp(x: Any) -> Any:
+    """e^x within the bounds that :func:`hgld.losses.kernels_pair.sigmoid_parts` keeps.
+
+    In float64 the C library's; in float32 2^n times a polynomial on [-1/2, 1/2] (relative error below 1e-6 for
+    |x| < 17), which vectorises without Intel's SVML.
+    """
+    raise TypeError("exp is for compiled code only")
+
+
+@overload(exp)
+def _exp_for(x: Any) -> Callable[..., Any]:
+    return _exp_float32 if x == numba.types.float32 else _exp_float64
+
+
+def _exp_float64(x: Any) -> Any:
+    return math.exp(x)
+
+
+def _exp_float32(x: Any) -> Any:
+    y = x * np.float32(1.4426950408889634)
+    whole = np.floor(y + np.float32(0.5))
+    f = y - whole
+    power = np.float32(1.535336188319500e-4)
+    power = power * f + np.float32(1.339887440266574e-3)
+    power = power * f + np.float32(9.618437357674640e-3)
+    power = power * f + np.float32(5.550332471162809e-2)
+    power = power * f + np.float32(2.402264791363012e-1)
+    power = power * f + np.float32(6.931472028550421e-1)
+    power = power * f + np.float32(1.0)
+    return power * np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)).view(np.float32)

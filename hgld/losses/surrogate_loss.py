@@ -1,0 +1,270 @@
+"""The losses that put a stand-in for the step function into a metric: the Smooth and the Sup family.
+
+Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
+CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
+:class:`hgld.losses.surrogates.SupStep`, so that the losses bound 1 - metric from above (Ramzi et al., "Optimization of
+Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower is
+decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
+
+All of them take, by name, the options of :class:`hgld.losses.RankLoss` (``normalize``, ``exclude_self``, ``reduction``)
+and ``method``, the path of computation (:mod:`hgld.losses.rank_metric`).
+"""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+from torch import Tensor
+
+from hgld.losses.gains import GradedGain
+from hgld.losses.objectives import RecallMean
+from hgld.losses.query_losses import graded_ap_loss, ndcg_loss, recall_loss
+from hgld.losses.rank_loss import RankLoss, RankOptions
+from hgld.losses.rank_metric import Method, check_method
+from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
+from hgld.relevance import RelevanceKind
+
+
+class SurrogateLoss(RankLoss):
+    """A rank loss with a stand-in for the step function; a subclass says of which metric.
+
+    Args:
+        surrogate: the stand-in.
+        graded: see :class:`hgld.losses.RankLoss`.
+        level: see there.
+        method: path of computation, see :mod:`hgld.losses.rank_metric`.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        *,
+        graded: bool,
+        level: int = 0,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(graded=graded, level=level, **options)
+        check_method(method)
+        self.surrogate = surrogate
+        self.method: Method = method
+
+    def extra_repr(self) -> str:
+        return f"{self.surrogate}, method={self.method!r}"
+
+
+class _APLoss(SurrogateLoss):
+    """1 - AP or 1 - H-AP, by whether it is graded."""
+
+    gain = GradedGain()
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        surrogate, method = self.surrogate, self.method
+        return graded_ap_loss(scores, grades, num_levels, surrogate, self.gain, left_out=left_out, method=method)
+
+
+class SmoothAP(_APLoss):
+    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6).
+
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        level: column of the labels that decides what is positive, 0 the finest.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+
+    >>> import torch
+    >>> loss = SmoothAP(tau=0.01)
+    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 3)
+    0.179
+    """
+
+    def __init__(
+        self, tau: float = 0.01, *, level: int = 0, method: Method = "auto", **options: Unpack[RankOptions]
+    ) -> None:
+        super().__init__(Sigmoid(tau), graded=False, level=level, method=method, **options)
+
+
+class SupAP(_APLoss):
+    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6).
+
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        rho: slope beyond delta.
+        delta: score difference at which the straight line begins.
+        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
+        level: column of the labels that decides what is positive, 0 the finest.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        level: int = 0,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=False, level=level, method=method, **options)
+
+
+class SmoothHAP(_APLoss):
+    """1 - H-AP with sigmoids for steps, in Hrank+ as in the rank.
+
+    Args:
+        alpha: exponent of the relevances ``population`` and ``total``.
+        tau: width of the sigmoid, in units of the score.
+        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        weights: of ``weighted_ap``, one a level, coarsest first.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        tau: float = 0.01,
+        *,
+        relevance: RelevanceKind = "population",
+        weights: Sequence[float] | None = None,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(Sigmoid(tau), graded=True, method=method, **options)
+        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+
+
+class SupHAP(_APLoss):
+    """An upper bound of 1 - H-AP (Ramzi et al., ECCV 2022): the rank term of HAPPIER (alpha 1) and HAPPIER_F (3 or 5).
+
+    Args:
+        alpha: exponent of the relevances ``population`` and ``total``: the larger, the more the finest level counts.
+        tau: width of the sigmoid, in units of the score.
+        rho: slope beyond delta.
+        delta: score difference at which the straight line begins.
+        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
+        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        weights: of ``weighted_ap``, one a level, coarsest first.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        relevance: RelevanceKind = "population",
+        weights: Sequence[float] | None = None,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=True, method=method, **options)
+        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+
+
+class _RecallLoss(SurrogateLoss):
+    recall = RecallMean()
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return recall_loss(scores, grades, self.surrogate, self.recall, left_out=left_out, method=self.method)
+
+
+class SmoothRecall(_RecallLoss):
+    """1 - TR@K averaged over cutoffs K, with sigmoids for both steps (Patel et al., CVPR 2022, without their clipping).
+
+    Args:
+        k: the cutoffs K.
+        temperature: width of the step at the cutoff, in ranks.
+        tau: width of the step in the rank, in units of the score.
+        level: column of the labels that decides what is positive, 0 the finest.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        k: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float = 1.0,
+        tau: float = 0.01,
+        *,
+        level: int = 0,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(Sigmoid(tau), graded=False, level=level, method=method, **options)
+        self.recall = RecallMean(tuple(k), temperature)
+
+
+class SupRecall(_RecallLoss):
+    """1 - TR@K averaged over cutoffs K, ranks by SupStep and a sigmoid at the cutoff (Ramzi et al., arXiv 2309.08250).
+
+    The rank is bounded from above; the loss as a whole is not a bound, because of the sigmoid at the cutoff.
+
+    Args:
+        k: the cutoffs K.
+        temperature: width of the step at the cutoff, in ranks.
+        tau: width of the sigmoid, in units of the score.
+        rho: slope beyond delta.
+        delta: score difference at which the straight line begins.
+        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
+        level: column of the labels that decides what is positive, 0 the finest.
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        k: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float = 1.0,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        level: int = 0,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=False, level=level, method=method, **options)
+        self.recall = RecallMean(tuple(k), temperature)
+
+
+class SupNDCG(SurrogateLoss):
+    """An upper bound of 1 - NDCG over the whole gallery, gain 2^grade - 1 (Ramzi et al., arXiv 2309.08250).
+
+    Args:
+        tau: width of the sigmoid, in units of the score.
+        rho: slope beyond delta.
+        delta: score difference at which the straight line begins.
+        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
+        method: path of computation.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        method: Method = "auto",
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=True, method=method, **options)
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return ndcg_loss(scores, grades, num_levels, self.surrogate, left_out=left_out, method=self.method)
