@@ -47,7 +47,9 @@ def read_embeddings(path: str | Path) -> Embeddings:
         raise InputError(f"{file}: suffix {file.suffix!r}; expected embeddings as {', '.join(readers)}.")
     try:
         found = reader(file)
-    except (OSError, ValueError, SafetensorError, *_POLARS_FAULTS) as error:
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, SafetensorError, *_POLARS_FAULTS) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({error}).") from error
@@ -130,13 +132,19 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
             table = pl.read_csv(file, infer_schema_length=None, schema_overrides={KEY: pl.String})
         else:
             raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
-    except (OSError, *_POLARS_FAULTS) as error:
+    except OSError as error:
+        raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except _POLARS_FAULTS as error:
         raise TableError(f"{file}: not a readable label table ({error}).") from error
     missing = [level for level in levels if level not in table.columns]
-    if missing or not levels:
+    if not levels or len(set(levels)) != len(levels):
         raise TableError(
-            f"{file}: no column {', '.join(map(repr, missing)) or 'asked for'}; its columns are "
-            f"{', '.join(table.columns)}. Name the levels among them, finest first."
+            f"{file}: levels are {', '.join(levels) or 'none'}; expected its columns, each once, finest first."
+        )
+    if missing:
+        raise TableError(
+            f"{file}: no column {', '.join(map(repr, missing))}; its columns are {', '.join(table.columns)}. "
+            "Name the levels among them, finest first."
         )
     for level in levels:
         dtype = table.schema[level]

@@ -278,12 +278,14 @@ def test_broken_labels_are_refused(tmp_path, embeddings, text, said):
 
 
 def test_label_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
-    with pytest.raises(TableError, match="not a readable label table"):
+    with pytest.raises(TableError, match="cannot be read"):
         read_labels(tmp_path / "none.csv", LEVELS)
+    with pytest.raises(TableError, match="levels are product, product"):
+        read_labels(write_labels(tmp_path / "l.csv"), ["product", "product"])
     (tmp_path / "l.txt").write_text("")
     with pytest.raises(TableError, match=r"expected labels as \.parquet or \.csv"):
         read_labels(tmp_path / "l.txt", LEVELS)
-    with pytest.raises(TableError, match="no column asked for"):
+    with pytest.raises(TableError, match="levels are none"):
         read_labels(write_labels(tmp_path / "l.csv"), [])
     monkeypatch.setattr(hgld.embedding_files, "_MOST_TABLE_BYTES", 10)
     with pytest.raises(TableError, match="at most 10"):

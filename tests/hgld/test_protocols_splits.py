@@ -167,6 +167,18 @@ def test_distractors_equal_a_gallery_written_out():
     assert against.settings["protocol"] == "query against gallery with distractors"
 
 
+def test_the_query_counts_with_distractors_as_without():
+    embeddings = embeddings_of(LABELS[:, 0]) + 9  # all to one side: the distractor on the other comes last
+    options = {"levels": ("fine", "coarse"), "metrics": ("H-AP",)}
+    for count_query in (True, False):
+        plain = evaluate(embeddings, LABELS, count_query=count_query, **options)
+        one = evaluate_with_distractors(
+            embeddings, LABELS, -embeddings.mean(0)[None], count_query=count_query, **options
+        )
+        assert one.settings["count_query"] is count_query
+        assert one.values["H-AP"] <= plain.values["H-AP"] + 1e-12
+
+
 def test_distractors_may_be_relevant_as_in_dyml():
     embeddings, others = embeddings_of(LABELS[:, 0]), embeddings_of(LABELS[:, 0], seed=9)
     tensors = [torch.from_numpy(part) for part in (embeddings, LABELS[:, 0], others, LABELS[:, 0])]

@@ -1,0 +1,71 @@
+"""``hgld evaluate``: files in, a table or one JSON object out, exit code 2 for whatever is wrong."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld.cli import main
+from hgld.evaluator import evaluate
+from hgld.report import RetrievalReport
+
+
+@pytest.fixture
+def files(tmp_path):
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "e.npy", generator.normal(size=(12, 4)).astype(np.float32))
+    labels = np.arange(12) // 2
+    pl.DataFrame({"fine": labels, "coarse": labels // 3}).write_parquet(tmp_path / "l.parquet")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_json_is_what_the_library_returns(files, capsys):
+    arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
+    code, out, _ = run(capsys, *arguments)
+    expected = evaluate(
+        np.load(files / "e.npy"), pl.read_parquet(files / "l.parquet").to_numpy(), levels=("fine", "coarse")
+    )
+    printed = json.loads(out)
+    assert code == 0
+    assert printed["values"] == pytest.approx(expected.values)
+    assert printed["undefined"] == expected.undefined
+    assert printed["settings"]["files"] == {"embeddings": "e.npy", "labels": "l.parquet"}
+
+
+def test_a_person_gets_a_table_and_keeps_the_report(files, capsys):
+    arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse"]
+    options = ["--metrics", "R@1,H-AP", "--query-expansion", "2,3", "--distractors", files / "e.npy", "--out"]
+    code, out, _ = run(capsys, *arguments, *options, files / "report.json")
+    kept = RetrievalReport.load_json(files / "report.json")
+    assert code == 0
+    assert list(kept.values) == ["R@1/fine", "R@1/coarse", "H-AP"]
+    assert all(f"| {name} |" in out for name in kept.values)
+    assert kept.settings["query_expansion"] == {"alpha": 2.0, "k": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--levels", "fine,medium"], "no column 'medium'"),
+        (["--levels", "fine,fine"], "levels are fine, fine"),
+        (["--levels", "fine", "--metrics", "AP,best"], "metric 'best' is unknown"),
+        (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "come together"),
+        (["--levels", "fine", "--whitening", "{}/e.npy"], "not a whitening"),
+        (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),
+        (["--levels", "fine", "--distractors", "{}/none.npy"], "cannot be read"),
+    ],
+)
+def test_bad_input_exits_with_2_and_says_why(files, capsys, options, said):
+    arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet"]
+    code, out, err = run(capsys, *arguments, *(option.format(files) for option in options))
+    assert code == 2
+    assert said in err
+    assert not out
