@@ -1,0 +1,99 @@
+"""Average precision with exact ranks and a gradient by blackbox differentiation."""
+
+import math
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import RankLoss, RankOptions
+from hgld.losses.soft_bin_ap import ranked_items
+
+
+class BlackboxAP(RankLoss):
+    """1 - AP of exact ranks (Rolinek et al., "Optimizing Rank-based Metrics with Blackbox Differentiation", CVPR 2020).
+
+    The ranks of a query's gallery, divided by its size, have no useful derivative. Backwards, the scores are moved by
+    ``lambda_`` times the gradient that arrives at the ranks and ranked again: the difference of the two rankings over
+    ``lambda_`` is the gradient of the scores. As in the published code, ranks among the positives alone
+    count as constants. There the margin is drawn from a half-normal distribution for every pair; here it is the paper's
+    constant, so that the loss is a function of its input. Ties count against the query.
+
+    Args:
+        lambda_: how far the scores are moved: the larger, the more pairs the gradient sees.
+        margin: alpha of the paper; scores of positives are lowered and those of negatives raised by half of it.
+        level: column of the labels that decides what is positive, 0 the finest.
+        options: see :class:`hgld.losses.RankLoss`.
+
+    Raises:
+        ConfigError: ``lambda_`` is not positive, or the margin is negative.
+    """
+
+    def __init__(
+        self, lambda_: float = 4.0, margin: float = 0.02, *, level: int = 0, **options: Unpack[RankOptions]
+    ) -> None:
+        super().__init__(graded=False, level=level, **options)
+        if not 0 < lambda_ < math.inf or not 0 <= margin < math.inf:
+            raise ConfigError(f"lambda_ is {lambda_} and margin {margin}; expected lambda_ > 0 and margin >= 0.")
+        self.lambda_ = lambda_
+        self.margin = margin
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return blackbox_ap(scores, grades, lambda_=self.lambda_, margin=self.margin, left_out=left_out)
+
+    def extra_repr(self) -> str:
+        return f"lambda_={self.lambda_}, margin={self.margin}"
+
+
+def blackbox_ap(
+    scores: Tensor, grades: Tensor, *, lambda_: float = 4.0, margin: float = 0.02, left_out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """1 - AP of every query; the formulas are those of :class:`BlackboxAP`.
+
+    Args:
+        scores: (Q, G) floating.
+        grades: (Q, G), positive where above 0.
+        lambda_: how far the scores are moved for the gradient.
+        margin: between positives and negatives.
+        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+
+    Returns:
+        values (Q,), 0 where undefined, and valid (Q,) bool.
+    """
+    ranked = ranked_items(scores, left_out)
+    positive = (grades > 0) & ranked
+    moved = torch.where(positive, scores - margin / 2, scores + margin / 2)
+    shares = _BlackboxRanks.apply(moved, ranked, lambda_)
+    size = ranked.sum(1, keepdim=True).clamp(min=1)
+    among_positives = _ranks(moved.detach(), positive) / size
+    precision = torch.where(positive, among_positives / shares, 0.0)
+    num_positives = positive.sum(1)
+    valid = num_positives > 0
+    return torch.where(valid, 1 - precision.sum(1) / num_positives.clamp(min=1), 0.0), valid
+
+
+class _BlackboxRanks(torch.autograd.Function):
+    """Ranks over the number of ranked items, with the gradient by blackbox differentiation."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, ranked: Tensor, lambda_: float) -> Tensor:
+        shares = _ranks(scores, ranked) / ranked.sum(1, keepdim=True).clamp(min=1)
+        ctx.save_for_backward(scores, ranked, shares)
+        ctx.lambda_ = lambda_
+        return shares
+
+    @staticmethod
+    def backward(ctx: Any, *by_shares: Tensor) -> tuple[Tensor, None, None]:
+        scores, ranked, shares = ctx.saved_tensors
+        moved = _ranks(scores + ctx.lambda_ * by_shares[0], ranked) / ranked.sum(1, keepdim=True).clamp(min=1)
+        return torch.where(ranked, moved - shares, 0.0) / ctx.lambda_, None, None
+
+
+def _ranks(scores: Tensor, ranked: Tensor) -> Tensor:
+    """(Q, G) ranks from 1 among a row's ranked items, equal scores last; of the others an arbitrary one, >= 1."""
+    ordered = torch.where(ranked, scores, -torch.inf).sort(dim=1).values
+    below = torch.searchsorted(ordered, scores.contiguous())
+    return (scores.shape[1] - below).clamp(min=1).to(scores.dtype)

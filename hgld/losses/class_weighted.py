@@ -1,0 +1,82 @@
+"""Queries that count by their class."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError, InputError
+from hgld.losses.rank_loss import RankLoss, mean_of_valid
+
+
+class ClassWeighted(nn.Module):
+    """A rank loss whose queries count by their class, against unequal class sizes (Revaud et al., ICCV 2019).
+
+    Args:
+        loss: a binary rank loss with ``reduction="none"``; its ``level`` says what the class is.
+        weights: (C,) how much a query of each class counts, for example in inverse proportion to the size of the class
+            in the training set; scale them so that their mean over the queries is 1. Or ``"balanced"``: every class of
+            the batch counts alike, whatever its number of queries.
+
+    Attributes:
+        weights: (C,) float32 buffer; None if balanced.
+
+    Raises:
+        ConfigError: a graded loss or one of another reduction, or weights that are not finite numbers >= 0.
+
+    >>> from hgld.losses.soft_bin_ap import SoftBinAP
+    >>> loss = ClassWeighted(SoftBinAP(reduction="none"), "balanced")
+    """
+
+    weights: Tensor | None
+
+    def __init__(self, loss: RankLoss, weights: Tensor | Literal["balanced"]) -> None:
+        super().__init__()
+        if loss.graded or loss.reduction != "none":
+            raise ConfigError(
+                f"{type(loss).__name__} is graded or has reduction={loss.reduction!r}; expected a binary rank loss "
+                "with reduction='none', whose queries can be weighted."
+            )
+        self.loss = loss
+        self.register_buffer("weights", None if isinstance(weights, str) else weights.float())
+        if isinstance(weights, str) and weights != "balanced":
+            raise ConfigError(f"weights are {weights!r}; expected a tensor of one weight a class, or 'balanced'.")
+        if self.weights is not None and not _are_weights(self.weights):
+            raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected finite numbers >= 0, (C,).")
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> Tensor:
+        """Weighted mean over the queries that have positives; arguments are those of :meth:`RankLoss.forward`.
+
+        Raises:
+            InputError: a label without a weight, or what the loss refuses.
+        """
+        values, valid = self.loss(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        column = (labels if labels.ndim == 1 else labels[:, self.loss.level]).to(values.device)
+        weights = _balance(column, valid) if self.weights is None else self._look_up(self.weights, column)
+        return mean_of_valid(values * weights.to(values), valid)
+
+    def _look_up(self, weights: Tensor, labels: Tensor) -> Tensor:
+        if labels.numel() and int(labels.max()) >= len(weights):
+            raise InputError(
+                f"label {int(labels.max())} has no weight: there are weights for {len(weights)} classes. Give one for "
+                "every class of the level."
+            )
+        return weights.to(labels.device)[labels.clamp(min=0)]
+
+
+def _balance(labels: Tensor, valid: Tensor) -> Tensor:
+    """(Q,) weights of mean 1 over the valid queries, with one sum for every class that has any."""
+    classes, index = labels.unique(return_inverse=True)
+    sizes = torch.zeros(len(classes), dtype=torch.float64, device=labels.device).index_add(0, index, valid.double())
+    return valid.sum() / ((sizes > 0).sum() * sizes[index]).clamp(min=1)
+
+
+def _are_weights(weights: Tensor) -> bool:
+    return weights.ndim == 1 and bool((weights.isfinite() & (weights >= 0)).all())

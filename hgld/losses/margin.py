@@ -1,0 +1,118 @@
+"""Margin loss with distance-weighted negatives and a learned boundary."""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError
+from hgld.losses.pair_loss import unit_distances
+from hgld.losses.rank_loss import RankLoss
+from hgld.losses.soft_bin_ap import ranked_items
+from hgld.losses.triplet import pair_means
+
+MarginReduction = Literal["mean", "none", "nonzero"]
+
+
+class Margin(RankLoss):
+    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
+
+    Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
+    every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
+    to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
+    ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. Draws come from torch's
+    generator of the embeddings' device.
+
+    Args:
+        dim: D, the dimension of the embeddings, on which the density depends.
+        margin: half the width between positives and negatives, in distance.
+        beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
+        cutoff: distance below which negatives are not more likely to be drawn.
+        reach: distance from which negatives are not drawn.
+        reduction: ``mean`` over all sampled pairs, positive and negative, as MultiGrain prints it; ``nonzero``: over
+            those that have a loss, as published code does; ``none``: every anchor's mean (Q,) and valid (Q,).
+        level: column of the labels that decides what is positive, 0 the finest.
+
+    Raises:
+        ConfigError: an unknown reduction, or numbers out of range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        *,
+        cutoff: float = 0.5,
+        reach: float = 1.4,
+        reduction: MarginReduction = "mean",
+        level: int = 0,
+    ) -> None:
+        if reduction not in get_args(MarginReduction):
+            expected = ", ".join(get_args(MarginReduction))
+            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
+        super().__init__(
+            graded=False, level=level, exclude_self=True, reduction="none" if reduction == "none" else "mean"
+        )
+        if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
+            raise ConfigError(
+                f"dim is {dim}, margin {margin}, cutoff {cutoff} and reach {reach}; expected dim >= 1, margin > 0 and "
+                "0 < cutoff < reach < 2 (unit vectors are at most 2 apart)."
+            )
+        self.dim = dim
+        self.margin = margin
+        self.beta = nn.Parameter(torch.tensor(float(beta)))
+        self.cutoff = cutoff
+        self.reach = reach
+        self.over_nonzero = reduction == "nonzero"
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ranked = ranked_items(scores, left_out)
+        positive = (grades > 0) & ranked
+        negative = (grades == 0) & ranked
+        distances = unit_distances(scores)
+        valid = positive.any(1) & negative.any(1)
+        positive &= valid[:, None]
+        drawn, used = self.draw_negatives(distances.detach(), positive.sum(1), negative)
+        beta = self.beta.to(scores.dtype)
+        pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
+        push = torch.where(used, (beta - distances.gather(1, drawn) + self.margin).clamp(min=0), 0.0)
+        if self.over_nonzero:
+            counts = (pull > 0).sum(1) + (push > 0).sum(1)
+            total = (pull.sum(1) + push.sum(1)) / counts.sum().clamp(min=1)
+            return total * len(scores), torch.ones_like(valid)  # their mean is the sum over the violating pairs' count
+        sums = pull.sum(1) + push.sum(1)
+        return pair_means(sums, positive.sum(1) + used.sum(1), each=self.reduction == "none"), valid
+
+    def draw_negatives(self, distances: Tensor, num_draws: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        """Negatives of every anchor.
+
+        Args:
+            distances: (Q, G).
+            num_draws: (Q,), how many to draw, 0 where there are no negatives.
+            negative: (Q, G) bool.
+
+        Returns:
+            columns (Q, N), N the largest number of draws, and used (Q, N) bool: the first ``num_draws`` of each row.
+        """
+        most = int(num_draws.max()) if num_draws.numel() else 0
+        used = torch.arange(most, device=distances.device) < num_draws[:, None]
+        if most == 0:
+            return used.long(), used
+        far = distances.clamp(min=self.cutoff)
+        drawable = negative & (far < self.reach)
+        log_density = (self.dim - 2) * far.log() + (self.dim - 3) / 2 * torch.log1p(
+            -(far.clamp(max=self.reach) ** 2) / 4
+        )
+        rarity = torch.where(drawable, -log_density, -torch.inf)
+        highest = rarity.amax(1, keepdim=True)
+        weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
+        weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
+        weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
+        return torch.multinomial(weights.float(), most, replacement=True), used
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, margin={self.margin}, cutoff={self.cutoff}, reach={self.reach}"

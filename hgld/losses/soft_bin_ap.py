@@ -1,0 +1,137 @@
+"""Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and what FastAP shares."""
+
+from typing import Literal, Unpack, get_args
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import RankLoss, RankOptions
+
+Ties = Literal["ignored", "relaxed", "integral"]
+
+
+class SoftBinAP(RankLoss):
+    """1 - AP with the scores sorted into soft bins (Revaud et al., "Learning with Average Precision", ICCV 2019).
+
+    Every score is shared between the two nearest of ``bins`` centres, spaced evenly from 1 down to ``low``, in
+    proportion to how near they are; precision after each bin, weighted by the recall gained in it, is the AP. Scores
+    beyond the outermost centres fall wholly into those. For the paper's class weights see :class:`ClassWeighted`.
+
+    Args:
+        bins: M, the number of bin centres (20 in the paper).
+        low: the lowest centre: -1 is the paper's; 0, as in the published code, makes bins twice as fine where they
+            matter and gives scores below 0 no gradient.
+        ties: items of one bin are tied. ``ignored`` is the paper's form. The tie-aware variants average precision over
+            all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR 2018): ``integral`` in
+            closed form, with the published code's integral in place of the sum over positions, and ``relaxed``, the
+            simpler form that is smooth in the bins' contents.
+        level: column of the labels that decides what is positive, 0 the finest.
+        options: see :class:`hgld.losses.RankLoss`.
+
+    Raises:
+        ConfigError: fewer than two bins, ``low`` not below 1, or an unknown kind of ties.
+    """
+
+    def __init__(
+        self,
+        bins: int = 20,
+        *,
+        low: float = -1.0,
+        ties: Ties = "ignored",
+        level: int = 0,
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(graded=False, level=level, **options)
+        if bins < 2 or not low < 1:
+            raise ConfigError(f"bins is {bins} and low {low}; expected at least 2 bins, from 1 down to a lower score.")
+        if ties not in get_args(Ties):
+            raise ConfigError(f"ties {ties!r} is unknown; expected one of {', '.join(get_args(Ties))}.")
+        self.bins = bins
+        self.low = low
+        self.ties: Ties = ties
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return soft_bin_ap(scores, grades, bins=self.bins, low=self.low, ties=self.ties, left_out=left_out)
+
+    def extra_repr(self) -> str:
+        return f"bins={self.bins}, low={self.low}, ties={self.ties!r}"
+
+
+def soft_bin_ap(
+    scores: Tensor,
+    grades: Tensor,
+    *,
+    bins: int = 20,
+    low: float = -1.0,
+    ties: Ties = "ignored",
+    left_out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
+
+    Args:
+        scores: (Q, G) floating.
+        grades: (Q, G), positive where above 0.
+        bins: number of bin centres.
+        low: the lowest centre; the highest is 1.
+        ties: ``ignored``, ``relaxed`` or ``integral``.
+        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+
+    Returns:
+        values (Q,), 0 where undefined, and valid (Q,) bool.
+    """
+    ranked = ranked_items(scores, left_out)
+    positive = (grades > 0) & ranked
+    everything = _soft_histogram(scores, ranked, bins, low)
+    relevant = _soft_histogram(scores, positive, bins, low)
+    hits = _PRECISION_SUMS[ties](relevant, everything).sum(1)
+    valid = positive.any(1)
+    return torch.where(valid, 1 - hits / positive.sum(1).clamp(min=1), 0.0), valid
+
+
+def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
+    """(Q, G) bool: the items that are ranked, all but the one a row leaves out."""
+    columns = torch.arange(scores.shape[1], device=scores.device)
+    if left_out is None:
+        return torch.ones_like(scores, dtype=torch.bool)
+    return columns != left_out[:, None]
+
+
+def _soft_histogram(scores: Tensor, counted: Tensor, bins: int, low: float) -> Tensor:
+    """(Q, bins): every counted item shared linearly between its two nearest centres, the highest scores first."""
+    place = ((1 - scores) * ((bins - 1) / (1 - low))).clamp(0, bins - 1)
+    upper = place.detach().floor().clamp(max=bins - 2)
+    share = torch.where(counted, place - upper, 0.0)
+    index = upper.long()
+    empty = scores.new_zeros(len(scores), bins)
+    return empty.scatter_add(1, index, counted.to(share.dtype) - share).scatter_add(1, index + 1, share)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Part / whole, 0 where the whole is 0, without a NaN in the gradient."""
+    filled = whole > 0
+    return torch.where(filled, part, 0.0) / torch.where(filled, whole, 1.0)
+
+
+def _eager_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    return relevant * _ratio(relevant.cumsum(1), everything.cumsum(1))
+
+
+def _relaxed_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    """He et al. 2018: the mean position of a bin's items stands for all of them."""
+    hits, seen = relevant.cumsum(1), everything.cumsum(1)
+    return relevant * (2 * hits - relevant + 1) / (2 * seen - everything + 1)
+
+
+def _integral_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    """He et al. 2018 in closed form: within a bin, positives come evenly, and 1/t is integrated over the positions."""
+    before_hits, before = relevant.cumsum(1) - relevant, everything.cumsum(1) - everything
+    slope = _ratio((relevant - 1).clamp(min=0), (everything - 1).clamp(min=0))
+    start = before + 1
+    gained = everything * slope + (before_hits + 1 - slope * start) * torch.log1p(everything / start)
+    return _ratio(relevant, everything) * gained
+
+
+_PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "integral": _integral_precision}

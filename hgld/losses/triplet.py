@@ -1,0 +1,67 @@
+"""Triplet loss with semi-hard negatives."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import RankLoss, Reduction
+from hgld.losses.soft_bin_ap import ranked_items
+
+
+class Triplet(RankLoss):
+    """Triplet loss on unit vectors (Schroff et al., "FaceNet", CVPR 2015): [d(a, p)^2 - d(a, n)^2 + margin]_+.
+
+    For every anchor and positive the negative is the semi-hard one: the nearest of those farther away than the
+    positive, or the farthest of all where every negative is nearer. The query is never its own positive.
+
+    Args:
+        margin: in squared distance.
+        level: column of the labels that decides what is positive, 0 the finest.
+        reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
+            mean (Q,) and valid (Q,).
+
+    Raises:
+        ConfigError: a margin that is not positive.
+    """
+
+    def __init__(self, margin: float = 0.2, *, level: int = 0, reduction: Reduction = "mean") -> None:
+        super().__init__(graded=False, level=level, exclude_self=True, reduction=reduction)
+        if not 0 < margin < math.inf:
+            raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
+        self.margin = margin
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ranked = ranked_items(scores, left_out)
+        positive = (grades > 0) & ranked
+        negative = (grades == 0) & ranked
+        valid = positive.any(1) & negative.any(1)
+        paired = positive & valid[:, None]
+        beyond = scores.gather(1, _semi_hard(scores.detach(), negative))
+        hinge = torch.where(paired, (2 * (beyond - scores) + self.margin).clamp(min=0), 0.0)
+        return pair_means(hinge.sum(1), paired.sum(1), each=self.reduction == "none"), valid
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+
+def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
+    """Values (Q,) of queries with ``sums`` (Q,) over ``counts`` (Q,) pairs.
+
+    Args:
+        sums: what a query's pairs add up to.
+        counts: how many pairs a query has.
+        each: every query's own mean; else values whose mean over the queries that have pairs is that over all pairs.
+    """
+    share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
+    return sums / share.clamp(min=1)
+
+
+def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
+    """(Q, G) the column of the semi-hard negative for every item of a row; arbitrary in a row without negatives."""
+    ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
+    farther = torch.searchsorted(ordered, scores.contiguous())  # how many negatives score less than the item
+    return columns.gather(1, (farther - 1).clamp(min=0))

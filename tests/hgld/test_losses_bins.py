@@ -1,0 +1,242 @@
+"""SoftBinAP, FastAP, BlackboxAP and PNP against their slow twins, value and gradient."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, InputError
+from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap
+from hgld.losses.class_weighted import ClassWeighted
+from hgld.losses.fast_ap import FastAP
+from hgld.losses.pnp import PNP, pnp
+from hgld.losses.soft_bin_ap import SoftBinAP, soft_bin_ap
+from tests import reference
+
+TIES = ["ignored", "relaxed", "integral"]
+VARIANTS = ["O", "Iu", "Ib", "Ds", "Dq"]
+
+
+@st.composite
+def rankings(draw, spacing: float = 1 / 64):
+    """Scores (Q, G) on a lattice of exact numbers, so with ties, and binary grades."""
+    size, queries = draw(st.integers(1, 9)), draw(st.integers(1, 2))
+    steps = round(1 / spacing)
+    score = st.integers(-steps, steps) | st.sampled_from([-steps, 0, steps])
+    row = st.lists(score, min_size=size, max_size=size)
+    scores = draw(st.lists(row, min_size=queries, max_size=queries))
+    grade = st.lists(st.integers(0, 1), min_size=size, max_size=size)
+    grades = draw(st.lists(grade, min_size=queries, max_size=queries))
+    return torch.tensor(scores, dtype=torch.float64) * spacing, torch.tensor(grades, dtype=torch.uint8)
+
+
+def check(fast, twin, scores: torch.Tensor, grades: torch.Tensor, dtype: torch.dtype) -> None:
+    """``fast`` on the table in a dtype, ``twin`` on each row that has a positive; errors relative to max(1, |x|)."""
+    value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
+    leaf = scores.to(dtype).requires_grad_()
+    values, valid = fast(leaf, grades)
+    assert valid.tolist() == grades.bool().any(1).tolist()
+    values.sum().backward()
+    assert leaf.grad is not None
+    for row in range(len(scores)):
+        if not valid[row]:
+            assert values[row] == 0
+            assert not leaf.grad[row].any()
+            continue
+        slow = leaf.detach()[row].double().requires_grad_()
+        expected = twin(slow, grades[row].tolist())
+        (expected + 0 * slow.sum()).backward()  # a row without negatives gives a constant
+        assert slow.grad is not None
+        scale = max(1.0, abs(expected.item()))
+        assert abs(values[row].item() - expected.item()) <= value_error * scale
+        scale = max(1.0, slow.grad.abs().max().item())
+        assert (leaf.grad[row].double() - slow.grad).abs().max().item() <= slope_error * scale
+
+
+def away_from_kinks(scores: torch.Tensor, bins: int, low: float = -1.0) -> bool:
+    """Whether no score lies so near a bin's centre that its side, and with it the slope, is a matter of rounding."""
+    place = (1 - scores) * (bins - 1) / (1 - low)
+    return bool(((place - place.round()).abs() > 1e-3).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("ties", TIES)
+@given(case=rankings(spacing=1 / 61), low=st.sampled_from([-1.0, 0.0]))
+@settings(max_examples=12)
+def test_soft_bin_ap_equals_its_twin(ties, dtype, case, low):
+    scores, grades = case
+    scores = scores * 0.99 + 0.0017
+    assume(away_from_kinks(scores, 8, low))
+    if ties == "integral":  # its slope jumps where a bin holds exactly one positive
+        scores = scores + torch.linspace(0, 1e-3, scores.shape[1], dtype=torch.float64)
+
+    def twin(row, positive):
+        return reference.soft_bin_ap_loss(row, positive, 8, low, ties)
+
+    check(lambda s, g: soft_bin_ap(s, g, bins=8, low=low, ties=ties), twin, scores, grades, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(case=rankings(spacing=1 / 61))
+@settings(max_examples=12)
+def test_fast_ap_equals_its_twin(dtype, case):
+    scores, grades = case
+    scores = scores * 0.99 + 0.0017
+    assume(away_from_kinks(scores, 11))
+    loss = FastAP(bins=10)
+    check(
+        lambda s, g: loss.query_losses(s, g, 1, None),
+        lambda row, positive: reference.fast_ap_loss(row, positive, 10),
+        scores,
+        grades,
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("variant", VARIANTS)
+@given(case=rankings())
+@settings(max_examples=12)
+def test_pnp_equals_its_twin(variant, dtype, case):
+    scores, grades = case
+    check(
+        lambda s, g: pnp(s, g, variant, b=4, alpha=3, tau=0.01),
+        lambda row, positive: reference.pnp_loss(row, positive, variant, 4, 3, 0.01),
+        scores,
+        grades,
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("margin", [0.0, 1 / 32])
+@given(case=rankings())
+@settings(max_examples=25)
+def test_blackbox_ap_equals_its_twin(margin, case):
+    scores, grades = case
+    scores.requires_grad_()
+    values, valid = blackbox_ap(scores, grades, lambda_=0.5, margin=margin)
+    values.sum().backward()
+    assert scores.grad is not None
+    for row in range(len(scores)):
+        positive = grades[row].tolist()
+        assert bool(valid[row]) == any(positive)
+        if any(positive):
+            expected, slope = reference.blackbox_ap_loss(scores[row].tolist(), positive, 0.5, margin)
+            assert values[row].item() == pytest.approx(expected, abs=1e-12)
+            np.testing.assert_allclose(scores.grad[row], slope, atol=1e-12)
+
+
+@given(case=rankings())
+def test_blackbox_ap_without_margin_is_the_metric(case):
+    scores, grades = case
+    values, valid = blackbox_ap(scores, grades, margin=0.0)
+    for row in torch.nonzero(valid)[:, 0].tolist():
+        exact = reference.average_precision(scores[row].tolist(), grades[row].tolist())
+        assert values[row].item() == pytest.approx(1 - exact, abs=1e-12)
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_soft_bins_pass_gradcheck(ties):
+    torch.manual_seed(0)
+    scores = (torch.rand(4, 9, dtype=torch.float64) * 2 - 1).requires_grad_()
+    grades = torch.randint(0, 2, (4, 9))
+    assert torch.autograd.gradcheck(lambda s: soft_bin_ap(s, grades, ties=ties)[0], scores)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_pnp_passes_gradcheck(variant):
+    torch.manual_seed(0)
+    scores = (torch.rand(4, 9, dtype=torch.float64) * 0.1).requires_grad_()
+    grades = torch.randint(0, 2, (4, 9))
+    assert torch.autograd.gradcheck(lambda s: pnp(s, grades, variant, tau=0.05)[0], scores)
+
+
+@pytest.mark.parametrize("ties", ["ignored", "relaxed"])
+def test_with_one_item_a_bin_soft_bin_ap_is_the_metric(ties):
+    torch.manual_seed(1)
+    scores = torch.stack([torch.randperm(65)[:30] for _ in range(5)]).double() / 32 - 1
+    grades = torch.randint(0, 2, (5, 30))
+    values, _ = soft_bin_ap(scores, grades, bins=65, ties=ties)
+    for row in range(5):
+        exact = reference.average_precision(scores[row].tolist(), grades[row].tolist())
+        assert values[row].item() == pytest.approx(1 - exact, abs=1e-12)
+
+
+def test_fast_ap_is_soft_bin_ap_with_one_more_bin():
+    torch.manual_seed(2)
+    embeddings, labels = torch.randn(12, 6), torch.arange(12) // 3
+    assert FastAP(10)(embeddings, labels) == SoftBinAP(11)(embeddings, labels)
+
+
+def test_left_out_items_do_not_count():
+    torch.manual_seed(3)
+    scores, grades = torch.rand(3, 8, dtype=torch.float64), torch.randint(0, 2, (3, 8))
+    left_out = torch.tensor([0, 7, 3])
+    kept = torch.tensor([[j for j in range(8) if j != gone] for gone in left_out.tolist()])
+    fewer, fewer_grades = scores.gather(1, kept), grades.gather(1, kept)
+    for fast in (soft_bin_ap, blackbox_ap, pnp):
+        found, valid = fast(scores, grades, left_out=left_out)
+        expected, expected_valid = fast(fewer, fewer_grades)
+        torch.testing.assert_close(found, expected)
+        assert torch.equal(valid, expected_valid)
+
+
+def test_pnp_in_chunks_is_pnp_at_once(monkeypatch):
+    torch.manual_seed(4)
+    scores, grades = torch.rand(7, 11, dtype=torch.float64, requires_grad=True), torch.randint(0, 2, (7, 11))
+    whole = torch.autograd.grad(pnp(scores, grades)[0].sum(), scores)[0]
+    monkeypatch.setattr("hgld.losses.pnp._MOST_PAIRS", 20)
+    values, _ = pnp(scores, grades)
+    torch.testing.assert_close(torch.autograd.grad(values.sum(), scores)[0], whole)
+
+
+def test_pnp_compiles_without_a_graph_break():
+    embeddings, labels = torch.randn(8, 4, requires_grad=True), torch.arange(8) // 2
+    loss = PNP()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    expected = loss(embeddings, labels)
+    found = compiled(embeddings, labels)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(v, embeddings)[0] for v in (found, expected)))
+
+
+def test_class_weights_count_queries_of_a_class():
+    torch.manual_seed(5)
+    embeddings, labels = torch.randn(7, 4), torch.tensor([0, 0, 0, 0, 1, 1, -1])
+    each, valid = SoftBinAP(reduction="none")(embeddings, labels)
+    assert valid.tolist() == [True] * 6 + [False]
+    weights = torch.tensor([0.5, 2.0])
+    expected = (0.5 * each[:4].sum() + 2.0 * each[4:6].sum()) / 6
+    weighted = ClassWeighted(SoftBinAP(reduction="none"), weights)
+    torch.testing.assert_close(weighted(embeddings, labels), expected)
+    expected = (each[:4].mean() + each[4:6].mean()) / 2
+    balanced = ClassWeighted(SoftBinAP(reduction="none"), "balanced")
+    torch.testing.assert_close(balanced(embeddings, labels), expected)
+    torch.testing.assert_close(balanced(embeddings, labels, embeddings, labels), expected)
+    assert balanced(embeddings, torch.full((7,), -1)) == 0
+    with pytest.raises(InputError, match="label 2 has no weight"):
+        weighted(embeddings, labels + 1)
+    assert torch.equal(weighted.state_dict()["weights"], weights)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SoftBinAP(1),
+        lambda: SoftBinAP(low=1.0),
+        lambda: SoftBinAP(ties="some"),  # type: ignore[arg-type]
+        lambda: ClassWeighted(SoftBinAP(), "balanced"),
+        lambda: ClassWeighted(SoftBinAP(reduction="none"), torch.tensor([1.0, -1.0])),
+        lambda: ClassWeighted(SoftBinAP(reduction="none"), "even"),  # type: ignore[arg-type]
+        lambda: FastAP(0),
+        lambda: BlackboxAP(0.0),
+        lambda: BlackboxAP(margin=-1.0),
+        lambda: PNP("Dx"),  # type: ignore[arg-type]
+        lambda: PNP(tau=0.0),
+        lambda: PNP(alpha=float("nan")),
+    ],
+)
+def test_wrong_options_are_refused(make):
+    with pytest.raises(ConfigError):
+        make()

@@ -1,0 +1,197 @@
+"""Losses made of losses, and the adapter of another library's."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hgld.errors import ConfigError, InputError
+from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall, SumOverLevels
+from hgld.losses.fast_ap import FastAP
+from hgld.losses.metric_learning import MetricLearningLoss
+from hgld.losses.mixup import SiMix, mix_positives
+from hgld.losses.pair_loss import CalibrationLoss
+from hgld.losses.proxies import NormSoftmax
+from hgld.losses.surrogate_loss import SmoothAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
+
+LABELS = torch.tensor([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [-1, 1]])
+RANKS = {
+    ROADMAP: SupAP(0.01, 100, 0.05),
+    RODRecall: SupRecall((1, 2, 4, 8, 16), 1.0),
+    HAPPIER: SupHAP(1.0, 0.01, 100, 0.05),
+    RODNDCG: SupNDCG(0.01, 100, 0.05),
+}
+
+
+def batch() -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(8, 5)
+
+
+@pytest.mark.parametrize("kind", list(RANKS))
+@pytest.mark.parametrize("decomposability", ["pair", "proxy"])
+def test_compositions_are_the_weighted_sums_of_the_papers(kind, decomposability):
+    loss = kind(4, 5, decomposability=decomposability)
+    proxy = NormSoftmax(4, 5, 0.05)
+    if decomposability == "proxy":
+        proxy.load_state_dict(loss.decomposability.state_dict())
+    second = CalibrationLoss(0.9, 0.6) if decomposability == "pair" else proxy
+    embeddings = batch()
+    expected = 0.9 * RANKS[kind](embeddings, LABELS) + 0.1 * second(embeddings, LABELS)
+    torch.testing.assert_close(loss(embeddings, LABELS), expected)
+    terms = loss.terms(embeddings, LABELS)
+    torch.testing.assert_close(0.9 * terms["rank"] + 0.1 * terms["decomposability"], expected)
+    assert len(list(loss.parameters())) == (decomposability == "proxy")
+
+
+def test_happier_f_and_other_weights():
+    loss = HAPPIER(4, 5, alpha=5.0, lambda_=0.4)
+    embeddings = batch()
+    terms = loss.terms(embeddings, LABELS)
+    torch.testing.assert_close(terms["rank"], SupHAP(5.0)(embeddings, LABELS))
+    torch.testing.assert_close(loss(embeddings, LABELS), 0.6 * terms["rank"] + 0.4 * terms["decomposability"])
+
+
+def test_compositions_take_references():
+    embeddings, references = batch(), torch.randn(6, 5)
+    ref_labels = LABELS[:6]
+    loss = ROADMAP()
+    expected = 0.9 * SupAP()(embeddings, LABELS, references, ref_labels)
+    expected += 0.1 * CalibrationLoss()(embeddings, LABELS, references, ref_labels)
+    torch.testing.assert_close(loss(embeddings, LABELS, references, ref_labels), expected)
+
+
+def test_wrong_compositions_are_refused():
+    with pytest.raises(ConfigError, match="num_classes and dim"):
+        HAPPIER()
+    with pytest.raises(ConfigError, match="decomposability 'none'"):
+        ROADMAP(decomposability="none")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="lambda_ is 2"):
+        ROADMAP(lambda_=2)
+    with pytest.raises(ConfigError, match="reduction='none'"):
+        Composition(SupAP(reduction="none"), CalibrationLoss())
+
+
+def test_sum_over_levels_adds_one_loss_a_level():
+    embeddings = batch()
+    expected = SmoothAP(level=0)(embeddings, LABELS) + SmoothAP(level=1)(embeddings, LABELS)
+    torch.testing.assert_close(SumOverLevels(SmoothAP())(embeddings, LABELS), expected)
+    torch.testing.assert_close(SumOverLevels(SmoothAP())(embeddings, LABELS[:, 0]), SmoothAP()(embeddings, LABELS))
+    fine, coarse = NormSoftmax(4, 5), NormSoftmax(2, 5)
+    expected = fine(embeddings, LABELS[:, 0]) + coarse(embeddings, LABELS[:, 1])
+    torch.testing.assert_close(SumOverLevels(fine, coarse)(embeddings, LABELS), expected)
+    references = torch.randn(8, 5)
+    expected = sum(FastAP(level=c)(embeddings, LABELS, references, LABELS) for c in range(2))
+    torch.testing.assert_close(SumOverLevels(FastAP())(embeddings, LABELS, references, LABELS), expected)
+
+
+def test_sum_over_levels_refuses_what_it_cannot_sum():
+    for wrong in ([], [SupHAP()], [SmoothAP(level=1)], [SmoothAP(reduction="none")]):
+        with pytest.raises(ConfigError):
+            SumOverLevels(*wrong)
+    with pytest.raises(ConfigError, match="3 losses and the labels have 2 levels"):
+        SumOverLevels(SmoothAP(), SmoothAP(), SmoothAP())(batch(), LABELS)
+
+
+def test_mixing_pairs_of_a_class():
+    torch.manual_seed(0)
+    embeddings, labels = batch(), torch.tensor([[5, 1], [5, 1], [5, 1], [7, 1], [-1, 1], [-1, 1], [8, 0], [7, 1]])
+    virtual, virtual_labels = mix_positives(embeddings, labels)
+    assert virtual_labels.tolist() == [[5, 1], [5, 1], [5, 1], [7, 1]]
+    for item, (i, j) in zip(virtual, [(0, 1), (0, 2), (1, 2), (3, 7)], strict=True):
+        share = (item - embeddings[j]) @ (embeddings[i] - embeddings[j]) / (embeddings[i] - embeddings[j]).norm() ** 2
+        assert 0 <= share <= 1
+        torch.testing.assert_close(item, share * embeddings[i] + (1 - share) * embeddings[j])
+
+
+def test_simix_adds_virtual_items_in_training_alone():
+    embeddings = batch()
+    plain = SmoothRecall(normalize=False)
+    loss = SiMix(plain)
+    unit = nn.functional.normalize(embeddings)
+    torch.manual_seed(3)
+    virtual, virtual_labels = mix_positives(unit, LABELS)
+    expected = plain(torch.cat([unit, virtual]), torch.cat([LABELS, virtual_labels]))
+    torch.manual_seed(3)
+    torch.testing.assert_close(loss(embeddings, LABELS), expected)
+    loss.eval()
+    torch.testing.assert_close(loss(embeddings, LABELS), plain(unit, LABELS))
+
+
+def test_simix_with_references():
+    embeddings = batch()
+    plain = SmoothRecall(normalize=False, exclude_self=True)
+    references = torch.cat([embeddings, torch.randn(4, 5)])
+    ref_labels = torch.cat([LABELS, LABELS[:4]])
+    unit = nn.functional.normalize(embeddings)
+    torch.manual_seed(3)
+    virtual, virtual_labels = mix_positives(unit, LABELS)
+    self_index = torch.arange(8)
+    expected = plain(
+        torch.cat([unit, virtual]),
+        torch.cat([LABELS, virtual_labels]),
+        nn.functional.normalize(references),
+        ref_labels,
+        torch.cat([self_index, self_index.new_full((len(virtual),), -1)]),
+    )
+    torch.manual_seed(3)
+    torch.testing.assert_close(SiMix(plain)(embeddings, LABELS, references, ref_labels, self_index), expected)
+
+
+def test_simix_refuses_a_loss_that_normalises():
+    with pytest.raises(ConfigError, match="normalize=False"):
+        SiMix(SmoothRecall())
+
+
+class Recorder(nn.Module):
+    """Stands for another library's loss: same call, keeps what it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.given: tuple[Any, ...] = ()
+
+    def forward(self, embeddings, labels, indices_tuple=None, ref_emb=None, ref_labels=None):
+        self.given = (embeddings, labels, indices_tuple, ref_emb, ref_labels)
+        return embeddings.sum()
+
+
+def test_adapter_hands_over_known_items_of_the_level():
+    embeddings = batch()
+    recorder = Recorder()
+    miner = lambda e, y, ref_emb, ref_labels: (len(e), ref_emb is None)  # noqa: E731
+    MetricLearningLoss(recorder, miner)(embeddings, LABELS)
+    assert torch.equal(recorder.given[0], embeddings[:7])
+    assert recorder.given[1].tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert recorder.given[2:] == ((7, True), None, None)
+    MetricLearningLoss(recorder, level=1)(embeddings, LABELS)
+    assert recorder.given[1].tolist() == LABELS[:, 1].tolist()
+
+
+def test_adapter_leaves_the_batch_out_of_its_references():
+    embeddings, recorder = batch(), Recorder()
+    references, ref_labels = torch.randn(5, 5), torch.tensor([0, 1, -1, 2, 3])
+    self_index = torch.tensor([1, -1, -1, -1, -1, -1, -1, 4])
+    MetricLearningLoss(recorder)(embeddings, LABELS, references, ref_labels, self_index)
+    assert torch.equal(recorder.given[3], references[[0, 3]])
+    assert recorder.given[4].tolist() == [0, 2]
+
+
+def test_adapter_with_nothing_known_is_zero_with_a_gradient_path():
+    embeddings = batch().requires_grad_()
+    value = MetricLearningLoss(Recorder())(embeddings, torch.full((8,), -1))
+    value.backward()
+    assert value == 0
+    with pytest.raises(InputError, match="reads level 3"):
+        MetricLearningLoss(Recorder(), level=3)(embeddings, LABELS)
+
+
+def test_adapter_runs_the_real_library():
+    library = pytest.importorskip("pytorch_metric_learning.losses")
+    miners = pytest.importorskip("pytorch_metric_learning.miners")
+    embeddings = batch().requires_grad_()
+    for inner in (library.MultiSimilarityLoss(), library.ContrastiveLoss(), library.TripletMarginLoss()):
+        value = MetricLearningLoss(inner, miners.MultiSimilarityMiner())(embeddings, LABELS)
+        value = value + MetricLearningLoss(inner)(embeddings, LABELS, torch.randn(6, 5), LABELS[:6])
+        assert value.isfinite()
+        value.backward()

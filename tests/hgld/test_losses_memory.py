@@ -1,0 +1,139 @@
+"""The memory of earlier batches against a plain queue."""
+
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from hgld.errors import ConfigError, InputError
+from hgld.losses.fast_ap import FastAP
+from hgld.losses.memory import CrossBatchMemory
+from hgld.losses.pair_loss import CalibrationLoss
+
+
+class Spy(nn.Module):
+    """Keeps the references that it was called with."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[tuple] = []
+
+    def forward(self, embeddings, labels, ref_embeddings=None, ref_labels=None, self_index=None):
+        self.calls.append((embeddings, labels, ref_embeddings, ref_labels, self_index))
+        return embeddings.sum() if ref_embeddings is None else 10 * embeddings.sum()
+
+
+@given(size=st.integers(1, 7), batches=st.lists(st.integers(0, 9), min_size=1, max_size=8))
+@settings(max_examples=60)
+def test_the_memory_holds_the_newest_items(size, batches):
+    memory = CrossBatchMemory(Spy(), size, dim=2, num_levels=2)
+    queue: deque[int] = deque(maxlen=size)
+    written = 0
+    for count in batches:
+        items = torch.arange(written, written + count)
+        embeddings = torch.stack([items.float(), -items.float()], dim=1)
+        places = memory.enqueue(embeddings, torch.stack([items, items // 2], dim=1))
+        queue.extend(items.tolist())
+        written += count
+        held = memory.embeddings[: len(memory), 0].long().tolist()
+        assert sorted(held) == sorted(queue)
+        assert memory.labels[: len(memory)].tolist() == [[i, i // 2] for i in held]
+        for item, place in zip(items.tolist(), places.tolist(), strict=True):
+            assert place == (held.index(item) if item in queue else -1)
+
+
+def test_a_batch_finds_itself_in_the_memory():
+    spy = Spy()
+    memory = CrossBatchMemory(spy, 6, dim=3)
+    for start in (0, 4):
+        embeddings, labels = torch.randn(4, 3), torch.arange(start, start + 4)
+        memory(embeddings, labels)
+        _, _, references, ref_labels, self_index = spy.calls[-1]
+        torch.testing.assert_close(references[self_index], embeddings)
+        assert ref_labels[self_index, 0].tolist() == labels.tolist()
+    assert sorted(ref_labels[:, 0].tolist()) == [2, 3, 4, 5, 6, 7]
+
+
+def test_the_warm_up_neither_writes_nor_reads():
+    spy = Spy()
+    memory = CrossBatchMemory(spy, 8, dim=3, warmup=2, weight=0.5)
+    embeddings, labels = torch.randn(4, 3), torch.arange(4)
+    for _ in range(2):
+        torch.testing.assert_close(memory(embeddings, labels), embeddings.sum())
+        assert len(memory) == 0
+    torch.testing.assert_close(memory(embeddings, labels), embeddings.sum() * (1 + 0.5 * 10))
+    assert len(memory) == 4
+
+
+def test_evaluation_reads_without_writing():
+    spy = Spy()
+    memory = CrossBatchMemory(spy, 8, dim=3)
+    memory(torch.randn(4, 3), torch.arange(4))
+    before = {name: value.clone() for name, value in memory.state_dict().items()}
+    memory.eval()
+    memory(torch.randn(2, 3), torch.arange(2))
+    assert spy.calls[-1][2].shape == (4, 3)
+    assert spy.calls[-1][4].tolist() == [-1, -1]
+    for name, value in memory.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_the_memory_is_saved_with_the_loss(tmp_path):
+    torch.manual_seed(0)
+    batches = [(torch.randn(4, 3), torch.randint(0, 3, (4,))) for _ in range(5)]
+    whole, first = (CrossBatchMemory(CalibrationLoss(), 6, dim=3, warmup=1) for _ in range(2))
+    expected = [whole(*b) for b in batches]
+    for b in batches[:3]:
+        first(*b)
+    torch.save(first.state_dict(), tmp_path / "memory.pt")
+    second = CrossBatchMemory(CalibrationLoss(), 6, dim=3, warmup=1)
+    second.load_state_dict(torch.load(tmp_path / "memory.pt", weights_only=True))
+    torch.testing.assert_close([second(*b) for b in batches[3:]], expected[3:])
+
+
+def test_gradients_flow_to_the_batch_alone_and_survive_the_next_write():
+    torch.manual_seed(0)
+    memory = CrossBatchMemory(CalibrationLoss(), 4, dim=3)
+    memory(torch.randn(4, 3), torch.arange(4) // 2)
+    embeddings = torch.randn(4, 3, requires_grad=True)
+    value = memory(embeddings, torch.arange(4) // 2)
+    memory(torch.randn(4, 3), torch.arange(4) // 2)
+    value.backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+    assert not memory.embeddings.requires_grad
+
+
+def test_a_whole_training_set_as_memory():
+    """Stanford Online Products' size; FastAP's tables are (B, G) alone."""
+    torch.manual_seed(0)
+    memory = CrossBatchMemory(FastAP(), 59_551, dim=16, num_levels=2)
+    memory.enqueue(torch.randn(60_000, 16), torch.randint(0, 11_318, (60_000, 2)))
+    assert len(memory) == 59_551
+    embeddings = torch.randn(32, 16, requires_grad=True)
+    memory(embeddings, torch.randint(0, 11_318, (32, 2))).backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
+def test_half_precision_batches_enter_as_float32():
+    memory = CrossBatchMemory(FastAP(), 8, dim=4)
+    memory(torch.randn(4, 4, dtype=torch.bfloat16), torch.arange(4, dtype=torch.int32) // 2)
+    assert memory.embeddings.dtype == torch.float32
+    assert memory.labels.dtype == torch.int64
+
+
+def test_wrong_input_is_refused():
+    memory = CrossBatchMemory(FastAP(), 8, dim=4)
+    with pytest.raises(InputError, match=r"expects \(N, 4\) and \(N, 1\)"):
+        memory.enqueue(torch.randn(2, 3), torch.arange(2))
+    with pytest.raises(InputError, match="the memory expects"):
+        memory.enqueue(torch.randn(2, 4), torch.zeros(2, 2, dtype=torch.int64))
+    for wrong in ({"size": 0}, {"dim": 0}, {"warmup": -1}, {"weight": -1.0}):
+        with pytest.raises(ConfigError):
+            CrossBatchMemory(FastAP(), **{"size": 8, "dim": 4, **wrong})
+    with pytest.raises(ConfigError, match="reduction='none'"):
+        CrossBatchMemory(FastAP(reduction="none"), 8, 4)

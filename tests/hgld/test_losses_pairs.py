@@ -1,0 +1,183 @@
+"""Losses of pairs and triplets against their slow twins; distance-weighted draws against the density they follow."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError
+from hgld.losses.margin import Margin
+from hgld.losses.pair_loss import CalibrationLoss, Contrastive
+from hgld.losses.triplet import Triplet
+from tests import reference
+
+
+@st.composite
+def rankings(draw):
+    """Scores (Q, G) on a lattice, off the thresholds where slopes jump, and binary grades."""
+    size, queries = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    row = st.lists(st.integers(-62, 62), min_size=size, max_size=size)
+    scores = draw(st.lists(row, min_size=queries, max_size=queries))
+    grade = st.lists(st.integers(0, 1), min_size=size, max_size=size)
+    grades = draw(st.lists(grade, min_size=queries, max_size=queries))
+    return torch.tensor(scores, dtype=torch.float64) / 64 + 1 / 512, torch.tensor(grades, dtype=torch.uint8)
+
+
+def check_rows(loss, twin, case, dtype) -> None:
+    scores, grades = case
+    value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
+    leaf = scores.to(dtype).requires_grad_()
+    values, valid = loss.query_losses(leaf, grades, 1, None)
+    values.sum().backward()
+    assert leaf.grad is not None
+    for row in range(len(scores)):
+        slow = leaf.detach()[row].double().requires_grad_()
+        expected = twin(slow, grades[row].tolist()) if valid[row] else 0 * slow.sum()
+        (expected + 0 * slow.sum()).backward()
+        assert slow.grad is not None
+        assert abs(values[row].item() - expected.item()) <= value_error * max(1.0, abs(expected.item()))
+        assert (leaf.grad[row].double() - slow.grad).abs().max() <= slope_error * max(1.0, slow.grad.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(case=rankings())
+@settings(max_examples=25)
+def test_calibration_loss_equals_its_twin(dtype, case):
+    check_rows(CalibrationLoss(), lambda s, p: reference.calibration_loss(s, p, 0.9, 0.6), case, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(case=rankings())
+@settings(max_examples=25)
+def test_contrastive_equals_its_twin(dtype, case):
+    check_rows(Contrastive(1.1), lambda s, p: reference.contrastive_loss(s, p, 1.1), case, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(case=rankings())
+@settings(max_examples=25)
+def test_triplet_equals_its_twin(dtype, case):
+    def twin(scores, positive):
+        return torch.stack(reference.triplet_losses(scores, positive, 0.21)).mean()
+
+    scores, grades = case
+    distinct = (
+        scores + torch.arange(scores.shape[1], dtype=torch.float64) / 4096
+    )  # which of equal negatives is arbitrary
+    check_rows(Triplet(0.21, reduction="none"), twin, (distinct, grades), dtype)
+
+
+@given(case=rankings())
+@settings(max_examples=25)
+def test_triplet_mean_is_over_all_pairs(case):
+    scores, grades = case
+    values, valid = Triplet(0.21).query_losses(scores, grades, 1, None)
+    rows = [(s, g.tolist()) for s, g in zip(scores, grades, strict=True) if 0 < g.sum() < len(g)]
+    assert int(valid.sum()) == len(rows)
+    if rows:
+        every = torch.stack([v for s, g in rows for v in reference.triplet_losses(s, g, 0.21)])
+        torch.testing.assert_close(values[valid].mean(), every.mean())
+
+
+@given(case=rankings())
+@settings(max_examples=25)
+def test_nonzero_reduction_is_the_mean_over_violating_pairs(case):
+    scores, grades = case
+    values, valid = CalibrationLoss(reduction="nonzero").query_losses(scores, grades, 1, None)
+    pulls = [0.9 - s for s in scores[grades > 0].tolist() if s < 0.9]
+    pushes = [s - 0.6 for s in scores[grades == 0].tolist() if s > 0.6]
+    expected = sum(pulls) / max(1, len(pulls)) + sum(pushes) / max(1, len(pushes))
+    assert values[valid].mean().item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("loss", [CalibrationLoss(), CalibrationLoss(reduction="nonzero"), Contrastive(), Triplet()])
+def test_gradcheck(loss):
+    torch.manual_seed(0)
+    embeddings = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 0, 1, 1, 1, -1])
+    assert torch.autograd.gradcheck(lambda e: loss(e, labels), embeddings)
+
+
+def margin_terms(loss: Margin, scores: torch.Tensor, grades: torch.Tensor, drawn: torch.Tensor) -> list[torch.Tensor]:
+    """All sampled pairs' losses, from the drawn negatives (Q, N), row by row."""
+    values = []
+    for row, (scored, grade) in enumerate(zip(scores, grades.tolist(), strict=True)):
+        found = [s for s, g in zip(scored, grade, strict=True) if g]
+        if len(found) in (0, len(grade)):
+            continue
+        values += [((2 - 2 * s).sqrt() - loss.beta + loss.margin).clamp(min=0) for s in found]
+        values += [
+            (loss.beta - (2 - 2 * scored[j]).sqrt() + loss.margin).clamp(min=0)
+            for j in drawn[row, : len(found)].tolist()
+        ]
+    return values
+
+
+@pytest.mark.parametrize("reduction", ["mean", "nonzero"])
+@given(case=rankings(), seed=st.integers(0, 1000))
+@settings(max_examples=20)
+def test_margin_loss_of_the_drawn_pairs(reduction, case, seed):
+    scores, grades = case
+    loss = Margin(8, reduction=reduction).double()
+    torch.manual_seed(seed)
+    values, valid = loss.query_losses(scores, grades, 1, None)
+    torch.manual_seed(seed)
+    positives = torch.where((grades == 0).any(1), grades.sum(1), 0)
+    distances = (2 - 2 * scores).sqrt()
+    drawn, used = loss.draw_negatives(distances, positives, grades == 0)
+    assert used.sum(1).tolist() == positives.tolist()
+    assert bool((grades.gather(1, drawn)[used] == 0).all())
+    terms = margin_terms(loss, scores, grades, drawn)
+    count = sum(v.item() > 0 for v in terms) if reduction == "nonzero" else len(terms)
+    expected = sum(v.item() for v in terms) / max(1, count)
+    found = values[valid].mean().item() if valid.any() else 0.0
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances():
+    dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
+    negative = torch.tensor([[True] * 6 + [False]])
+    torch.manual_seed(0)
+    drawn, _ = Margin(dim).draw_negatives(distances, torch.tensor([200_000]), negative)
+    found = torch.bincount(drawn[0], minlength=7) / drawn.shape[1]
+    density = [max(d, 0.5) ** (dim - 2) * (1 - max(d, 0.5) ** 2 / 4) ** ((dim - 3) / 2) for d in distances[0].tolist()]
+    weights = [1 / q if d < 1.4 and n else 0.0 for q, d, n in zip(density, distances[0], negative[0], strict=True)]
+    for share, weight in zip(found.tolist(), weights, strict=True):
+        expected = weight / math.fsum(weights)
+        assert share == pytest.approx(expected, abs=5 * math.sqrt(expected * (1 - expected) / 200_000))
+
+
+def test_anchors_without_near_negatives_draw_from_all():
+    distances = torch.tensor([[1.6, 1.7, 1.8, 0.2]])
+    negative = torch.tensor([[True, True, True, False]])
+    drawn, _ = Margin(512).draw_negatives(distances, torch.tensor([3000]), negative)
+    assert torch.bincount(drawn[0], minlength=4).tolist()[3] == 0
+    assert int(torch.bincount(drawn[0], minlength=4)[:3].min()) > 800
+
+
+def test_margin_learns_its_boundary():
+    torch.manual_seed(0)
+    loss = Margin(4)
+    embeddings = torch.randn(12, 4, requires_grad=True)
+    loss(embeddings, torch.arange(12) // 3).backward()
+    assert loss.beta.grad is not None
+    assert loss.beta.grad != 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CalibrationLoss(reduction="sum"),  # type: ignore[arg-type]
+        lambda: CalibrationLoss(alpha=float("nan")),
+        lambda: Contrastive(0.0),
+        lambda: Triplet(-1.0),
+        lambda: Margin(0),
+        lambda: Margin(8, cutoff=1.5),
+        lambda: Margin(8, reduction="sum"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_options_are_refused(make):
+    with pytest.raises(ConfigError):
+        make()

@@ -1,0 +1,173 @@
+"""What every loss beside the SupRank family keeps: no NaN, no order, fp32 under autocast, zero for nothing to learn."""
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from hgld import Hierarchy
+from hgld.losses.blackbox_ap import BlackboxAP
+from hgld.losses.class_weighted import ClassWeighted
+from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
+from hgld.losses.csl import CSL
+from hgld.losses.fast_ap import FastAP
+from hgld.losses.margin import Margin
+from hgld.losses.memory import CrossBatchMemory
+from hgld.losses.mixup import SiMix
+from hgld.losses.pair_loss import CalibrationLoss, Contrastive
+from hgld.losses.pnp import PNP, Variant
+from hgld.losses.proxies import NormSoftmax, ProxyNCApp
+from hgld.losses.soft_bin_ap import SoftBinAP
+from hgld.losses.triplet import Triplet
+
+DIM = 8
+TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))
+
+RANK = {
+    "SoftBinAP": lambda: SoftBinAP(),
+    "SoftBinAP-relaxed": lambda: SoftBinAP(ties="relaxed", exclude_self=True),
+    "SoftBinAP-integral": lambda: SoftBinAP(ties="integral"),
+    "FastAP": lambda: FastAP(exclude_self=True),
+    "BlackboxAP": lambda: BlackboxAP(),
+    **{f"PNP-{v}": (lambda v=v: PNP(v)) for v in get_args(Variant)},
+    "CalibrationLoss": lambda: CalibrationLoss(),
+    "CalibrationLoss-nonzero": lambda: CalibrationLoss(reduction="nonzero"),
+    "Contrastive": lambda: Contrastive(),
+    "Triplet": lambda: Triplet(),
+    "Margin": lambda: Margin(DIM),
+    "Margin-nonzero": lambda: Margin(DIM, reduction="nonzero"),
+}
+OTHERS = {
+    "NormSoftmax": lambda: NormSoftmax(16, DIM),
+    "ProxyNCApp": lambda: ProxyNCApp(16, DIM),
+    "CSL": lambda: CSL(TREE, DIM),
+    "ROADMAP": lambda: ROADMAP(),
+    "RODRecall": lambda: RODRecall(16, DIM),
+    "HAPPIER": lambda: HAPPIER(16, DIM),
+    "RODNDCG": lambda: RODNDCG(16, DIM, decomposability="pair"),
+    "SumOverLevels": lambda: SumOverLevels(FastAP()),
+    "ClassWeighted": lambda: ClassWeighted(SoftBinAP(reduction="none"), "balanced"),
+    "CrossBatchMemory": lambda: CrossBatchMemory(PNP(), 20, DIM, num_levels=2),
+    "SiMix": lambda: SiMix(FastAP(normalize=False)),
+}
+EVERY = {**RANK, **OTHERS}
+DRAWING = {"Margin", "Margin-nonzero", "SiMix"}  # their value depends on torch's generator and the order of the items
+
+
+def tree_labels(fine: list[int]) -> Tensor:
+    return torch.tensor([[f, f // 4 if f >= 0 else -1] for f in fine], dtype=torch.int64).reshape(-1, 2)
+
+
+BATCHES = {
+    "one item": [3],
+    "one class": [2] * 6,
+    "all distinct": list(range(9)),
+    "nothing known": [-1] * 5,
+    "one known": [-1, 4, -1],
+    "unequal sizes": [0, 0, 0, 0, 0, 1, 5, 5, -1, 9],
+    "empty": [],
+}
+
+
+def embed(kind: str, size: int) -> Tensor:
+    torch.manual_seed(size)
+    embeddings = torch.randn(size, DIM)
+    if kind == "zero":
+        return torch.zeros(size, DIM)
+    if kind == "equal":
+        return embeddings[:1].expand(size, DIM).clone()
+    if kind == "extreme":
+        embeddings[::2] *= 1e30
+        embeddings[1::2] *= 1e-30
+    return embeddings
+
+
+@pytest.mark.parametrize("kind", ["random", "equal", "zero", "extreme"])
+@pytest.mark.parametrize("batch", list(BATCHES))
+@pytest.mark.parametrize("name", list(EVERY))
+def test_values_and_gradients_are_finite(name, batch, kind):
+    labels = tree_labels(BATCHES[batch])
+    embeddings = embed(kind, len(labels)).requires_grad_()
+    loss = EVERY[name]()
+    value = loss(embeddings, labels)
+    assert value.shape == ()
+    assert value.isfinite()
+    value.backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+    for parameter in loss.parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all()
+    if batch in ("nothing known", "empty") and "nonzero" not in name:
+        assert value == 0
+        assert not embeddings.grad.any()
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if n not in DRAWING])
+def test_the_order_of_the_batch_does_not_matter(name):
+    labels = tree_labels(BATCHES["unequal sizes"])
+    embeddings = embed("random", len(labels)).double()
+    order = torch.randperm(len(labels))
+    loss = EVERY[name]().double()
+    expected = loss(embeddings, labels)
+    if isinstance(loss, CrossBatchMemory):
+        loss.written.zero_()
+    torch.testing.assert_close(loss(embeddings[order], labels[order]), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", list(EVERY))
+def test_autocast_changes_nothing(name, dtype):
+    labels = tree_labels(BATCHES["unequal sizes"])
+    embeddings = embed("random", len(labels)).to(dtype)
+    torch.manual_seed(0)
+    loss = EVERY[name]()
+    torch.manual_seed(1)
+    expected = loss(embeddings.float(), labels)
+    if isinstance(loss, CrossBatchMemory):
+        loss.written.zero_()
+    torch.manual_seed(1)
+    with torch.autocast("cpu", dtype=dtype):
+        found = loss(embeddings, labels)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", [n for n in RANK if n not in DRAWING])
+def test_rotations_do_not_matter(name):
+    labels = tree_labels(BATCHES["unequal sizes"])
+    embeddings = embed("random", len(labels)).double()
+    rotation = torch.linalg.qr(torch.randn(DIM, DIM, dtype=torch.float64))[0]
+    loss = RANK[name]()
+    torch.testing.assert_close(loss(embeddings @ rotation, labels), loss(embeddings, labels))
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if n not in ("CrossBatchMemory", "SiMix")])
+def test_references_are_the_gallery(name):
+    """The batch given as its own references is the batch; sizes of both sides need not agree."""
+    labels = tree_labels(BATCHES["unequal sizes"])
+    embeddings = embed("random", len(labels))
+    loss = EVERY[name]()
+    torch.manual_seed(1)
+    expected = loss(embeddings, labels)
+    torch.manual_seed(1)
+    found = loss(embeddings, labels, embeddings, labels, torch.arange(len(labels)))
+    torch.testing.assert_close(found, expected)
+    assert loss(embeddings, labels, torch.randn(3, DIM), labels[:3]).isfinite()
+
+
+@pytest.mark.parametrize("name", ["SoftBinAP", "FastAP", "BlackboxAP", "PNP-Dq", "Contrastive", "Triplet", "Margin"])
+def test_a_step_along_the_gradient_lowers_the_loss(name):
+    torch.manual_seed(0)
+    labels = torch.arange(24) // 4
+    embeddings = torch.randn(24, DIM, requires_grad=True)
+    loss = RANK[name]()
+    optimizer = torch.optim.Adam([embeddings], lr=0.02)
+    values = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        value = loss(embeddings, labels)
+        value.backward()
+        optimizer.step()
+        values.append(value.item())
+    assert sum(values[-5:]) < 0.7 * sum(values[:5])

@@ -1,0 +1,177 @@
+"""Proxy losses against their slow twins, and what they owe to unknown labels and degenerate hierarchies."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError, InputError
+from hgld.losses.csl import CSL
+from hgld.losses.multigrain import MultiGrain
+from hgld.losses.proxies import NormSoftmax, ProxyNCApp
+from hgld.losses.rank_loss import Reduction
+from tests import reference
+
+TREE = Hierarchy.from_columns(
+    {
+        "species": ["fox", "wolf", "cat", "lynx", "oak"],
+        "family": ["dog", "dog", "feline", "feline", "tree"],
+        "kingdom": ["animal", "animal", "animal", "animal", "plant"],
+    }
+)
+DIM = 6
+
+
+def cosines(embeddings: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
+    unit = torch.nn.functional.normalize
+    return unit(embeddings, dim=1) @ unit(proxies, dim=1).T
+
+
+def twin_of(loss, row: torch.Tensor, label: int) -> torch.Tensor:
+    if isinstance(loss, CSL):
+        return reference.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
+    slow = reference.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference.proxy_loss
+    return slow(row, label, loss.temperature)
+
+
+def make(name: str, reduction: Reduction = "mean"):
+    if name == "CSL":
+        return CSL(TREE, DIM, reduction=reduction)
+    kind = {"NormSoftmax": NormSoftmax, "ProxyNCApp": ProxyNCApp}[name]
+    return kind(TREE.num_classes[0], DIM, reduction=reduction)
+
+
+NAMES = ["NormSoftmax", "ProxyNCApp", "CSL"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(labels=st.lists(st.integers(-1, 4), min_size=1, max_size=8), seed=st.integers(0, 2**16))
+@settings(max_examples=15)
+def test_values_and_gradients_equal_their_twins(name, dtype, labels, seed):
+    value_error, slope_error = (1e-9, 1e-9) if dtype == torch.float64 else (1e-5, 1e-4)
+    torch.manual_seed(seed)
+    loss = make(name, "none").to(dtype)
+    embeddings = torch.randn(len(labels), DIM, dtype=dtype, requires_grad=True)
+    values, valid = loss(embeddings, torch.tensor(labels))
+    values.sum().backward()
+    slow = embeddings.detach().double().requires_grad_()
+    proxies = loss.proxies.detach().double().requires_grad_()
+    table = cosines(slow, proxies)
+    total = 0 * table.sum()
+    for row, label in enumerate(labels):
+        assert bool(valid[row]) == (label >= 0)
+        expected = twin_of(loss, table[row], label) if label >= 0 else torch.zeros(())
+        assert abs(values[row].item() - expected.item()) <= value_error * max(1.0, abs(expected.item()))
+        total = total + expected
+    total.backward()
+    for fast, twin in ((embeddings.grad, slow.grad), (loss.proxies.grad, proxies.grad)):
+        assert fast is not None
+        assert twin is not None
+        assert (fast.double() - twin).abs().max() <= slope_error * max(1.0, twin.abs().max().item())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradcheck(name):
+    torch.manual_seed(0)
+    loss = make(name).double()
+    embeddings = torch.randn(4, DIM, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 4, -1, 2])
+    assert torch.autograd.gradcheck(
+        lambda e, p: torch.func.functional_call(loss, {"proxies": p}, (e, labels)),
+        (embeddings, loss.proxies.detach().clone().requires_grad_()),
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mean_is_over_known_labels_alone(name):
+    loss, tables = make(name), make(name, "none")
+    tables.load_state_dict(loss.state_dict())
+    embeddings = torch.randn(4, DIM, requires_grad=True)
+    values, valid = tables(embeddings, torch.tensor([1, -1, 3, -1]))
+    torch.testing.assert_close(loss(embeddings, torch.tensor([1, -1, 3, -1])), values[valid].mean())
+    nothing = loss(embeddings, torch.tensor([-1, -1, -1, -1]))
+    nothing.backward()
+    assert nothing == 0
+    assert embeddings.grad is not None
+    assert not embeddings.grad.any()
+
+
+def test_proxy_nca_is_a_softmax_at_half_the_temperature():
+    proxy, softmax = ProxyNCApp(5, DIM, 0.2), NormSoftmax(5, DIM, 0.1)
+    softmax.load_state_dict(proxy.state_dict())
+    embeddings, labels = torch.randn(6, DIM), torch.tensor([0, 1, 2, 3, 4, 0])
+    torch.testing.assert_close(proxy(embeddings, labels), softmax(embeddings, labels))
+
+
+def test_a_level_of_one_class_has_no_negatives_and_no_loss():
+    tree = Hierarchy.from_columns({"fine": ["a", "b"], "coarse": ["all", "all"]})
+    loss = CSL(tree, 3)
+    one = CSL(tree.restrict(["fine"]), 3, margins=(0.25,))
+    one.proxies = loss.proxies
+    embeddings, labels = torch.randn(4, 3, requires_grad=True), torch.tensor([0, 1, 1, 0])
+    found = loss(embeddings, labels)
+    torch.testing.assert_close(found, one(embeddings, labels))
+    found.backward()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
+def test_csl_reads_the_finest_column_alone():
+    loss = CSL(TREE, DIM)
+    embeddings, labels = torch.randn(5, DIM), torch.arange(5)
+    full = torch.from_numpy(TREE.expand(labels.numpy()))
+    assert loss(embeddings, labels) == loss(embeddings, full)
+
+
+def test_csl_has_the_published_margins():
+    assert CSL(TREE, DIM).margins == (0.25, 0.35, 0.45)
+    assert CSL(TREE.restrict(["species", "family"]), DIM).margins == (0.25, 0.45)
+    with pytest.raises(ConfigError, match="margins"):
+        CSL(TREE.restrict(["species"]), DIM)
+    with pytest.raises(ConfigError, match="margins"):
+        CSL(TREE, DIM, margins=(0.1, 0.2))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_input_is_refused(name):
+    loss = make(name)
+    with pytest.raises(InputError, match="label 5 has no proxy"):
+        loss(torch.randn(2, DIM), torch.tensor([0, 5]))
+    with pytest.raises(InputError, match="embeddings have shape"):
+        loss(torch.randn(2, DIM + 1), torch.tensor([0, 1]))
+    with pytest.raises(InputError, match="labels have shape"):
+        loss(torch.randn(2, DIM), torch.tensor([0, 1, 2]))
+    with pytest.raises(InputError, match="labels have shape"):
+        loss(torch.randn(2, DIM), torch.tensor([0.0, 1.0]))
+
+
+def test_wrong_options_are_refused():
+    for wrong in ({"temperature": 0.0}, {"num_classes": 0}, {"dim": 0}, {"level": -1}):
+        with pytest.raises(ConfigError):
+            NormSoftmax(**{"num_classes": 3, "dim": 2, **wrong})
+    with pytest.raises(InputError, match="level 2"):
+        NormSoftmax(3, 2, level=2)(torch.randn(1, 2), torch.tensor([[0, 1]]))
+    with pytest.raises(ConfigError):
+        CSL(TREE, DIM, scale=-1.0)
+
+
+def test_multigrain_is_the_weighted_sum_of_its_terms():
+    torch.manual_seed(0)
+    loss = MultiGrain(3, DIM, lambda_=0.3)
+    embeddings, labels = torch.randn(8, DIM, requires_grad=True), torch.tensor([0, 0, 1, 1, 2, 2, -1, 0])
+    instances = torch.arange(8) // 2
+    torch.manual_seed(1)
+    terms = loss.terms(embeddings, labels, instances=instances)
+    torch.manual_seed(1)
+    total = loss(embeddings, labels, instances=instances)
+    torch.testing.assert_close(total, 0.3 * terms["classification"] + 0.7 * terms["retrieval"])
+    known = labels >= 0
+    logits = loss.classifier(embeddings)
+    expected = torch.nn.functional.cross_entropy(logits[known], labels[known])
+    torch.testing.assert_close(terms["classification"], expected)
+    total.backward()
+    assert loss.margin.beta.grad is not None
+    with pytest.raises(ConfigError):
+        MultiGrain(3, DIM, lambda_=1.5)
