@@ -36,7 +36,7 @@ class CsvText:
             TableError: a column is missing or there twice, a row is not CSV or has other than the header's number of
                 cells.
         """
-        places = [self._place(column) for column in columns]
+        places = self._places(columns)
         rows = _rows(self.path, self.text)
         next(rows)
         for line, row in rows:
@@ -47,14 +47,16 @@ class CsvText:
                 )
             yield line, [row[place] for place in places]
 
-    def _place(self, column: str) -> int:
-        if self.columns.count(column) != 1:
-            fault = "has twice" if column in self.columns else "lacks"
-            shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
-            raise TableError(
-                f"{self.path} {fault} the column {column!r}; found {shown}. Rename the column in the file's first line."
-            )
-        return self.columns.index(column)
+    def _places(self, wanted: Sequence[str]) -> list[int]:
+        for column in wanted:
+            if self.columns.count(column) != 1:
+                fault = f"has the column {column!r} twice" if column in self.columns else f"lacks the column {column!r}"
+                shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
+                raise TableError(
+                    f"{self.path} {fault}; found {shown}, expected {', '.join(map(repr, wanted))} (others are "
+                    "ignored). Rename the column in the file's first line."
+                )
+        return [self.columns.index(column) for column in wanted]
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:

@@ -1,9 +1,7 @@
 """The tables that a build starts from, landmarks with their Commons categories, and those that scraping leaves."""
 
-import csv
-import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,13 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import TableError
+from pipelines.csv_rows import CsvText
 from pipelines.progress import Progress
 from pipelines.stage import Outcome, StageRun, run_stage, write_dropped
 from pipelines.titles import category_title
 
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
 VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables
-MAX_TABLE_BYTES = 1 << 30
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
 _DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
 SCRAPED = {
@@ -135,7 +133,8 @@ def write_scraped(
 def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], list[tuple[str, int, str, str, str]]]:
     seen: dict[int, tuple[int, str, list[str]]] = {}
     repeats: list[tuple[str, int, str, str, str]] = []
-    for line, number, category, name in _rows(path, named):
+    wanted = [ID, CATEGORY, NAME] if named else [ID, CATEGORY]
+    for line, (number, category, *names) in CsvText.read(path).select(wanted):
         if not _WHOLE_NUMBER.fullmatch(number.strip()):
             raise TableError(f"{path}, line {line}: {ID} is {number[:80]!r}; expected a whole number. Correct the row.")
         landmark = int(number)
@@ -146,74 +145,10 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], li
                 f"line {line}; expected one category a landmark. Delete the wrong row, or give the tables of "
                 "different id spaces different splits (--landmarks train=... --landmarks index=...)."
             )
-        if first[0] != line and (not named or not name or name in first[2]):
+        told = [name for name in names if name.strip() and name not in first[2]]
+        if first[0] != line and not told:
             repeats.append((split, line, number, category, "repeats an earlier row"))
-        elif name:
-            first[2].append(name)
+        first[2].extend(told)
     if not seen:
         raise TableError(f"{path}: no rows below the header; expected one landmark a row.")
     return [Landmark(split, i, category, tuple(names)) for i, (_, category, names) in seen.items()], repeats
-
-
-def _rows(path: Path, named: bool) -> Iterator[tuple[int, str, str, str]]:
-    """(line, landmark_id, category, name) of each row; the name is empty where the table has none."""
-    text = _text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 0
-    try:
-        header = [cell.strip() for cell in next(reader)]
-        wanted = [ID, CATEGORY, *([NAME] if named else [])]
-        columns = _columns(path, header, wanted)
-        line = reader.line_num
-        for row in reader:
-            start, line = line + 1, reader.line_num
-            if not row:
-                continue
-            if len(row) != len(header):
-                raise TableError(
-                    f"{path}, line {start}: {len(row)} cells where the header has {len(header)}; a category with a "
-                    'comma in it needs double quotes around it ("...").'
-                )
-            cells = [row[column] for column in columns]
-            yield start, cells[0], cells[1], cells[2].strip() and cells[2] if named else ""
-    except csv.Error as error:
-        raise TableError(
-            f"{path}, line {line + 1}: not valid CSV ({error}); expected comma-separated cells, quoted by double "
-            "quotes where they hold commas, of at most 131,072 characters."
-        ) from error
-
-
-def _columns(path: Path, header: list[str], wanted: list[str]) -> list[int]:
-    lacking = [name for name in wanted if name not in header]
-    twice = [name for name in wanted if header.count(name) > 1]
-    if lacking or twice:
-        fault = f"lacks the column {lacking[0]!r}" if lacking else f"has the column {twice[0]!r} twice"
-        shown = ", ".join(repr(name[:60]) for name in header[:20])
-        raise TableError(
-            f"{path} {fault}; found {shown}, expected {', '.join(map(repr, wanted))} (others are ignored). "
-            "Rename the column in the file's first line."
-        )
-    return [header.index(name) for name in wanted]
-
-
-def _text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > MAX_TABLE_BYTES:
-            raise TableError(f"{path} has {size:,} bytes; a table of landmarks has at most {MAX_TABLE_BYTES:,}.")
-        data = path.read_bytes()
-    except OSError as error:
-        if isinstance(error, TableError):
-            raise
-        raise TableError(f"{path} cannot be read ({error.strerror}); expected a CSV of landmarks there.") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise TableError(
-            f"{path}, line {line}: not UTF-8 (byte {data[error.start]:#04x}). Save the table as UTF-8, for example "
-            "with: iconv -f latin1 -t utf-8"
-        ) from error
-    if not text.strip():
-        raise TableError(f"{path} is empty; expected a header with {ID!r} and {CATEGORY!r}, and one landmark a row.")
-    return text

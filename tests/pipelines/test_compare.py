@@ -246,7 +246,7 @@ def test_markdown_disarms_labels_and_says_what_it_leaves_out(tmp_path: Path):
         (b"landmark_id,hierarchical_label\n", "no rows below the header"),
         (b"id,hierarchical_label\n1,x\n", "lacks the column landmark_id; found 'id', 'hierarchical_label'"),
         (b"landmark_id,group\n1,x\n", "lacks the column hierarchical_label or label; found 'landmark_id', 'group'"),
-        (b"landmark_id,label,label\n1,x,y\n", "has twice the column 'label'"),
+        (b"landmark_id,label,label\n1,x,y\n", "has the column 'label' twice"),
         (b"landmark_id,label\n1,x\nseven,y\n", "line 3: landmark_id is 'seven'; expected a whole number"),
         (b"landmark_id,label\n1.0,x\n", "line 2: landmark_id is '1.0'"),
         (b"landmark_id,label\n,x\n", "line 2: landmark_id is ''"),

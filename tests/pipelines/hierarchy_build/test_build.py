@@ -13,6 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError, StorageError
@@ -21,6 +22,7 @@ from pipelines import pictures
 from pipelines.build import LOCK, build_hierarchy
 from pipelines.config import BuildConfig, EmbedConfig
 from pipelines.progress import silent
+from pipelines.sample import EXPECTED_GROUPS
 from pipelines.stage import sha256_of
 
 NAMES = ["church building", "stone bridge", "lake", "mountain", "wooden church", "railway bridge", "mountain lake"]
@@ -103,6 +105,18 @@ def test_every_landmark_of_the_sample_is_labelled_or_dropped_with_a_reason(sampl
     assert sorted([*labelled, *dropped.select("split", "landmark_id").rows()]) == sorted(asked)
     tree = Hierarchy.from_parquet(out / "hierarchy.parquet")
     assert tree.num_classes[0] == len(labelled)
+
+
+def test_the_samples_groups_are_near_those_made_by_hand(sample_build):
+    names = pl.read_parquet(sample_build.stages["review"].path("names.parquet"))
+    both = names.join(pl.read_csv(EXPECTED_GROUPS), on="name")
+    assert len(both) == len(names) >= 60
+    assert adjusted_rand_score(both["group"], both["label"]) > 0.45
+    assert normalized_mutual_info_score(both["group"], both["label"]) > 0.75
+    tops = pl.read_parquet(sample_build.stages["review"].path("groups.parquet")).select("label", "top")
+    decided = both.join(tops, on="label").drop_nulls("top")
+    assert len(decided) > 0.9 * len(both)
+    assert (decided["top"] == decided["natural_or_human_made"]).mean() > 0.95
 
 
 def test_a_second_run_does_nothing(sample_build, sample_config):
