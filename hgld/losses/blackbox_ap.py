@@ -66,9 +66,7 @@ def blackbox_ap(
     ranked = ranked_items(scores, left_out)
     positive = (grades > 0) & ranked
     moved = torch.where(positive, scores - margin / 2, scores + margin / 2)
-    shares = _BlackboxRanks.apply(moved, ranked, lambda_)
-    size = ranked.sum(1, keepdim=True).clamp(min=1)
-    among_positives = _ranks(moved.detach(), positive) / size
+    shares, among_positives = _BlackboxRanks.apply(moved, ranked, positive, lambda_)
     precision = torch.where(positive, among_positives / shares, 0.0)
     num_positives = positive.sum(1)
     valid = num_positives > 0
@@ -76,24 +74,37 @@ def blackbox_ap(
 
 
 class _BlackboxRanks(torch.autograd.Function):
-    """Ranks over the number of ranked items, with the gradient by blackbox differentiation."""
+    """Ranks among all ranked items and among the positives, both over the number of ranked items.
+
+    The first has the gradient by blackbox differentiation, the second none.
+    """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, ranked: Tensor, lambda_: float) -> Tensor:
-        shares = _ranks(scores, ranked) / ranked.sum(1, keepdim=True).clamp(min=1)
+    def forward(ctx: Any, scores: Tensor, ranked: Tensor, positive: Tensor, lambda_: float) -> tuple[Tensor, Tensor]:
+        shares, among_positives = _shares(scores, ranked, positive)
         ctx.save_for_backward(scores, ranked, shares)
         ctx.lambda_ = lambda_
-        return shares
+        ctx.mark_non_differentiable(among_positives)
+        return shares, among_positives
 
     @staticmethod
-    def backward(ctx: Any, *by_shares: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *by_outputs: Tensor) -> tuple[Tensor, None, None, None]:
         scores, ranked, shares = ctx.saved_tensors
-        moved = _ranks(scores + ctx.lambda_ * by_shares[0], ranked) / ranked.sum(1, keepdim=True).clamp(min=1)
-        return torch.where(ranked, moved - shares, 0.0) / ctx.lambda_, None, None
+        (moved,) = _shares(scores + ctx.lambda_ * by_outputs[0], ranked)
+        return torch.where(ranked, moved - shares, 0.0) / ctx.lambda_, None, None, None
 
 
-def _ranks(scores: Tensor, ranked: Tensor) -> Tensor:
-    """(Q, G) ranks from 1 among a row's ranked items, equal scores last; of the others an arbitrary one, >= 1."""
-    ordered = torch.where(ranked, scores, -torch.inf).sort(dim=1).values
-    below = torch.searchsorted(ordered, scores.contiguous())
-    return (scores.shape[1] - below).clamp(min=1).to(scores.dtype)
+def _shares(scores: Tensor, ranked: Tensor, *subsets: Tensor) -> tuple[Tensor, ...]:
+    """Ranks, equal scores last, over the number of ranked items: (Q, G) tables among the ranked and among each subset.
+
+    Of items outside a set the value is arbitrary; among the ranked it is above 0.
+    """
+    ordered, columns = torch.where(ranked, scores, -torch.inf).sort(dim=1)
+    first = torch.searchsorted(ordered, ordered)  # of each group of equal scores
+    size = ranked.sum(1, keepdim=True).clamp(min=1)
+    counts = [scores.shape[1] - first]
+    for subset in subsets:
+        member = subset.gather(1, columns).long()
+        from_here = member.sum(1, keepdim=True) - member.cumsum(1) + member
+        counts.append(from_here.gather(1, first))
+    return tuple(torch.zeros_like(scores).scatter(1, columns, count.to(scores.dtype) / size) for count in counts)

@@ -1,16 +1,29 @@
 """Losses made of losses: a rank term and a decomposability term, and one binary loss over all levels."""
 
-from typing import Literal, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
 from hgld.losses.pair_loss import CalibrationLoss
 from hgld.losses.proxies import NormSoftmax
+from hgld.losses.rank_metric import Method
 from hgld.losses.surrogate_loss import SupAP, SupHAP, SupNDCG, SupRecall
 from hgld.relevance import RelevanceKind
 
 Decomposability = Literal["pair", "proxy"]
+
+
+class SupOptions(TypedDict, total=False):
+    """The options of the rank term, by the names and with the defaults of :class:`SupAP`."""
+
+    tau: float
+    rho: float
+    delta: float
+    offset: float | None
+    normalize: bool
+    exclude_self: bool
+    method: Method
 
 
 class Composition(nn.Module):
@@ -75,13 +88,12 @@ class ROADMAP(Composition):
         decomposability: ``pair`` (:class:`CalibrationLoss`) or ``proxy`` (:class:`NormSoftmax`).
         level: column of the labels, 0 the finest.
         temperature: of the proxies.
-        exclude_self: leave the query out of its own gallery.
+        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
 
-    The other constants are the papers' (tau 0.01, rho 100, delta 0.05; thresholds 0.9 and 0.6): for others, give
-    :class:`Composition` the parts.
+    The thresholds of the pair loss are the published 0.9 and 0.6: for others, give :class:`Composition` the parts.
     """
 
     def __init__(
@@ -93,10 +105,10 @@ class ROADMAP(Composition):
         decomposability: Decomposability = "pair",
         level: int = 0,
         temperature: float = 0.05,
-        exclude_self: bool = False,
+        **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, level, temperature, exclude_self)
-        super().__init__(SupAP(level=level, exclude_self=exclude_self), second, lambda_)
+        second = _second_term(decomposability, num_classes, dim, level, temperature, options)
+        super().__init__(SupAP(level=level, **options), second, lambda_)
 
 
 class RODRecall(Composition):
@@ -111,7 +123,7 @@ class RODRecall(Composition):
         decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`).
         level: column of the labels, 0 the finest.
         temperature: of the proxies.
-        exclude_self: leave the query out of its own gallery.
+        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -128,10 +140,10 @@ class RODRecall(Composition):
         decomposability: Decomposability = "proxy",
         level: int = 0,
         temperature: float = 0.05,
-        exclude_self: bool = False,
+        **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, level, temperature, exclude_self)
-        super().__init__(SupRecall(k, temperature_k, level=level, exclude_self=exclude_self), second, lambda_)
+        second = _second_term(decomposability, num_classes, dim, level, temperature, options)
+        super().__init__(SupRecall(k, temperature_k, level=level, **options), second, lambda_)
 
 
 class HAPPIER(Composition):
@@ -145,7 +157,7 @@ class HAPPIER(Composition):
         relevance: see :func:`hgld.graded_relevance`.
         decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`), on the finest level.
         temperature: of the proxies.
-        exclude_self: leave the query out of its own gallery.
+        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -166,10 +178,10 @@ class HAPPIER(Composition):
         relevance: RelevanceKind = "population",
         decomposability: Decomposability = "proxy",
         temperature: float = 0.05,
-        exclude_self: bool = False,
+        **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, 0, temperature, exclude_self)
-        super().__init__(SupHAP(alpha, relevance=relevance, exclude_self=exclude_self), second, lambda_)
+        second = _second_term(decomposability, num_classes, dim, 0, temperature, options)
+        super().__init__(SupHAP(alpha, relevance=relevance, **options), second, lambda_)
 
 
 class RODNDCG(Composition):
@@ -181,7 +193,7 @@ class RODNDCG(Composition):
         lambda_: weight of the second term.
         decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`).
         temperature: of the proxies.
-        exclude_self: leave the query out of its own gallery.
+        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -195,10 +207,10 @@ class RODNDCG(Composition):
         *,
         decomposability: Decomposability = "proxy",
         temperature: float = 0.05,
-        exclude_self: bool = False,
+        **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, 0, temperature, exclude_self)
-        super().__init__(SupNDCG(exclude_self=exclude_self), second, lambda_)
+        second = _second_term(decomposability, num_classes, dim, 0, temperature, options)
+        super().__init__(SupNDCG(**options), second, lambda_)
 
 
 class SumOverLevels(nn.Module):
@@ -249,13 +261,15 @@ class SumOverLevels(nn.Module):
 
 
 def _second_term(
-    decomposability: str, num_classes: int | None, dim: int | None, level: int, temperature: float, exclude_self: bool
+    decomposability: str, num_classes: int | None, dim: int | None, level: int, temperature: float, options: SupOptions
 ) -> nn.Module:
     if decomposability not in get_args(Decomposability):
         expected = ", ".join(get_args(Decomposability))
         raise ConfigError(f"decomposability {decomposability!r} is unknown; expected one of {expected}.")
     if decomposability == "pair":
-        return CalibrationLoss(level=level, exclude_self=exclude_self)
+        return CalibrationLoss(
+            level=level, normalize=options.get("normalize", True), exclude_self=options.get("exclude_self", False)
+        )
     if num_classes is None or dim is None:
         raise ConfigError("decomposability 'proxy' needs num_classes and dim, one proxy a class; 'pair' needs neither.")
     return NormSoftmax(num_classes, dim, temperature, level=level)

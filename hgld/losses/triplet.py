@@ -40,8 +40,10 @@ class Triplet(RankLoss):
         negative = (grades == 0) & ranked
         valid = positive.any(1) & negative.any(1)
         paired = positive & valid[:, None]
-        beyond = scores.gather(1, _semi_hard(scores.detach(), negative))
-        hinge = torch.where(paired, (2 * (beyond - scores) + self.margin).clamp(min=0), 0.0)
+        places, used = positive_places(paired)
+        found = scores.gather(1, places)
+        beyond = scores.gather(1, _semi_hard(scores.detach(), negative, found.detach()))
+        hinge = torch.where(used, (2 * (beyond - found) + self.margin).clamp(min=0), 0.0)
         return pair_means(hinge.sum(1), paired.sum(1), each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
@@ -60,8 +62,26 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
     return sums / share.clamp(min=1)
 
 
-def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
-    """(Q, G) the column of the semi-hard negative for every item of a row; arbitrary in a row without negatives."""
+def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """The columns of every row's positives, side by side.
+
+    Args:
+        positive: (Q, G) bool.
+
+    Returns:
+        columns (Q, P), P the most that a row has, 0 where there are no more, and used (Q, P) bool.
+    """
+    counts = positive.sum(1)
+    most = int(counts.max()) if counts.numel() else 0
+    rows, columns = positive.nonzero(as_tuple=True)
+    slots = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    places = torch.zeros(len(positive), most, dtype=torch.int64, device=positive.device)
+    places[rows, slots] = columns
+    return places, torch.arange(most, device=positive.device) < counts[:, None]
+
+
+def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:
+    """(Q, P) column of the semi-hard negative of every positive, scored ``found``; arbitrary without negatives."""
     ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
-    farther = torch.searchsorted(ordered, scores.contiguous())  # how many negatives score less than the item
+    farther = torch.searchsorted(ordered, found)  # how many negatives score less than the positive
     return columns.gather(1, (farther - 1).clamp(min=0))

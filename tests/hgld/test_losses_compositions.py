@@ -53,6 +53,16 @@ def test_happier_f_and_other_weights():
     torch.testing.assert_close(loss(embeddings, LABELS), 0.6 * terms["rank"] + 0.4 * terms["decomposability"])
 
 
+@pytest.mark.parametrize("kind", list(RANKS))
+def test_compositions_hand_on_the_options_of_the_rank_term(kind):
+    embeddings = batch()
+    loss = kind(decomposability="pair", tau=0.05, rho=10.0, delta=0.1, exclude_self=True, method="eager")
+    rank = type(RANKS[kind])(tau=0.05, rho=10.0, delta=0.1, exclude_self=True)
+    terms = loss.terms(embeddings, LABELS)
+    torch.testing.assert_close(terms["rank"], rank(embeddings, LABELS))
+    torch.testing.assert_close(terms["decomposability"], CalibrationLoss(exclude_self=True)(embeddings, LABELS))
+
+
 def test_compositions_take_references():
     embeddings, references = batch(), torch.randn(6, 5)
     ref_labels = LABELS[:6]

@@ -156,6 +156,16 @@ def test_references_are_the_gallery(name):
     assert loss(embeddings, labels, torch.randn(3, DIM), labels[:3]).isfinite()
 
 
+@pytest.mark.parametrize("name", [n for n in RANK if "nonzero" not in n])
+def test_an_empty_gallery_teaches_nothing(name):
+    embeddings = embed("random", 3).requires_grad_()
+    value = RANK[name]()(embeddings, torch.arange(3), torch.zeros(0, DIM), torch.zeros(0, dtype=torch.int64))
+    value.backward()
+    assert value == 0
+    assert embeddings.grad is not None
+    assert not embeddings.grad.any()
+
+
 @pytest.mark.parametrize("name", ["SoftBinAP", "FastAP", "BlackboxAP", "PNP-Dq", "Contrastive", "Triplet", "Margin"])
 def test_a_step_along_the_gradient_lowers_the_loss(name):
     torch.manual_seed(0)
