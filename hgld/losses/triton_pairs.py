@@ -18,7 +18,7 @@ from hgld.losses.surrogates import Sigmoid, Surrogate, pack
 
 _MOST_ITEMS = 1 << 21  # (query, item) pairs of a block of queries: about 300 MB of workspace
 _BLOCK_POSITIVES = 32
-_BLOCK_ITEMS = 128
+_BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers an accumulator
 
 
 def triton_rank_metric(
@@ -99,10 +99,10 @@ def _rank_positives(
         here = tl.load(scores + row * size + k, mask=inside, other=0.0)
         grade = tl.load(grades + row * size + k, mask=inside, other=0).to(tl.int32)
         gain = tl.load(gains + row * num_grades + grade)
-        hrank = tl.zeros([block_k], tl.float32)
-        rank = tl.zeros([block_k], tl.float32)
-        hrank_slope = tl.zeros([block_k], tl.float32)
-        rank_slope = tl.zeros([block_k], tl.float32)
+        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # summed over items once, after the walk
+        ranks_at = tl.zeros([block_k, block_j], tl.float32)
+        hrank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
+        rank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
         for first in range(0, size, block_j):
             j = first + tl.arange(0, block_j)
             other = tl.load(scores + row * size + j, mask=j < size, other=float("-inf"))
@@ -113,25 +113,27 @@ def _rank_positives(
             value = tl.sigmoid(x * inverse)
             slope = value * (1 - value) * inverse
             if smooth:
-                hrank += tl.sum(both * value, axis=1)
-                rank += tl.sum(value, axis=1)
-                hrank_slope += tl.sum(both * slope, axis=1)
-                rank_slope += tl.sum(slope, axis=1)
+                hranks_at += both * value
+                ranks_at += value
+                hrank_slopes_at -= both * slope
+                rank_slopes_at -= slope
             else:
                 lower = other_grade[None, :] < grade[:, None]
                 above = tl.where(x >= 0, 1.0, 0.0)
                 beyond = x > delta
                 step = tl.where(beyond, rho * (x - delta) + line, value + 0.5 * above)
-                hrank += tl.sum(both * above, axis=1)
-                rank += tl.sum(tl.where(lower, step, above), axis=1)
-                rank_slope += tl.sum(tl.where(lower, tl.where(beyond, rho, slope), 0.0), axis=1)
+                hranks_at += both * above
+                ranks_at += tl.where(lower, step, above)
+                rank_slopes_at -= tl.where(lower, tl.where(beyond, rho, slope), 0.0)
+        hrank = tl.sum(hranks_at, axis=1)
+        rank = tl.sum(ranks_at, axis=1)
         if smooth:  # a positive counts once; its sigmoid(0) is half of that
             hrank += 0.5 * gain
             rank += 0.5
         tl.store(hranks + row * size + k, hrank, mask=inside)
         tl.store(ranks + row * size + k, rank, mask=inside)
-        tl.store(hrank_slopes + row * size + k, -hrank_slope, mask=inside)
-        tl.store(rank_slopes + row * size + k, -rank_slope, mask=inside)
+        tl.store(hrank_slopes + row * size + k, tl.sum(hrank_slopes_at, axis=1), mask=inside)
+        tl.store(rank_slopes + row * size + k, tl.sum(rank_slopes_at, axis=1), mask=inside)
 
 
 @triton.jit
@@ -161,7 +163,7 @@ def _reach_items(
     other = tl.load(scores + row * size + j, mask=inside, other=float("-inf"))
     other_grade = tl.load(grades + row * size + j, mask=inside, other=0).to(tl.int32)
     other_gain = tl.where(other_grade > 0, tl.load(gains + row * num_grades + other_grade), 0.0)
-    total = tl.load(own + row * size + j, mask=inside, other=0.0)
+    reached = tl.zeros([block_k, block_j], tl.float32)  # summed over positives once, after the walk
     for first in range(tl.load(starts + row), size, block_k):
         k = first + tl.arange(0, block_k)
         here = tl.load(scores + row * size + k, mask=k < size, other=0.0)
@@ -173,9 +175,10 @@ def _reach_items(
         if smooth:
             by_hrank = tl.load(by_hranks + row * size + k, mask=k < size, other=0.0)
             both = tl.minimum(tl.load(gains + row * num_grades + grade)[:, None], other_gain[None, :])
-            total += tl.sum((by_rank[:, None] + by_hrank[:, None] * both) * slope, axis=0)
+            reached += (by_rank[:, None] + by_hrank[:, None] * both) * slope
         else:
             lower = other_grade[None, :] < grade[:, None]
             slope = tl.where(x > delta, rho, slope)
-            total += tl.sum(tl.where(lower, by_rank[:, None] * slope, 0.0), axis=0)
+            reached += tl.where(lower, by_rank[:, None] * slope, 0.0)
+    total = tl.load(own + row * size + j, mask=inside, other=0.0) + tl.sum(reached, axis=0)
     tl.store(gradient + row * size + j, total, mask=inside)

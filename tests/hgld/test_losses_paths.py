@@ -1,0 +1,285 @@
+"""The fast paths beneath the rank losses, on rows large enough to use them, and as an operator of torch."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hgld.losses
+from hgld.losses import kernels_spread, rank_metric
+from hgld.losses.gains import GradedGain, grade_counts
+from hgld.losses.native_paths import fits_grid, is_grid_cheaper, series_terms
+from hgld.losses.objectives import DiscountedGain, PrecisionMean, RecallMean
+from hgld.losses.row_block import RowBlock, Survey
+from hgld.losses.surrogates import Sigmoid, SupStep
+
+OBJECTIVES = {"precision": PrecisionMean(), "recall": RecallMean(), "ndcg": DiscountedGain()}
+SURROGATES = {
+    "sup": SupStep(),
+    "short delta": SupStep(delta=0.025),
+    "long delta": SupStep(delta=0.5),
+    "narrow": SupStep(0.002, 10.0, 0.01),
+    "smooth": Sigmoid(),
+    "wide": Sigmoid(0.2),
+}
+
+
+def ranking(num_queries, size, num_levels=3, dtype=torch.float32, share=0.3, spread=0.2, seed=0):
+    """Cosine-like scores with some exact ties, one row tied throughout, some items not ranked."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(num_queries, size, generator=generator) * spread
+    scores[:, : size // 5] = (scores[:, : size // 5] * 64).round() / 64
+    scores[0] = 0.25
+    grades = torch.zeros(num_queries, size, dtype=torch.uint8)
+    drawn = torch.rand(num_queries, size, generator=generator)
+    for level in range(1, num_levels + 1):
+        grades[drawn < share / 4 ** (level - 1)] = level
+    scores[:, 3], grades[:, 3] = -torch.inf, 0
+    counts = grade_counts(grades, num_levels)
+    gains = GradedGain().of_counts(counts)
+    return scores.to(dtype), grades, gains, (gains * counts).sum(dim=1)
+
+
+def value_and_gradient(table, objective, surrogate, method):
+    scores = table[0].clone().requires_grad_()
+    grades, gains, norms = table[1:]
+    values = rank_metric.rank_metric(scores, grades, gains, norms, objective, surrogate, method)
+    (gradient,) = torch.autograd.grad(values.sum(), scores)
+    return values.detach(), gradient
+
+
+def error(found, right):
+    return float(((found.double() - right) / right.abs().clamp(min=1)).abs().max())
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("method", ["pair", "grid", "auto", "eager"])
+def test_float32_paths_agree_with_float64(surrogate, objective, method):
+    table = ranking(6, 700)
+    right = value_and_gradient((table[0].double(), *table[1:]), OBJECTIVES[objective], SURROGATES[surrogate], "eager")
+    found = value_and_gradient(table, OBJECTIVES[objective], SURROGATES[surrogate], method)
+    assert error(found[0], right[0]) < 1e-5
+    assert error(found[1], right[1]) < 1e-4
+
+
+@pytest.mark.parametrize("surrogate", ["sup", "smooth"])
+def test_pairs_in_float64_are_exact(surrogate):
+    table = ranking(4, 300, dtype=torch.float64)
+    for objective in OBJECTIVES.values():
+        right = value_and_gradient(table, objective, SURROGATES[surrogate], "eager")
+        for method in ("pair", "auto"):
+            found = value_and_gradient(table, objective, SURROGATES[surrogate], method)
+            assert error(found[0], right[0]) < 1e-12
+            assert error(found[1], right[1]) < 1e-12
+
+
+@pytest.mark.parametrize("surrogate", ["sup", "smooth"])
+def test_a_large_gallery_keeps_the_bounds(surrogate):
+    table = ranking(3, 20_000, share=0.05, seed=1)
+    right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "pair")
+    found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "grid")
+    assert error(found[0], right[0]) < 1e-5
+    assert error(found[1], right[1]) < 1e-4
+
+
+def test_eager_pairs_by_chunks_are_those_at_once(monkeypatch):
+    table = ranking(5, 60)
+    whole = value_and_gradient(table, PrecisionMean(), SupStep(), "eager")
+    monkeypatch.setattr("hgld.losses.eager_pairs._MOST_PAIRS", 500)
+    parts = value_and_gradient(table, PrecisionMean(), SupStep(), "eager")
+    torch.testing.assert_close(parts, whole)
+
+
+@pytest.mark.parametrize("method", ["pair", "grid", "auto"])
+def test_blocks_and_threads_change_no_bit(monkeypatch, method):
+    table = ranking(23, 200)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = value_and_gradient(table, PrecisionMean(), SupStep(), method)
+        monkeypatch.setattr("hgld.losses.native._MOST_ITEMS", 900)
+        torch.set_num_threads(3)
+        together = value_and_gradient(table, PrecisionMean(), SupStep(), method)
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(alone[0], together[0])
+    assert torch.equal(alone[1], together[1])
+
+
+def test_auto_takes_the_grid_for_many_positives_and_pairs_for_few():
+    def cheaper(share, size=2000):
+        block = RowBlock(*(np.asarray(part) for part in ranking(4, size, share=share)))
+        survey = Survey.of(block.scores, block.grades)
+        assert fits_grid(block, survey, SupStep()).all()
+        return is_grid_cheaper(block, survey, SupStep())[1:]
+
+    assert cheaper(0.5).all()
+    assert not cheaper(0.002).any()
+
+
+def test_the_grid_refuses_what_it_cannot_do():
+    block = RowBlock(*(np.asarray(part) for part in ranking(2, 50, spread=1e4)))
+    survey = Survey.of(block.scores, block.grades)
+    assert fits_grid(block, survey, SupStep()).tolist() == [True, False]  # the first row is one tie
+    assert not fits_grid(block, survey, SupStep(delta=0.02)).any()
+    assert series_terms(SupStep(delta=0.05)) == 2
+    assert series_terms(SupStep(delta=1.0)) == 1
+
+
+def test_lagrange_weights_reproduce_polynomials():
+    scores = np.sort(np.random.default_rng(0).uniform(-0.5, 0.5, 200).astype(np.float32))[::-1].copy()
+    cells, decays = np.empty(200, np.int32), np.empty(200, np.float32)
+    weights = np.empty((200, kernels_spread.NODES), np.float32)
+    kernels_spread.place(scores, np.float32(0.01), cells, weights, decays)
+    t = (scores.astype(np.float64) - scores[-1]) / 0.01 / kernels_spread.NODE_DISTANCE
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
+    nodes = np.arange(kernels_spread.NODES) - 3
+    for power in range(1, kernels_spread.NODES):
+        np.testing.assert_allclose((weights * nodes**power).sum(axis=1), (t - cells) ** power, atol=3e-3)
+    np.testing.assert_allclose(decays, np.exp(-kernels_spread.NODE_DISTANCE * (t - cells)), rtol=2e-5)
+
+
+@pytest.mark.parametrize("method", ["pair", "grid", "eager"])
+def test_the_operator_obeys_torchs_rules(method):
+    scores, grades, gains, norms = ranking(3, 40)
+    args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(rank_metric._rank_metric, args, test_utils=checks)
+
+
+def batch(num_items):
+    embeddings = torch.randn(num_items, 16, generator=torch.Generator().manual_seed(0))
+    fine = torch.arange(num_items) // 4
+    return embeddings, torch.stack([fine, fine // 4, fine // 8], dim=1)
+
+
+NAMES = ["SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG"]
+QUICK = ("SupHAP", "SmoothRecall")
+
+
+def assert_compiles(name, backend):
+    torch.compiler.reset()
+    loss = getattr(hgld.losses, name)(exclude_self=True)
+    compiled = torch.compile(loss, backend=backend, fullgraph=True, dynamic=False)
+    embeddings, labels = batch(32)
+    references, ref_labels = batch(48)
+    for more in ((), (references, ref_labels, torch.arange(32))):
+        results = []
+        for module in (loss, compiled):
+            leaf = embeddings.clone().requires_grad_()
+            value = module(leaf, labels, *more)
+            value.backward()
+            results.append((value.detach(), leaf.grad))
+        torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
+def test_compiles_without_a_graph_break(name):
+    assert_compiles(name, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK)
+def test_compiles_with_inductor(name):
+    assert_compiles(name, "inductor")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_python(program, **environment):
+    command = [sys.executable, "-W", "error", "-c", program]
+    env = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests" / "hgld")])}
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=env)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+INTERPRETED = """
+import torch
+from hgld.losses.eager_pairs import rank_metric_by_pairs
+from hgld.losses.triton_pairs import triton_rank_metric
+from test_losses_paths import OBJECTIVES, ranking
+from hgld.losses.surrogates import Sigmoid, SupStep
+for size, levels in ((140, 3), (40, 1)):
+    for surrogate in (SupStep(), SupStep(offset=1.44), Sigmoid()):
+        for objective in OBJECTIVES.values():
+            table = ranking(1, size, levels)
+            table[0][0, : size // 2] = torch.linspace(-0.3, 0.3, size // 2)
+            found = triton_rank_metric(*table, objective, surrogate)
+            right = rank_metric_by_pairs(*table, objective, surrogate)
+            torch.testing.assert_close(found, right, rtol=1e-5, atol=5e-6)
+print("compared")
+"""
+
+
+@needs_triton
+def test_triton_kernels_agree_with_eager_pairs():
+    assert "compared" in run_python(INTERPRETED, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
+
+
+COMPILED = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from hgld.losses.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, _rank_positives, _reach_items
+types = {"size": "i32", "num_grades": "i32", "grades": "*u8", "starts": "*i32"}
+types |= dict.fromkeys(("inverse", "rho", "delta", "line"), "fp32")
+for kernel in (_rank_positives, _reach_items):
+    for smooth in (False, True):
+        constants = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
+        signature = {n: "constexpr" if n in constants else types.get(n, "*fp32") for n in kernel.arg_names}
+        places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=places)
+        assert triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]
+print("compiled")
+"""
+
+
+@pytest.mark.slow
+@needs_triton
+def test_triton_kernels_compile_for_a_gpu_that_is_not_here():
+    assert "compiled" in run_python(COMPILED, TRITON_DEFAULT_FP_FUSION="1")
+
+
+@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("surrogate", ["sup", "smooth"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_gpu_agrees_with_the_cpu(surrogate, objective):
+    table = ranking(64, 3000)
+    right = value_and_gradient(table, OBJECTIVES[objective], SURROGATES[surrogate], "pair")
+    on_gpu = tuple(part.cuda() for part in table)
+    for method in ("pair", "auto", "eager"):
+        found = value_and_gradient(on_gpu, OBJECTIVES[objective], SURROGATES[surrogate], method)
+        assert error(found[0].cpu(), right[0].double()) < 1e-5
+        assert error(found[1].cpu(), right[1].double()) < 1e-4
+
+
+MEMORY = """
+import resource, torch, hgld.losses
+torch.set_num_threads(2)
+generator = torch.Generator().manual_seed(0)
+queries = torch.randn(256, 128, generator=generator).requires_grad_()
+labels = torch.arange(60_000) // 5
+labels = torch.stack([labels, labels // 50, labels // 500], dim=1)
+memory = torch.randn(60_000, 128, generator=generator)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+hgld.losses.SupHAP()(queries, labels[:256], memory, labels).backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024**2)
+"""
+
+
+@pytest.mark.slow
+def test_a_memory_bank_stays_within_its_memory():
+    assert float(run_python(MEMORY)) < 1.0

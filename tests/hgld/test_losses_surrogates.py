@@ -1,0 +1,405 @@
+"""The Smooth and Sup losses against their float64 twins, and the laws that they promise."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hgld
+import hgld.losses
+from hgld.errors import ConfigError, InputError
+from hgld.losses.gains import GradedGain
+from hgld.losses.objectives import RecallMean
+from hgld.losses.query_losses import graded_ap_loss, ndcg_loss, recall_loss
+from hgld.losses.surrogates import Sigmoid, SupStep
+from tests import reference
+
+SUP = {"tau": 0.01, "rho": 100.0, "delta": 0.05}
+SURROGATES = {
+    "sup": (SupStep(), SUP),
+    "published offset": (SupStep(offset=1.44), {**SUP, "offset": 1.44}),
+    "wide": (SupStep(0.05, 3.0, 0.2), {"tau": 0.05, "rho": 3.0, "delta": 0.2}),
+    "smooth": (Sigmoid(), {"tau": 0.01}),
+}
+KINDS = {"population": 1.0, "total": 5.0, "weighted_ap": 1.0, "exponential": 1.0}
+
+
+@st.composite
+def rankings(draw):
+    """Scores on a grid of 1/64 (ties), grades, levels and the column left out of each row."""
+    num_queries, size, num_levels = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    cell = st.integers(-40, 64) if draw(st.booleans()) else st.integers(-3, 3)
+    scores = draw(st.lists(cell, min_size=num_queries * size, max_size=num_queries * size))
+    grades = draw(st.lists(st.integers(0, num_levels), min_size=num_queries * size, max_size=num_queries * size))
+    left_out = draw(st.lists(st.integers(-1, size - 1), min_size=num_queries, max_size=num_queries))
+    shape = (num_queries, size)
+    scores = torch.tensor(scores, dtype=torch.float64).view(shape) / 64
+    return scores, torch.tensor(grades).view(shape), num_levels, torch.tensor(left_out)
+
+
+def twin(scores, grades, left_out, loss):
+    """Values, validity and gradient of ``loss(scores, grades)`` of each row without the item left out."""
+    values, valid, gradients = [], [], []
+    for row, row_grades, gone in zip(scores.double(), grades.tolist(), left_out.tolist(), strict=True):
+        row = row.clone().requires_grad_()
+        kept = [j for j in range(len(row_grades)) if j != gone]
+        value = loss(row[kept], [row_grades[j] for j in kept]) if kept else None
+        valid.append(value is not None)
+        gradients.append(torch.zeros_like(row))
+        if value is not None and value.requires_grad:
+            value.backward()
+            gradients[-1] = row.grad
+        values.append(0.0 if value is None else value.item())
+    return torch.tensor(values, dtype=torch.float64), torch.tensor(valid), torch.stack(gradients)
+
+
+def assert_like_twin(loss, expected, scores, value_bound, gradient_bound):
+    scores = scores.clone().requires_grad_()
+    values, valid = loss(scores)
+    values.sum().backward()
+    assert scores.grad is not None
+    assert values.dtype == scores.dtype
+    assert valid.tolist() == expected[1].tolist()
+    for found, right, bound in (
+        (values.detach(), expected[0], value_bound),
+        (scores.grad, expected[2], gradient_bound),
+    ):
+        error = (found.double() - right).abs() / right.abs().clamp(min=1)
+        assert error.max() < bound, f"{error.max():.2e}"
+
+
+def all_paths(loss, expected, scores):
+    """``loss(scores, method)`` on every path of the CPU, in both dtypes."""
+    for method in ("eager", "pair", "auto"):
+        assert_like_twin(lambda s, m=method: loss(s, m), expected, scores, 1e-9, 1e-9)
+    for method in ("eager", "pair", "grid", "auto"):
+        assert_like_twin(lambda s, m=method: loss(s, m), expected, scores.float(), 1e-5, 1e-4)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+@given(ranking=rankings(), kind=st.sampled_from(sorted(KINDS)))
+@settings(max_examples=20)
+def test_ap_and_hap_losses_are_their_twins(name, ranking, kind):
+    scores, grades, num_levels, left_out = ranking
+    surrogate, numbers = SURROGATES[name]
+    gain = GradedGain(kind, KINDS[kind])
+
+    def slow(row, row_grades):
+        relevance = reference.relevances(row_grades, num_levels, kind, KINDS[kind])
+        return reference.surrogate_hap_loss(row, row_grades, relevance, numbers)
+
+    def fast(s, method):
+        return graded_ap_loss(s, grades, num_levels, surrogate, gain, left_out=left_out, method=method)
+
+    all_paths(fast, twin(scores, grades, left_out, slow), scores)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+@given(ranking=rankings(), temperature=st.sampled_from([0.2, 1.0]))
+@settings(max_examples=12)
+def test_recall_losses_are_their_twins(name, ranking, temperature):
+    scores, grades, _, left_out = ranking
+    positive = grades.clamp(max=1)
+    surrogate, numbers = SURROGATES[name]
+    cutoffs = (1, 2, 4)
+
+    def slow(row, row_grades):
+        return reference.surrogate_recall_loss(row, row_grades, cutoffs, temperature, numbers)
+
+    def fast(s, method):
+        recall = RecallMean(cutoffs, temperature)
+        return recall_loss(s, positive, surrogate, recall, left_out=left_out, method=method)
+
+    all_paths(fast, twin(scores, positive, left_out, slow), scores)
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+@given(ranking=rankings())
+@settings(max_examples=12)
+def test_ndcg_losses_are_their_twins(name, ranking):
+    scores, grades, num_levels, left_out = ranking
+    surrogate, numbers = SURROGATES[name]
+
+    def slow(row, row_grades):
+        return reference.surrogate_ndcg_loss(row, row_grades, numbers)
+
+    def fast(s, method):
+        return ndcg_loss(s, grades, num_levels, surrogate, left_out=left_out, method=method)
+
+    all_paths(fast, twin(scores, grades, left_out, slow), scores)
+
+
+@given(ranking=rankings(), name=st.sampled_from(["sup", "wide"]))
+@settings(max_examples=60)
+def test_sup_losses_bound_one_minus_the_metric(ranking, name):
+    scores, grades, num_levels, left_out = ranking
+    surrogate = SURROGATES[name][0]
+    rows = list(zip(scores.tolist(), grades.tolist(), left_out.tolist(), strict=True))
+    gain = GradedGain("population", 2.0)
+    hap, valid = graded_ap_loss(scores, grades, num_levels, surrogate, gain, left_out=left_out)
+    dcg, _ = ndcg_loss(scores, grades, num_levels, surrogate, left_out=left_out)
+    ap, ap_valid = graded_ap_loss(scores, grades.clamp(max=1), 1, surrogate, left_out=left_out)
+    for i, (row, row_grades, gone) in enumerate(rows):
+        row = [s for j, s in enumerate(row) if j != gone]
+        row_grades = [g for j, g in enumerate(row_grades) if j != gone]
+        if not valid[i]:
+            assert not ap_valid[i]
+            continue
+        relevance = reference.relevances(row_grades, num_levels, "population", 2.0)
+        assert 1 - reference.hierarchical_ap(row, row_grades, relevance) <= hap[i] + 1e-12
+        assert 1 - reference.ndcg(row, row_grades) <= dcg[i] + 1e-12
+        assert 1 - reference.average_precision(row, [min(g, 1) for g in row_grades]) <= ap[i] + 1e-12
+
+
+def batch(num_items=24, dim=8, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randn(num_items, dim, generator=generator, dtype=torch.float64).to(dtype)
+    fine = torch.arange(num_items) // 4
+    labels = torch.stack([fine, fine // 2, fine // 4], dim=1)
+    labels[5, 0] = -1
+    labels[6] = -1
+    return embeddings, labels
+
+
+LOSSES = {
+    "SmoothAP": lambda **o: hgld.losses.SmoothAP(tau=0.1, **o),
+    "SupAP": lambda **o: hgld.losses.SupAP(tau=0.1, rho=10.0, delta=0.3, **o),
+    "SmoothRecall": lambda **o: hgld.losses.SmoothRecall(tau=0.1, **o),
+    "SupRecall": lambda **o: hgld.losses.SupRecall(tau=0.1, rho=10.0, delta=0.3, **o),
+    "SmoothHAP": lambda **o: hgld.losses.SmoothHAP(tau=0.1, **o),
+    "SupHAP": lambda **o: hgld.losses.SupHAP(tau=0.1, rho=10.0, delta=0.3, **o),
+    "SupNDCG": lambda **o: hgld.losses.SupNDCG(tau=0.1, rho=10.0, delta=0.3, **o),
+}
+each_loss = pytest.mark.parametrize("name", LOSSES)
+
+
+@each_loss
+@pytest.mark.parametrize("method", ["pair", "eager"])
+def test_gradcheck_in_float64(name, method):
+    embeddings, labels = batch(12, 5)
+    loss = LOSSES[name](method=method)
+    assert torch.autograd.gradcheck(lambda e: loss(e, labels), (embeddings.requires_grad_(),), atol=1e-7)
+    references, ref_labels = batch(9, 5, seed=1)
+    inputs = (embeddings, references.requires_grad_())
+    assert torch.autograd.gradcheck(lambda e, r: loss(e, labels, r, ref_labels), inputs, atol=1e-7)
+
+
+@each_loss
+def test_order_of_the_batch_and_rotation_do_not_matter(name):
+    embeddings, labels = batch()
+    loss = LOSSES[name]()
+    value = loss(embeddings, labels)
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(loss(embeddings[order], labels[order]), value)
+    rotation = torch.linalg.qr(torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2)))[0]
+    torch.testing.assert_close(loss(embeddings @ rotation, labels), value)
+    torch.testing.assert_close(loss(3 * embeddings, labels), value)
+
+
+def test_sup_hap_of_one_level_is_sup_ap():
+    embeddings, labels = batch()
+    one = hgld.losses.SupHAP(alpha=3.0)(embeddings, labels[:, 1])
+    torch.testing.assert_close(one, hgld.losses.SupAP(level=1)(embeddings, labels))
+    smooth = hgld.losses.SmoothHAP()(embeddings, labels[:, 0])
+    torch.testing.assert_close(smooth, hgld.losses.SmoothAP()(embeddings, labels))
+
+
+def test_smooth_ap_tends_to_one_minus_ap():
+    embeddings, labels = batch()
+    values, valid = hgld.losses.SmoothAP(tau=1e-7, reduction="none")(embeddings, labels)
+    scores = torch.nn.functional.normalize(embeddings) @ torch.nn.functional.normalize(embeddings).T
+    grades = hgld.shared_levels(labels[:, 0], labels[:, 0])
+    for i in range(len(labels)):
+        expected = reference.average_precision(scores[i].tolist(), grades[i].tolist())
+        assert bool(valid[i]) is not math.isnan(expected)
+        assert values[i].item() == pytest.approx(0.0 if math.isnan(expected) else 1 - expected, abs=1e-9)
+
+
+@each_loss
+def test_the_query_left_out_is_a_gallery_without_it(name):
+    embeddings, labels = batch()
+    values, valid = LOSSES[name](exclude_self=True, reduction="none")(embeddings, labels)
+    for i in range(len(labels)):
+        others = [j for j in range(len(labels)) if j != i]
+        one = LOSSES[name](reduction="none")(embeddings[i, None], labels[i, None], embeddings[others], labels[others])
+        assert one[1].item() == valid[i].item()
+        assert values[i].item() == pytest.approx(one[0].item(), abs=1e-12)
+    memory = torch.cat([embeddings[:3] + 1, embeddings])
+    memory_labels = torch.cat([labels[:3], labels])
+    index = torch.arange(len(labels)) + 3
+    beside, _ = LOSSES[name](exclude_self=True, reduction="none")(embeddings, labels, memory, memory_labels, index)
+    for i in range(len(labels)):
+        others = [j for j in range(len(memory)) if j != i + 3]
+        one = LOSSES[name](reduction="none")(
+            embeddings[i, None], labels[i, None], memory[others], memory_labels[others]
+        )
+        assert beside[i].item() == pytest.approx(one[0].item(), abs=1e-12)
+
+
+@each_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "labels",
+    [torch.tensor([0]), torch.zeros(5, dtype=torch.int64), torch.arange(5), torch.full((5,), -1)],
+    ids=["one item", "one class", "all distinct", "all unknown"],
+)
+def test_degenerate_batches_are_finite(name, dtype, labels):
+    for exclude_self in (False, True):
+        embeddings = torch.randn(len(labels), 4, generator=torch.Generator().manual_seed(0), dtype=dtype)
+        embeddings.requires_grad_()
+        value = LOSSES[name](exclude_self=exclude_self)(embeddings, labels)
+        value.backward()
+        assert value.isfinite()
+        assert embeddings.grad is not None
+        assert embeddings.grad.isfinite().all()
+
+
+@each_loss
+def test_a_batch_without_positives_gives_zero_with_a_gradient_path(name):
+    embeddings = torch.randn(4, 3, requires_grad=True)
+    value = LOSSES[name](exclude_self=True)(embeddings, torch.arange(4))
+    assert value.item() == 0
+    value.backward()
+    assert embeddings.grad is not None
+    assert not embeddings.grad.any()
+    nothing = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
+    assert LOSSES[name]()(embeddings, torch.arange(4), *nothing).item() == 0
+    assert LOSSES[name]()(*nothing).item() == 0
+
+
+@each_loss
+@pytest.mark.parametrize("scale", [0.0, 1e-40, 1e-30, 1e30, 3e38])
+def test_no_nan_for_finite_input(name, scale):
+    embeddings, labels = batch(12, 4, torch.float32)
+    embeddings = (embeddings.clamp(-1, 1) * scale).requires_grad_()
+    value = LOSSES[name]()(embeddings, labels)
+    value.backward()
+    assert embeddings.grad is not None
+    assert value.isfinite()
+    assert not embeddings.grad.isnan().any()
+
+
+@pytest.mark.parametrize("method", ["eager", "pair", "auto"])
+@pytest.mark.parametrize("surrogate", [SupStep(), SupStep(1e-30, 1e30, 0.0), Sigmoid(), Sigmoid(1e-30)])
+def test_no_nan_for_finite_scores(method, surrogate):
+    scores = torch.tensor([[3e38, -3e38, 0.0, 1e-45, -1e-45, 3e38]], requires_grad=True)
+    for grades in ([[1, 0, 2, 0, 1, 0]], [[0, 2, 0, 1, 0, 0]]):
+        values, _ = graded_ap_loss(scores, torch.tensor(grades), 2, surrogate, method=method)
+        (gradient,) = torch.autograd.grad(values.sum(), scores)
+        assert values.isfinite().all()
+        assert not gradient.isnan().any()
+
+
+@pytest.mark.parametrize("method", ["eager", "pair", "grid", "auto"])
+def test_what_is_not_finite_shows_in_its_own_row_alone(method):
+    scores = torch.tensor([[0.1, torch.nan, 0.3], [0.3, 0.2, 0.1], [torch.inf, 0.2, 0.1]], requires_grad=True)
+    values, valid = graded_ap_loss(scores, torch.tensor([[1, 1, 0]] * 3), 1, SupStep(), method=method)
+    values[1].backward()
+    assert values[1].isfinite()
+    assert scores.grad is not None
+    assert scores.grad[1].isfinite().all()
+    assert values[0].isnan()
+    assert valid.all()
+    assert method == "eager" or values[2].isnan()
+
+
+@each_loss
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_ranks_stay_float32_under_autocast(name, dtype):
+    embeddings, labels = batch(dtype=torch.float32)
+    plain = LOSSES[name]()(embeddings, labels)
+    with torch.autocast("cpu", dtype=dtype):
+        assert torch.equal(LOSSES[name]()(embeddings, labels), plain)
+        half = LOSSES[name]()(embeddings.to(dtype), labels)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, LOSSES[name]()(embeddings.to(dtype).float(), labels))
+
+
+@each_loss
+def test_values_and_valid_make_the_mean(name):
+    embeddings, labels = batch()
+    values, valid = LOSSES[name](reduction="none")(embeddings, labels)
+    assert values.shape == valid.shape == (len(labels),)
+    assert not values[~valid].any()
+    torch.testing.assert_close(LOSSES[name]()(embeddings, labels), values[valid].mean())
+
+
+def test_level_chooses_the_column():
+    embeddings, labels = batch()
+    for level in range(3):
+        found = hgld.losses.SupAP(level=level)(embeddings, labels)
+        torch.testing.assert_close(found, hgld.losses.SupAP()(embeddings, labels[:, level]))
+
+
+def test_smaller_alpha_weighs_coarse_levels_more():
+    scores, grades = torch.tensor([[0.9, 0.8, 0.1]]), torch.tensor([[2, 0, 1]])
+    losses = [graded_ap_loss(scores, grades, 2, SupStep(), GradedGain("total", alpha))[0] for alpha in (0.5, 1.0, 4.0)]
+    assert losses[0] > losses[1] > losses[2]
+
+
+BAD: Any = "bad"  # for arguments that a type checker would refuse
+E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: hgld.losses.SupAP(tau=0.0), ConfigError, "tau is 0.0"),
+        (lambda: hgld.losses.SupAP(rho=-1.0), ConfigError, "rho is -1.0"),
+        (lambda: hgld.losses.SupAP(delta=math.inf), ConfigError, "delta is inf"),
+        (lambda: hgld.losses.SupAP(offset=math.nan), ConfigError, "offset is nan"),
+        (lambda: hgld.losses.SupAP(method=BAD), ConfigError, "auto, pair, grid, eager"),
+        (lambda: hgld.losses.SupAP(reduction=BAD), ConfigError, "mean, none"),
+        (lambda: hgld.losses.SupAP(level=-1), ConfigError, "level is -1"),
+        (lambda: hgld.losses.SupHAP(alpha=-1.0), ConfigError, "alpha is -1.0"),
+        (lambda: hgld.losses.SupHAP(relevance=BAD), ConfigError, "population"),
+        (lambda: hgld.losses.SupHAP(relevance="weighted_ap", weights=[1.0])(E, Y), ConfigError, "1 weights for 2"),
+        (lambda: hgld.losses.SupRecall(k=()), ConfigError, "at least one"),
+        (lambda: hgld.losses.SupRecall(temperature=0.0), ConfigError, "temperature is 0.0"),
+        (lambda: hgld.losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
+        (lambda: hgld.losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
+        (lambda: hgld.losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
+        (lambda: hgld.losses.SupAP()(E, Y.float()), InputError, "integer"),
+        (lambda: hgld.losses.SupAP()(E, Y, E), InputError, "ref_embeddings came alone"),
+        (lambda: hgld.losses.SupAP()(E, Y, None, Y), InputError, "ref_labels came alone"),
+        (lambda: hgld.losses.SupAP()(E, Y, E[:, :1], Y), InputError, "2 dimensions and ref_embeddings 1"),
+        (lambda: hgld.losses.SupHAP()(E, Y, E, Y[:, :1]), InputError, "same levels"),
+        (lambda: hgld.losses.SupAP()(E, Y, None, None, Y[:, 0]), InputError, "self_index came without"),
+        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y), InputError, "self_index has shape"),
+        (lambda: graded_ap_loss(E, Y.float(), 1, SupStep()), InputError, "grades have dtype"),
+        (lambda: graded_ap_loss(E, Y[:2], 1, SupStep()), InputError, "two (Q, G) tables"),
+        (lambda: graded_ap_loss(E, Y + 2, 1, SupStep()), InputError, "grades run to 2"),
+        (lambda: graded_ap_loss(E, Y - 1, 1, SupStep()), InputError, "expected 0..1"),
+        (lambda: graded_ap_loss(E, Y, 1, SupStep(), left_out=Y), InputError, "left_out has shape"),
+        (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="grid"), ConfigError, "float32"),
+        (lambda: graded_ap_loss(E, Y + 1, 1, SupStep(delta=0.0), method="grid"), ConfigError, "delta above"),
+    ],
+)
+def test_errors_say_what_was_found_and_expected(make, error, words):
+    with pytest.raises(error) as caught:
+        make()
+    assert words in str(caught.value)
+
+
+def test_second_derivatives_are_refused():
+    scores = torch.tensor([[0.5, 0.4, 0.3]], dtype=torch.float64, requires_grad=True)
+    values, _ = graded_ap_loss(scores, torch.tensor([[0, 1, 1]]), 1, SupStep())
+    (gradient,) = torch.autograd.grad(values.sum(), scores, create_graph=True)
+    with pytest.raises(InputError, match="no second derivatives"):
+        gradient.sum().backward()
+
+
+def test_names_are_handed_on():
+    assert set(hgld.losses.__all__) >= set(LOSSES)
+    assert set(dir(hgld.losses)) == set(hgld.losses.__all__)
+    with pytest.raises(AttributeError, match="NoLoss"):
+        _ = hgld.losses.NoLoss
+
+
+def test_repr_says_the_options():
+    assert "tau=0.02" in repr(hgld.losses.SupAP(tau=0.02))
+    assert np.isclose(SupStep().line_start, 1.4933, atol=1e-4)
