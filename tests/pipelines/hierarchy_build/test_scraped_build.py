@@ -1,0 +1,174 @@
+"""``hgld build-hierarchy --landmarks`` from categories to label files, against a local Commons and Wikidata."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld.cli import main
+from pipelines import pictures
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
+
+KINDS = {
+    "Q23413": ("castle", "Q811979"),
+    "Q16970": ("church building", "Q811979"),
+    "Q12280": ("bridge", "Q811979"),
+    "Q23397": ("lake", "Q271669"),
+    "Q8502": ("mountain", "Q271669"),
+}
+LANDMARKS = 20
+
+
+def world() -> Wiki:
+    """Twenty landmarks of five kinds, and every way in which one can end without a label."""
+    wiki = Wiki()
+    wiki.item("Q811979", "architectural structure")
+    wiki.item("Q271669", "landform")
+    wiki.item("Q4167836", "Wikimedia category")
+    for class_id, (label, parent) in KINDS.items():
+        wiki.item(class_id, label, P279=[parent])
+    for number in range(LANDMARKS):
+        item = wiki.item(f"Q{9000 + number}", f"Landmark {number}", P31=[list(KINDS)[number % len(KINDS)]])
+        wiki.category(f"Landmark {number}", item, linked=number % 4 > 0)
+    wiki.item("Q9100", "Category:Bridges", P31=["Q4167836"], P301=["Q9002"])
+    wiki.category("Bridges", "Q9100")
+    wiki.category("Old name, of a lake", text="{{Category redirect|Landmark 3}}")
+    wiki.item("Q9101", "no class")
+    wiki.category("No class", "Q9101")
+    wiki.item("Q9102", "two", P31=["Q23413", "Q16970"])
+    wiki.category("Castle church", "Q9102")
+    wiki.item("Q9103", "list", P31=["Q4167836"])
+    wiki.category("Castles", "Q9103")
+    wiki.category("No item")
+    return wiki
+
+
+FURTHER = {  # landmark id: its category, and the name, or the reason why it has none, by the api route
+    100: ("http://commons.wikimedia.org/wiki/Category:Bridges", "bridge"),
+    101: ("https://commons.m.wikimedia.org/wiki/Category:Old_name,_of_a_lake", "lake"),
+    102: ("https://commons.wikimedia.org/wiki/Category:No_class", "no-instance-of"),
+    103: ("https://commons.wikimedia.org/wiki/Category:Castle_church", "several-names"),
+    104: ("https://commons.wikimedia.org/wiki/Category:Castles", "irrelevant"),
+    105: ("https://commons.wikimedia.org/wiki/Category:No_item", "no-item"),
+    106: ("https://commons.wikimedia.org/wiki/Category:Never_was", "missing"),
+    107: ("https://example.org/wiki/Category:Castles", "error(not-commons)"),
+}
+NAMED, UNNAMED = {100, 101}, set(FURTHER) - {100, 101}
+
+
+@pytest.fixture
+def server():
+    with WikimediaServer(world()) as running:
+        yield running
+
+
+@pytest.fixture
+def arguments(tmp_path, server, monkeypatch):
+    """The command line of a build of both splits; their ids are the same, their landmarks are not."""
+    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
+    train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
+    train |= {i: category for i, (category, _) in FURTHER.items()}
+    index = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{LANDMARKS - 1 - i}" for i in range(LANDMARKS)}
+    given = ["build-hierarchy", "--out", tmp_path / "out", "--encoder", "lexical", "--cache", tmp_path / "cache"]
+    for split, categories in {"train": train, "index": index}.items():
+        with open(tmp_path / f"{split}.csv", "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("landmark_id", "category"), *categories.items()])
+        given += ["--landmarks", f"{split}={tmp_path / split}.csv"]
+    given += ["--commons-url", server.url, "--wikidata-url", server.url, "--rate", "1000"]
+    return [str(argument) for argument in given]
+
+
+def build(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
+    with open(out / f"{split}_label_to_hierarchical.csv", encoding="utf-8", newline="") as file:
+        return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
+
+
+def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert build(*arguments) == 0
+    printed = capsys.readouterr()
+    assert "48 landmarks in 27 Commons categories, 27 to ask for." in printed.err
+    assert "to ask for" not in printed.out
+    train, index = labels(out, "train"), labels(out, "index")
+    assert set(train) == {*range(LANDMARKS), *NAMED}
+    assert set(index) == set(range(LANDMARKS))
+    kinds = [label for label, _ in KINDS.values()]
+    for number in range(LANDMARKS):
+        assert train[number]["supercategory"] == kinds[number % len(kinds)]
+        assert index[number]["supercategory"] == kinds[(LANDMARKS - 1 - number) % len(kinds)]
+    for landmark in NAMED:
+        category, name = FURTHER[landmark]
+        assert (train[landmark]["category"], train[landmark]["supercategory"]) == (category, name)
+    for row in (*train.values(), *index.values()):
+        natural = row["supercategory"] in {"lake", "mountain"}
+        assert row["natural_or_human_made"] == ("natural" if natural else "human-made")
+    dropped = pl.read_parquet(out / "dropped.parquet")
+    reasons = dict(dropped.select("landmark_id", "reason").iter_rows())
+    assert reasons == {landmark: FURTHER[landmark][1] for landmark in UNNAMED}
+    evidence = pl.read_parquet(out / "stages" / "toplevel" / "groups.parquet")["evidence"]
+    assert evidence.str.ends_with("castle: castle (Q23413) → architectural structure (Q811979)").sum() == 1
+    provenance = json.loads((out / "provenance.json").read_text())
+    assert {entry["role"] for entry in provenance["inputs"]} == {"landmarks/train", "landmarks/index"}
+
+
+def test_a_second_run_asks_nothing(arguments, server, capsys):
+    assert build(*arguments) == 0
+    asked = len(server.log)
+    assert asked <= 12  # 27 titles and 28 items and classes, 50 a request
+    capsys.readouterr()
+    assert build(*arguments, "--json") == 0
+    assert len(server.log) == asked
+    assert not any(stage["ran"] for stage in json.loads(capsys.readouterr().out)["stages"].values())
+
+
+def test_both_routes_label_alike(arguments, tmp_path):
+    assert build(*arguments) == 0
+    html = tmp_path / "html"
+    assert build(*arguments, "--route", "html", "--out", str(html)) == 0
+    columns = ("landmark_id", "category", "supercategory")
+    for split in ("train", "index"):
+        # a category of categories has its own class on its page, and this server shows templates as their text
+        by_api = [row for i, row in labels(tmp_path / "out", split).items() if i not in NAMED]
+        by_page = list(labels(html, split).values())
+        assert [[row[c] for c in columns] for row in by_page] == [[row[c] for c in columns] for row in by_api]
+
+
+def test_a_server_that_refuses_leaves_no_labels_and_the_next_run_goes_on(arguments, server, tmp_path, capsys):
+    server.faults += [status(403)]
+    assert build(*arguments) == 2
+    assert "answered HTTP 403" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*.csv"))
+    assert build(*arguments) == 0
+    assert len(labels(tmp_path / "out", "train")) == LANDMARKS + len(NAMED)
+
+
+def test_ctrl_c_in_the_middle_of_a_scrape_exits_with_130(arguments, server):
+    server.faults += [hang]
+    command = [sys.executable, "-m", "hgld", *arguments]
+    with subprocess.Popen(
+        command, cwd=Path(__file__).parents[3], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        for _ in range(600):
+            if server.log or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert err.rstrip().endswith("hgld: stopped; the same command goes on from here.")
+    assert "Traceback" not in err

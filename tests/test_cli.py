@@ -1,0 +1,179 @@
+"""What people and machines get from the verbs: exit codes, messages, plans, JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hgld import __version__
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, main
+from hgld.errors import TableError
+from pipelines import build as building
+from pipelines import pictures
+
+COMMONS = "https://commons.wikimedia.org/wiki/Category:"
+NAMES = ("castle", "water castle", "lake", "mountain lake", "church building", "wooden church")
+
+
+@pytest.fixture
+def hgld(capsys):
+    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "names.csv"
+    rows = [f"{i},{COMMONS}L{i},{NAMES[i % len(NAMES)]}" for i in range(24)]
+    path.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
+    return path
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Pictures are most of a small build's time."""
+    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
+
+
+def test_help_and_version(hgld):
+    code, out, _ = hgld("--help")
+    assert code == 0
+    for verb, (_, summary) in VERBS.items():
+        assert verb in out
+        assert summary in out
+    assert hgld("--version")[:2] == (0, f"hgld, version {__version__}\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_and_json(hgld, verb):
+    code, out, _ = hgld(verb, "--help")
+    assert code == 0
+    assert f"Usage: hgld {verb}" in out
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "hint"),
+    [("build-hierachy", "Did you mean 'build-hierarchy'?"), ("fly", f"The verbs are: {', '.join(VERBS)}.")],
+)
+def test_an_unknown_verb_is_answered_with_the_nearest_or_all(hgld, verb, hint):
+    code, out, err = hgld(verb)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert f"there is no verb {verb!r}. {hint}" in err
+
+
+def test_a_build_for_people_then_for_machines(hgld, table, tmp_path, no_pictures):
+    arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
+    arguments += ("--cache", tmp_path / "cache")
+    code, out, err = hgld(*arguments)
+    assert (code, err) == (0, "")
+    for stage in ("scrape", "clean", "embed", "cluster", "toplevel", "review", "assign", "export", "report"):
+        assert f"\n{stage} " in f"\n{out}"
+    assert str(tmp_path / "out" / "train_label_to_hierarchical.csv") in out
+    code, out, err = hgld(*arguments, "--json")
+    assert (code, err) == (0, "")
+    build = json.loads(out)
+    assert not any(stage["ran"] for stage in build["stages"].values())
+    assert build["stages"]["clean"]["counts"]["kept (train)"] == 24
+    assert all(Path(file).is_file() for file in build["files"].values())
+
+
+def test_compare_for_people_and_for_machines(hgld, tmp_path):
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.write_text("landmark_id,hierarchical_label\n1,church\n2,church\n3,lake\n")
+    b.write_text("landmark_id,hierarchical_label\n1,temple\n2,temple\n3,water\n4,water\n")
+    code, out, _ = hgld("compare", a, b)
+    assert code == 0
+    assert "ARI" in out
+    code, out, _ = hgld("compare", a, b, "--json")
+    assert code == 0
+    assert json.loads(out)["landmarks"]["ari"] == 1
+    code, out, err = hgld("compare", a, tmp_path / "none.csv")
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert "none.csv" in err
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
+    arguments = ("build-hierarchy", "--landmarks", f"train={table}", "--out", tmp_path / "out", "--dry-run")
+    code, out, _ = hgld(*arguments)
+    assert code == 0
+    assert "24 landmarks in 24 Commons categories, 24 to ask for." in out
+    assert "1 requests: items of categories" in out
+    assert "requests at most, about" in out
+    code, out, _ = hgld(*arguments, "--json")
+    plan = json.loads(out)["plan"]
+    assert code == 0
+    assert plan["requests"]["items of categories"] == 1
+    assert plan["seconds"] == pytest.approx(sum(plan["requests"].values()) / 3)
+    assert not (tmp_path / "out").exists()
+    assert hgld("build-hierarchy", "--sample", "--out", tmp_path / "out", "--dry-run")[1].startswith("Nothing to ask")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give exactly one of --sample, --landmarks SPLIT=CSV or --names [SPLIT=]CSV."),
+        (("--sample", "--names", "{table}"), "give exactly one of"),
+        (("--names", "{table}", "--names", "train={table}"), "two tables have the same split"),
+        (("--names", "none.csv"), "'none.csv' is not a file"),
+        (("--landmarks", "{table}"), "expected SPLIT=CSV, for instance train=train_label_to_category.csv"),
+        (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),
+        (("--sample", "--structure", "p279=1.5"), "expected p279=W with a weight W from 0 (text only) to 1"),
+        (("--sample", "--structure", "p279=nan"), "expected p279=W"),
+        (("--sample", "--groups", "many"), "'many' is not a valid integer"),
+        (("--sample", "--route", "ftp"), "'ftp' is not one of 'api', 'html'"),
+        (("--sample", "--out", "{table}"), "is a file"),
+    ],
+)
+def test_options_that_cannot_be_served_are_refused_before_any_work(hgld, table, tmp_path, arguments, message):
+    given = [argument.replace("{table}", str(table)) for argument in arguments]
+    code, out, err = hgld("build-hierarchy", "--out", tmp_path / "out", *given)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert message in err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--refresh", "gone"), "--refresh 'gone' is no status; expected some of found, missing"),
+        ((), "Give your mail address or page: --contact you@example.org"),
+        (("--contact", "me"), "contact is 'me'; expected a mail address"),
+        (("--contact", "a@b.org", "--rate", "50"), "at most 3.33, the documented limit"),
+        (("--commons-url", "ftp://x"), "'ftp://x' is not an address"),
+    ],
+)
+def test_a_scrape_that_may_not_begin_says_why(hgld, table, tmp_path, arguments, message):
+    code, out, err = hgld("build-hierarchy", "--landmarks", f"train={table}", "--out", tmp_path / "out", *arguments)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_bad_input_is_one_line_and_a_traceback_only_on_request(hgld, table, tmp_path):
+    table.write_text("id,category,supercategory\n1,a,b\n")
+    arguments = ("build-hierarchy", "--names", table, "--out", tmp_path / "out", "--encoder", "lexical")
+    code, out, err = hgld(*arguments)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert err.startswith(f"hgld: {table} lacks the column 'landmark_id'; found 'id', 'category', 'supercategory'")
+    assert err.count("\n") == 1
+    with pytest.raises(TableError):
+        main(["--debug", *map(str, arguments)])
+
+
+def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(building, "build_hierarchy", stop)
+    code, out, err = hgld("build-hierarchy", "--sample", "--out", tmp_path / "out")
+    assert (code, out) == (EXIT_STOPPED, "")
+    assert err.strip() == "hgld: stopped; the same command goes on from here."
