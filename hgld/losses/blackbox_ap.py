@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import ranked_items
 from hgld.losses.rank_loss import RankLoss, RankOptions
-from hgld.losses.soft_bin_ap import ranked_items
 
 
 class BlackboxAP(RankLoss):
@@ -42,13 +42,13 @@ class BlackboxAP(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return blackbox_ap(scores, grades, lambda_=self.lambda_, margin=self.margin, left_out=left_out)
+        return blackbox_ap_loss(scores, grades, lambda_=self.lambda_, margin=self.margin, left_out=left_out)
 
     def extra_repr(self) -> str:
         return f"lambda_={self.lambda_}, margin={self.margin}"
 
 
-def blackbox_ap(
+def blackbox_ap_loss(
     scores: Tensor, grades: Tensor, *, lambda_: float = 4.0, margin: float = 0.02, left_out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """1 - AP of every query; the formulas are those of :class:`BlackboxAP`.

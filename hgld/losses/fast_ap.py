@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hgld.errors import ConfigError
 from hgld.losses.rank_loss import RankLoss, RankOptions
-from hgld.losses.soft_bin_ap import soft_bin_ap
+from hgld.losses.soft_bin_ap import soft_bin_ap_loss
 
 
 class FastAP(RankLoss):
@@ -34,7 +34,7 @@ class FastAP(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return soft_bin_ap(scores, grades, bins=self.bins + 1, left_out=left_out)
+        return soft_bin_ap_loss(scores, grades, bins=self.bins + 1, left_out=left_out)
 
     def extra_repr(self) -> str:
         return f"bins={self.bins}"

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import ranked_items
 from hgld.losses.pair_loss import unit_distances
 from hgld.losses.rank_loss import RankLoss
-from hgld.losses.soft_bin_ap import ranked_items
 from hgld.losses.triplet import pair_means
 
 MarginReduction = Literal["mean", "none", "nonzero"]

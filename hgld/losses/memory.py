@@ -12,7 +12,8 @@ class CrossBatchMemory(nn.Module):
     The memory is a ring buffer: the newest ``size`` items of the training batches, without their gradients. A batch
     enters it before the loss is taken, so that every query finds itself there (the loss's ``exclude_self`` leaves that
     item out). Every item costs 4 (D + 2 L) bytes: a whole training set of 60,000 at D = 512 takes 124 MB. In ``eval``
-    mode nothing enters.
+    mode nothing enters. The memory of a process is its own: under DistributedDataParallel give the module
+    ``broadcast_buffers=False``, or every process gets the first one's.
 
     Args:
         loss: takes ``(embeddings, labels, ref_embeddings, ref_labels, self_index)`` and returns a scalar.

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import ranked_items
 from hgld.losses.rank_loss import RankLoss
-from hgld.losses.soft_bin_ap import ranked_items
 
 PairReduction = Literal["mean", "none", "nonzero"]
 

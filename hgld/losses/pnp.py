@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import positive_places, ranked_items
 from hgld.losses.rank_loss import RankLoss, RankOptions
-from hgld.losses.soft_bin_ap import ranked_items
 
 Variant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 
@@ -65,13 +65,13 @@ class PNP(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return pnp(scores, grades, self.variant, b=self.b, alpha=self.alpha, tau=self.tau, left_out=left_out)
+        return pnp_loss(scores, grades, self.variant, b=self.b, alpha=self.alpha, tau=self.tau, left_out=left_out)
 
     def extra_repr(self) -> str:
         return f"variant={self.variant!r}, b={self.b}, alpha={self.alpha}, tau={self.tau}"
 
 
-def pnp(
+def pnp_loss(
     scores: Tensor,
     grades: Tensor,
     variant: Variant = "Dq",
@@ -125,14 +125,13 @@ def _pnp(
     values, slopes = scores.new_zeros(len(scores), dtype=torch.float64), torch.zeros_like(scores)
     if scores.numel() == 0:
         return values.to(scores.dtype), slopes
-    counts = positive.sum(1)
-    rows = max(1, _MOST_PAIRS // scores.shape[1] ** 2)
-    for block in torch.arange(len(scores), device=scores.device).split(rows):
-        most = int(counts[block].max())
-        places = positive[block].int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        width = max(1, _MOST_PAIRS // (len(block) * scores.shape[1]))
-        for chunk in places.split(width, dim=1):
-            share = positive[block].gather(1, chunk).double() / counts[block, None].clamp(min=1)
+    places, used = positive_places(positive)
+    shares = used.double() / used.sum(1, keepdim=True).clamp(min=1)
+    rows = max(1, _MOST_PAIRS // (max(1, places.shape[1]) * scores.shape[1]))
+    width = max(1, _MOST_PAIRS // (rows * scores.shape[1]))
+    for start in range(0, len(scores), rows):
+        block = slice(start, start + rows)
+        for chunk, share in zip(places[block].split(width, dim=1), shares[block].split(width, dim=1), strict=True):
             value, slope = _penalties(scores[block], negative[block], chunk, share, penalty, tau)
             values[block] += value
             slopes[block] += slope

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import ranked_items
 from hgld.losses.rank_loss import RankLoss, RankOptions
 
 Ties = Literal["ignored", "relaxed", "integral"]
@@ -54,13 +55,13 @@ class SoftBinAP(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return soft_bin_ap(scores, grades, bins=self.bins, low=self.low, ties=self.ties, left_out=left_out)
+        return soft_bin_ap_loss(scores, grades, bins=self.bins, low=self.low, ties=self.ties, left_out=left_out)
 
     def extra_repr(self) -> str:
         return f"bins={self.bins}, low={self.low}, ties={self.ties!r}"
 
 
-def soft_bin_ap(
+def soft_bin_ap_loss(
     scores: Tensor,
     grades: Tensor,
     *,
@@ -89,14 +90,6 @@ def soft_bin_ap(
     hits = _PRECISION_SUMS[ties](relevant, everything).sum(1)
     valid = positive.any(1)
     return torch.where(valid, 1 - hits / positive.sum(1).clamp(min=1), 0.0), valid
-
-
-def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
-    """(Q, G) bool: the items that are ranked, all but the one a row leaves out."""
-    columns = torch.arange(scores.shape[1], device=scores.device)
-    if left_out is None:
-        return torch.ones_like(scores, dtype=torch.bool)
-    return columns != left_out[:, None]
 
 
 def _soft_histogram(scores: Tensor, counted: Tensor, bins: int, low: float) -> Tensor:

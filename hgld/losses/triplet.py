@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.item_sets import positive_places, ranked_items
 from hgld.losses.rank_loss import RankLoss, Reduction
-from hgld.losses.soft_bin_ap import ranked_items
 
 
 class Triplet(RankLoss):
@@ -60,24 +60,6 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
     """
     share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
     return sums / share.clamp(min=1)
-
-
-def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of every row's positives, side by side.
-
-    Args:
-        positive: (Q, G) bool.
-
-    Returns:
-        columns (Q, P), P the most that a row has, 0 where there are no more, and used (Q, P) bool.
-    """
-    counts = positive.sum(1)
-    most = int(counts.max()) if counts.numel() else 0
-    rows, columns = positive.nonzero(as_tuple=True)
-    slots = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    places = torch.zeros(len(positive), most, dtype=torch.int64, device=positive.device)
-    places[rows, slots] = columns
-    return places, torch.arange(most, device=positive.device) < counts[:, None]
 
 
 def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap
+from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap_loss
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.fast_ap import FastAP
-from hgld.losses.pnp import PNP, pnp
-from hgld.losses.soft_bin_ap import SoftBinAP, soft_bin_ap
+from hgld.losses.pnp import PNP, pnp_loss
+from hgld.losses.soft_bin_ap import SoftBinAP, soft_bin_ap_loss
 from tests import reference
 
 TIES = ["ignored", "relaxed", "integral"]
@@ -74,7 +74,7 @@ def test_soft_bin_ap_equals_its_twin(ties, dtype, case, low):
     def twin(row, positive):
         return reference.soft_bin_ap_loss(row, positive, 8, low, ties)
 
-    check(lambda s, g: soft_bin_ap(s, g, bins=8, low=low, ties=ties), twin, scores, grades, dtype)
+    check(lambda s, g: soft_bin_ap_loss(s, g, bins=8, low=low, ties=ties), twin, scores, grades, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -101,7 +101,7 @@ def test_fast_ap_equals_its_twin(dtype, case):
 def test_pnp_equals_its_twin(variant, dtype, case):
     scores, grades = case
     check(
-        lambda s, g: pnp(s, g, variant, b=4, alpha=3, tau=0.01),
+        lambda s, g: pnp_loss(s, g, variant, b=4, alpha=3, tau=0.01),
         lambda row, positive: reference.pnp_loss(row, positive, variant, 4, 3, 0.01),
         scores,
         grades,
@@ -115,7 +115,7 @@ def test_pnp_equals_its_twin(variant, dtype, case):
 def test_blackbox_ap_equals_its_twin(margin, case):
     scores, grades = case
     scores.requires_grad_()
-    values, valid = blackbox_ap(scores, grades, lambda_=0.5, margin=margin)
+    values, valid = blackbox_ap_loss(scores, grades, lambda_=0.5, margin=margin)
     values.sum().backward()
     assert scores.grad is not None
     for row in range(len(scores)):
@@ -130,7 +130,7 @@ def test_blackbox_ap_equals_its_twin(margin, case):
 @given(case=rankings())
 def test_blackbox_ap_without_margin_is_the_metric(case):
     scores, grades = case
-    values, valid = blackbox_ap(scores, grades, margin=0.0)
+    values, valid = blackbox_ap_loss(scores, grades, margin=0.0)
     for row in torch.nonzero(valid)[:, 0].tolist():
         exact = reference.average_precision(scores[row].tolist(), grades[row].tolist())
         assert values[row].item() == pytest.approx(1 - exact, abs=1e-12)
@@ -141,7 +141,7 @@ def test_soft_bins_pass_gradcheck(ties):
     torch.manual_seed(0)
     scores = (torch.rand(4, 9, dtype=torch.float64) * 2 - 1).requires_grad_()
     grades = torch.randint(0, 2, (4, 9))
-    assert torch.autograd.gradcheck(lambda s: soft_bin_ap(s, grades, ties=ties)[0], scores)
+    assert torch.autograd.gradcheck(lambda s: soft_bin_ap_loss(s, grades, ties=ties)[0], scores)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -149,7 +149,7 @@ def test_pnp_passes_gradcheck(variant):
     torch.manual_seed(0)
     scores = (torch.rand(4, 9, dtype=torch.float64) * 0.1).requires_grad_()
     grades = torch.randint(0, 2, (4, 9))
-    assert torch.autograd.gradcheck(lambda s: pnp(s, grades, variant, tau=0.05)[0], scores)
+    assert torch.autograd.gradcheck(lambda s: pnp_loss(s, grades, variant, tau=0.05)[0], scores)
 
 
 @pytest.mark.parametrize("ties", ["ignored", "relaxed"])
@@ -157,7 +157,7 @@ def test_with_one_item_a_bin_soft_bin_ap_is_the_metric(ties):
     torch.manual_seed(1)
     scores = torch.stack([torch.randperm(65)[:30] for _ in range(5)]).double() / 32 - 1
     grades = torch.randint(0, 2, (5, 30))
-    values, _ = soft_bin_ap(scores, grades, bins=65, ties=ties)
+    values, _ = soft_bin_ap_loss(scores, grades, bins=65, ties=ties)
     for row in range(5):
         exact = reference.average_precision(scores[row].tolist(), grades[row].tolist())
         assert values[row].item() == pytest.approx(1 - exact, abs=1e-12)
@@ -175,7 +175,7 @@ def test_left_out_items_do_not_count():
     left_out = torch.tensor([0, 7, 3])
     kept = torch.tensor([[j for j in range(8) if j != gone] for gone in left_out.tolist()])
     fewer, fewer_grades = scores.gather(1, kept), grades.gather(1, kept)
-    for fast in (soft_bin_ap, blackbox_ap, pnp):
+    for fast in (soft_bin_ap_loss, blackbox_ap_loss, pnp_loss):
         found, valid = fast(scores, grades, left_out=left_out)
         expected, expected_valid = fast(fewer, fewer_grades)
         torch.testing.assert_close(found, expected)
@@ -185,9 +185,9 @@ def test_left_out_items_do_not_count():
 def test_pnp_in_chunks_is_pnp_at_once(monkeypatch):
     torch.manual_seed(4)
     scores, grades = torch.rand(7, 11, dtype=torch.float64, requires_grad=True), torch.randint(0, 2, (7, 11))
-    whole = torch.autograd.grad(pnp(scores, grades)[0].sum(), scores)[0]
+    whole = torch.autograd.grad(pnp_loss(scores, grades)[0].sum(), scores)[0]
     monkeypatch.setattr("hgld.losses.pnp._MOST_PAIRS", 20)
-    values, _ = pnp(scores, grades)
+    values, _ = pnp_loss(scores, grades)
     torch.testing.assert_close(torch.autograd.grad(values.sum(), scores)[0], whole)
 
 

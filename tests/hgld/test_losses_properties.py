@@ -83,13 +83,15 @@ def embed(kind: str, size: int) -> Tensor:
     return embeddings
 
 
-@pytest.mark.parametrize("kind", ["random", "equal", "zero", "extreme"])
 @pytest.mark.parametrize("batch", list(BATCHES))
 @pytest.mark.parametrize("name", list(EVERY))
-def test_values_and_gradients_are_finite(name, batch, kind):
-    labels = tree_labels(BATCHES[batch])
+def test_values_and_gradients_are_finite(name, batch):
+    for kind in ("random", "equal", "zero", "extreme"):
+        check_finite(EVERY[name](), name, tree_labels(BATCHES[batch]), kind)
+
+
+def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) -> None:
     embeddings = embed(kind, len(labels)).requires_grad_()
-    loss = EVERY[name]()
     value = loss(embeddings, labels)
     assert value.shape == ()
     assert value.isfinite()
@@ -98,7 +100,7 @@ def test_values_and_gradients_are_finite(name, batch, kind):
     assert embeddings.grad.isfinite().all()
     for parameter in loss.parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all()
-    if batch in ("nothing known", "empty") and "nonzero" not in name:
+    if not (labels >= 0).any() and "nonzero" not in name:
         assert value == 0
         assert not embeddings.grad.any()
 

@@ -157,6 +157,17 @@ def test_wrong_options_are_refused():
         CSL(TREE, DIM, scale=-1.0)
 
 
+@pytest.mark.parametrize("labels", [[], [1], [-1, -1], [0, 1, 2]])
+def test_multigrain_of_degenerate_batches_is_finite(labels):
+    loss = MultiGrain(3, DIM)
+    embeddings = torch.randn(len(labels), DIM, requires_grad=True)
+    value = loss(embeddings, torch.tensor(labels, dtype=torch.int64), instances=torch.arange(len(labels)))
+    value.backward()
+    assert value.isfinite()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
 def test_multigrain_is_the_weighted_sum_of_its_terms():
     torch.manual_seed(0)
     loss = MultiGrain(3, DIM, lambda_=0.3)
