@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld.evaluator import evaluate as evaluate
     from hgld.hierarchy import Hierarchy as Hierarchy
@@ -24,7 +25,7 @@ _EXPORTS = {
     "shared_levels": "hgld.relevance",
 }
 
-_NAMESPACES = ("metrics",)
+_NAMESPACES = ("losses", "metrics")
 
 __all__ = [
     "Hierarchy",
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "graded_relevance",
+    "losses",
     "metrics",
     "shared_levels",
 ]
