@@ -56,10 +56,11 @@ def run(
     ``supercategory`` stays null, because no name was scraped. Below a score of 0.5 none is given.
 
     Raises:
-        ConfigError: names are asked for without images, or with an encoder that cannot see.
+        ConfigError: as :func:`check_options`, or the images are not where they should be.
         TableError: clean's and review's tables do not belong together.
     """
-    encoder, images = (None, {}) if config.assign == "none" else _eyes(config, embed)
+    check_options(config, embed)
+    encoder, images = (None, {}) if config.images is None else _eyes(config.images, embed)
     inputs = {
         "scrape/landmarks": scraped.path("landmarks.parquet"),
         "clean/landmarks": cleaned.path("landmarks.parquet"),
@@ -85,6 +86,31 @@ def run(
         return Outcome(_counts(landmarks), reasons, details=details)
 
     return run_stage("assign", root, version=VERSION, config=settings, inputs=inputs, work=work)
+
+
+def check_options(config: AssignConfig, embed: EmbedConfig) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        ConfigError: names are asked for without images, or images without names, or with an encoder that cannot see.
+    """
+    if config.assign == "none":
+        if config.images is not None:
+            raise ConfigError(
+                f"--images {config.images}: nothing looks at images with --assign none. Add --assign images or "
+                "--assign vote, or leave --images out."
+            )
+        return
+    if config.images is None:
+        raise ConfigError(
+            f"--assign {config.assign} looks at the landmarks' images; say where they are with --images FOLDER, "
+            "or leave --assign out."
+        )
+    if not embed.encoder.startswith("clip:"):
+        raise ConfigError(
+            f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
+            "clip:MODEL/PRETRAINED."
+        )
 
 
 @dataclass(frozen=True)
@@ -162,22 +188,12 @@ def _counts(landmarks: pl.DataFrame) -> dict[str, int]:
     }
 
 
-def _eyes(config: AssignConfig, embed: EmbedConfig) -> tuple[ImageEncoder, dict[LandmarkKey, tuple[ImagePlace, ...]]]:
+def _eyes(folder: Path, embed: EmbedConfig) -> tuple[ImageEncoder, dict[LandmarkKey, tuple[ImagePlace, ...]]]:
     """What names are assigned with: an encoder that sees, and the images."""
-    if config.images is None:
-        raise ConfigError(
-            f"--assign {config.assign} looks at the landmarks' images; say where they are with --images FOLDER, "
-            "or leave --assign out."
-        )
-    if not embed.encoder.startswith("clip:"):
-        raise ConfigError(
-            f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
-            "clip:MODEL/PRETRAINED."
-        )
     seeing = embed.encoder.removesuffix(JOINED)
     encoder = make_encoder(seeing, templates=embed.templates, device=embed.device, batch_size=embed.batch_size)
     assert isinstance(encoder, ImageEncoder)
-    return encoder, find_images(config.images)
+    return encoder, find_images(folder)
 
 
 def _give_names(

@@ -16,6 +16,7 @@ from pipelines import (
     build_report,
     clean,
     cluster,
+    clustering,
     embed,
     export,
     landmark_tables,
@@ -25,6 +26,8 @@ from pipelines import (
     toplevel,
 )
 from pipelines.config import BuildConfig
+from pipelines.decision_files import read_decisions
+from pipelines.encoders import make_encoder
 from pipelines.progress import Progress
 from pipelines.provenance import PROVENANCE, SourceFile, provenance, read_provenance, sealed
 from pipelines.stage import StageRun, sha256_of, write_json
@@ -75,6 +78,7 @@ def build_hierarchy(out: Path, config: BuildConfig, progress: Progress, *, dry_r
     _refuse_foreign(out)
     if dry_run:
         return Build(out, plan=_plan(out, config))
+    _check_resources(config)
     with _locked(out):
         stages = _label(out / STAGES, config, progress)
         encoder = json.loads(stages["embed"].path("encoder.json").read_text(encoding="utf-8"))
@@ -93,6 +97,22 @@ def _check(config: BuildConfig) -> None:
     splits = [split for split, _ in config.tables]
     if len(set(splits)) != len(splits):
         raise ConfigError(f"the splits of the tables are {splits}; each split has one table. Join the tables first.")
+    clustering.check_options(config.cluster)
+    toplevel.check_options(config.toplevel)
+    assign.check_options(config.assign, config.embed)
+
+
+def _check_resources(config: BuildConfig) -> None:
+    """Refuse an encoder or decisions that cannot be had: better said before hours of scraping than after them."""
+    embedding = config.embed
+    make_encoder(
+        embedding.encoder,
+        names=("name",),
+        templates=embedding.templates,
+        device=embedding.device,
+        batch_size=embedding.batch_size,
+    )
+    read_decisions(config.review.decisions)
 
 
 def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:

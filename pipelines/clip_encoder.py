@@ -2,8 +2,10 @@
 
 import difflib
 import json
+import logging
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +30,7 @@ TEMPLATES = (  # of the prompts published with CLIP, those that fit scenes and p
     "a picture of a {} on a sunny day.",
 )
 _NEAREST = 5
+_MOST_LISTED = 25  # no model has so many tags
 _UNREADABLE = (  # what open_clip, torch and safetensors raise on weights that they cannot get or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
@@ -110,15 +113,16 @@ class ClipEncoder:
     def _loaded(self) -> _Loaded:
         known = get_pretrained_cfg(self._model_name, self._pretrained)
         try:
-            loaded = open_clip.create_model_from_pretrained(
-                self._model_name,
-                pretrained=self._pretrained,
-                device=self._device,
-                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained with it, under one model name
-                weights_only=True,
-                return_transform=True,
-            )
-            tokenize = open_clip.get_tokenizer(self._model_name)
+            with _said_once():
+                loaded = open_clip.create_model_from_pretrained(
+                    self._model_name,
+                    pretrained=self._pretrained,
+                    device=self._device,
+                    force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                    weights_only=True,
+                    return_transform=True,
+                )
+                tokenize = open_clip.get_tokenizer(self._model_name)
         except _UNREADABLE as error:
             raise MissingResourceError(self._no_weights(bool(known), error)) from error
         model, preprocess = loaded  # pyright: ignore[reportGeneralTypeIssues]  # a pair, as return_transform asks
@@ -137,6 +141,17 @@ class ClipEncoder:
             f"copy the checkpoint and give --encoder clip:{self._model_name}/PATH; or take --encoder lexical, which "
             "needs none."
         )
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Hold back what open_clip and Hugging Face log of every attempt at a download: the error at the end says it."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _check(model: str, pretrained: str) -> Path | None:
@@ -167,4 +182,7 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 
 
 def _listed(tags: Sequence[str]) -> str:
-    return f"open_clip has {', '.join(tags)}." if tags else "open_clip has none for it; give a checkpoint's path."
+    if not tags:
+        return "open_clip has none for it; give a checkpoint's path."
+    more = f" and {len(tags) - _MOST_LISTED} more (open_clip.list_models())" if len(tags) > _MOST_LISTED else ""
+    return f"open_clip has {', '.join(tags[:_MOST_LISTED])}{more}."

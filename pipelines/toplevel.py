@@ -90,8 +90,7 @@ def run(
         MissingResourceError: the encoder's weights are needed and cannot be had.
         TableError: the inputs do not belong together.
     """
-    if not 0 <= config.margin <= 2:  # a difference of two cosines; not a number is refused too
-        raise ConfigError(f"--margin is {config.margin}; expected a number from 0 to 2.")
+    check_options(config)
     inputs = {
         "clean/names": cleaned.path("names.parquet"),
         "cluster/names": clustered.path("names.parquet"),
@@ -103,6 +102,16 @@ def run(
     }
     work = partial(_decide, inputs, config, embedding, progress)
     return run_stage("toplevel", root, version=VERSION, config=key_fields(config), inputs=inputs, work=work)
+
+
+def check_options(config: TopLevelConfig) -> None:
+    """Refuse options that no data could serve.
+
+    Raises:
+        ConfigError: the margin is out of range.
+    """
+    if not 0 <= config.margin <= 2:  # a difference of two cosines; not a number is refused too
+        raise ConfigError(f"--margin is {config.margin}; expected a number from 0 to 2.")
 
 
 def decide_by_graph(

@@ -1,5 +1,6 @@
 import copy
 import json
+import logging
 import os
 import pickle
 import sys
@@ -126,14 +127,20 @@ def test_clip_says_when_a_checkpoint_is_another_models(tiny: Path, tmp_path: Pat
         clip(tmp_path / "other.safetensors").encode(["lake"])
 
 
-def test_clip_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clip_weights_that_cannot_be_downloaded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def offline(*_: object, **__: object) -> str:
+        logging.getLogger("huggingface_hub").warning("Retrying in 8s [Retry 5/5].")
         raise FileNotFoundError("Failed to download file (open_clip_pytorch_model.bin)")
 
     monkeypatch.setattr(factory, "download_pretrained", offline)
     encoder = ClipEncoder("ViT-B-32/laion2b_s34b_b79k", device="cpu")
     with pytest.raises(MissingResourceError, match=r"HF_HOME.*--encoder lexical"):
         encoder.encode(["lake"])
+    assert not caplog.records, "one clear error, not a log of attempts beside it"
+    logging.getLogger("huggingface_hub").warning("heard again")
+    assert [record.message for record in caplog.records] == ["heard again"]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +148,7 @@ def test_clip_weights_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch)
     [
         ("ViT-L14/openai", ConfigError, "nearest: .*ViT-L-14"),
         ("ViT-L-14/laion2b_s32b", ConfigError, "nearest: .*laion2b_s32b_b82k"),
+        ("Nope/openai", ConfigError, r"no model 'Nope'; open_clip has .* and \d+ more"),
         ("ViT-L-14", ConfigError, "names no weights"),
         ("ViT-L-14/", ConfigError, "names no weights"),
         ("ViT-L-14//nowhere/x.pt", MissingResourceError, "no file /nowhere/x.pt"),

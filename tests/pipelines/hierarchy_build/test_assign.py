@@ -133,6 +133,11 @@ def test_names_are_not_assigned_without_images_or_eyes(tmp_path, tiny_stages, im
         assigned(tmp_path, stages, AssignConfig(how, images), EmbedConfig("lexical"))
 
 
+def test_images_that_nothing_looks_at_are_refused(tmp_path, tiny_stages, images):
+    with pytest.raises(ConfigError, match="Add --assign images or --assign vote, or leave --images out"):
+        assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("none", images))
+
+
 def test_the_stage_is_done_again_only_when_images_or_the_way_change(tmp_path, tiny_stages, images, encoder):
     stages = tiny_stages(tmp_path)
     config = AssignConfig("images", images)
