@@ -21,25 +21,35 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return numba.njit(nogil=True, error_model="numpy", fastmath=_FASTMATH)(function)
 
 
-def exp(x: Any) -> Any:
-    """e^x within the bounds that :func:`hgld.losses.kernels_pair.sigmoid_parts` keeps.
+def sigmoid(t: Any) -> Any:
+    """1 / (1 + e^-t) and its derivative, in the dtype of ``t``; for compiled code only.
 
-    In float64 the C library's; in float32 2^n times a polynomial on [-1/2, 1/2] (relative error below 1e-6 for
-    |x| < 17), which vectorises without Intel's SVML.
+    The exponential is the C library's in float64. In float32 it is 2^n times a polynomial on [-1/2, 1/2], relative
+    error below 1e-6 for |t| < 17, which vectorises without Intel's SVML.
     """
-    raise TypeError("exp is for compiled code only")
+    raise TypeError("sigmoid is for compiled code only")
 
 
-@overload(exp)
-def _exp_for(x: Any) -> Callable[..., Any]:
-    return _exp_float32 if x == numba.types.float32 else _exp_float64
+@overload(sigmoid)
+def _sigmoid_for(t: Any) -> Callable[..., Any]:
+    return _sigmoid_float32 if t == numba.types.float32 else _sigmoid_float64
 
 
-def _exp_float64(x: Any) -> Any:
-    return math.exp(x)
+def _sigmoid_float64(t: Any) -> Any:
+    decay = math.exp(min(max(-t, -700.0), 700.0))
+    value = 1.0 / (1.0 + decay)
+    return value, decay * value * value
 
 
-def _exp_float32(x: Any) -> Any:
+def _sigmoid_float32(t: Any) -> Any:
+    decay = exp_float32(min(max(-t, np.float32(-80)), np.float32(80)))
+    value = np.float32(1) / (np.float32(1) + decay)
+    return value, decay * value * value
+
+
+@compiled
+def exp_float32(x: Any) -> Any:
+    """e^x for a float32 of |x| <= 80."""
     y = x * np.float32(1.4426950408889634)
     whole = np.floor(y + np.float32(0.5))
     f = y - whole

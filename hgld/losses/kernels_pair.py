@@ -7,9 +7,7 @@ backward kernels take the metric's derivatives by hrank and rank back to the sco
 
 import numpy as np
 
-from hgld.losses.compiled import compiled, exp
-
-_SATURATED = 80.0  # |t / tau| beyond which sigmoid is 0 or 1 and float32 exponentials would overflow
+from hgld.losses.compiled import compiled, sigmoid
 
 
 @compiled
@@ -42,15 +40,6 @@ def by_grade(
 
 
 @compiled
-def _sigmoid_parts(t: np.floating) -> tuple[np.floating, np.floating]:
-    """sigmoid(t) and its derivative."""
-    zero = t - t
-    decay = exp(min(max(-t, zero - _SATURATED), zero + _SATURATED))
-    value = 1 / (1 + decay)
-    return value, decay * value * value
-
-
-@compiled
 def sup_forward(
     ordered: np.ndarray,
     starts: np.ndarray,
@@ -69,9 +58,8 @@ def sup_forward(
         offsets: (q + 1,) where each row's positives begin in ``found``.
         found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and its gain.
     """
-    inverse, rho, delta, line = 1 / step[0], step[1], step[2], step[3]
-    half = step.dtype.type(0.5)
-    zero = step.dtype.type(0)
+    zero, half, one = step.dtype.type(0), step.dtype.type(0.5), step.dtype.type(1)  # plain numbers would be float64
+    inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         to = offsets[row]
@@ -82,15 +70,16 @@ def sup_forward(
                 rank, slope = zero, zero
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    value, derivative = _sigmoid_parts(x * inverse)
+                    value, derivative = sigmoid(x * inverse)
                     near = value + (half if x >= 0 else zero)
                     rank += rho * (x - delta) + line if x > delta else near
                     slope += rho if x > delta else derivative * inverse
                 hrank, total = 0.0, float(rank)
                 for other in range(1, gain.shape[0]):
+                    run = score[start[other] : start[other + 1]]
                     count = np.int32(0)
-                    for j in range(start[other], start[other + 1]):
-                        count += np.int32(score[j] >= here)
+                    for j in range(run.shape[0]):
+                        count += np.int32(run[j] >= here)
                     hrank += count * min(gain[grade], gain[other])
                     total += count if other >= grade else 0
                 found[0, to], found[1, to], found[2, to], found[3, to] = hrank, total, 0.0, -slope
@@ -121,7 +110,7 @@ def sup_backward(
         by_rank: (P,) derivatives of the metric by the ranks, in the dtype of ``ordered``.
         slopes: (q, G), filled where an item is ranked.
     """
-    inverse, rho, delta = 1 / step[0], step[1], step[2]
+    inverse, rho, delta = step.dtype.type(1) / step[0], step[1], step[2]
     gradient = np.empty(ordered.shape[1], ordered.dtype)
     for row in range(ordered.shape[0]):
         start, score = starts[row], ordered[row]
@@ -136,7 +125,7 @@ def sup_backward(
                 near, far = weight * inverse, weight * rho
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    derivative = _sigmoid_parts(x * inverse)[1]
+                    derivative = sigmoid(x * inverse)[1]
                     gradient[j] += far if x > delta else derivative * near
         for j in range(num_ranked):
             slopes[row, columns[row, j]] = gradient[j]
@@ -152,8 +141,7 @@ def smooth_forward(
     found: np.ndarray,
 ) -> None:
     """As :func:`sup_forward`, with a sigmoid for every step; ``step`` is (1,), tau."""
-    inverse = 1 / step[0]
-    zero = step.dtype.type(0)
+    zero, inverse = step.dtype.type(0), step.dtype.type(1) / step[0]
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         to = offsets[row]
@@ -166,7 +154,7 @@ def smooth_forward(
                     run = score[start[other] : start[other + 1]]
                     total, slope = zero, zero
                     for j in range(run.shape[0]):
-                        value, derivative = _sigmoid_parts((run[j] - here) * inverse)
+                        value, derivative = sigmoid((run[j] - here) * inverse)
                         total += value
                         slope += derivative
                     both = min(gain[grade], gain[other]) * (other > 0)
@@ -193,7 +181,7 @@ def smooth_backward(
     slopes: np.ndarray,
 ) -> None:
     """As :func:`sup_backward`, with a sigmoid for every step and the derivatives by the hranks too."""
-    inverse = 1 / step[0]
+    inverse = step.dtype.type(1) / step[0]
     gradient = np.empty(ordered.shape[1], ordered.dtype)
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
@@ -207,7 +195,8 @@ def smooth_backward(
                 for other in range(gain.shape[0]):
                     both = step.dtype.type(min(gain[grade], gain[other]) * (other > 0))
                     weight = (by_rank[i] + by_hrank[i] * both) * inverse
-                    for j in range(start[other], start[other + 1]):
-                        gradient[j] += weight * _sigmoid_parts((score[j] - here) * inverse)[1]
+                    run, out = score[start[other] : start[other + 1]], gradient[start[other] : start[other + 1]]
+                    for j in range(run.shape[0]):
+                        out[j] += weight * sigmoid((run[j] - here) * inverse)[1]
         for j in range(num_ranked):
             slopes[row, columns[row, j]] = gradient[j]

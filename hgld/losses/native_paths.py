@@ -114,10 +114,10 @@ def fits_grid(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarr
 def is_grid_cheaper(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:
     """(q,) bool: rows for which the grid's operations cost less than the pairs'.
 
-    The constants are nanoseconds on one core of an AMD EPYC 7003 at 2.4 GHz; their ratios matter, and vary little.
+    The constants are nanoseconds on one core of an AMD EPYC 7003; what matters is their ratios.
     """
     num_grids = block.gains.shape[1] - (0 if isinstance(surrogate, Sigmoid) else 1)
     size = block.scores.shape[1]
-    pairs = 2.2 * survey.num_positives * size
-    grid = 90.0 * size + 45.0 * num_grids * num_cells(survey.spans, surrogate)
+    pairs = 2.4 * survey.num_positives * size
+    grid = 130.0 * size + 40.0 * num_grids * num_cells(survey.spans, surrogate)
     return grid < pairs
