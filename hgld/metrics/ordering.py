@@ -3,6 +3,7 @@
 What the metrics read of a ranking is little: the positives (grade > 0) in list order, and for each of them its rank.
 Where positives are few, they alone are sorted, and every gallery item is only counted between two of them, which
 needs one look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole.
+Of a list that is needed down to some place only, the items above a floor are sorted.
 Sorting is by radix on exact keys, so that no distribution of scores, ties included, makes it slow.
 """
 
@@ -160,20 +161,24 @@ def _walk_sorted(
 
 
 @compiled
-def _positives(scores: np.ndarray, grades: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
-    """Collect the positives at or above ``floor``, without branches that nobody could predict; returns their number."""
+def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
+    """Collect the positives without branches, which nobody could predict; returns their number."""
     found = np.uint64(0)
     for i in range(grades.shape[0]):
         items[found] = i
         found += np.uint64(grades[i] != np.uint8(0))
-    if floor == -np.inf:
-        return np.int64(found)
-    kept = np.uint64(0)
-    for i in range(found):
-        item = items[i]
-        items[kept] = item
-        kept += np.uint64(scores[np.uint32(item)] >= floor)
-    return np.int64(kept)
+    return np.int64(found)
+
+
+@compiled
+def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
+    """Collect the items at or above ``floor``, which are few, so that the branch predicts itself."""
+    found = np.int64(0)
+    for i in range(scores.shape[0]):
+        if scores[i] >= floor:
+            items[np.uint64(found)] = i
+            found += 1
+    return found
 
 
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
@@ -213,7 +218,7 @@ def rank_row(
     Args:
         scores: (G,) float32, finite, or -inf for items out of the ranking.
         grades: (G,) uint8, 0 for items out of the ranking.
-        floor: positives below this score are not needed.
+        floor: positives below this score are not needed; -inf where all are.
         bits_of_grade: see :func:`grade_bits`.
         memory: see :func:`scratch`.
         positive_grades: (G + 1,) filled with the grades in list order.
@@ -226,10 +231,20 @@ def rank_row(
     bits = scores.view(np.int32)
     digit_bits = _digit_bits(bits_of_grade)
     size = scores.shape[0]
-    num = _positives(scores, grades, floor, slices)
+    if floor > -np.inf:
+        listed = _head(scores, floor, slices)
+        num = np.int64(0)
+        for i in range(listed):
+            item = np.uint32(slices[i])
+            keys[i] = _descending(bits[item], grades[item], bits_of_grade)
+            num += np.int64(grades[item] > 0)
+        placed = _sort_keys(keys, listed, digit_bits, spare, tables)
+        _walk_sorted(placed, listed, num, bits_of_grade, positive_grades, ranks)
+        return num
+    num = _positives(grades, slices)
     if num < 1:
         return num
-    if num * _SORT_ALL_SHARE > size and floor == -np.inf:
+    if num * _SORT_ALL_SHARE > size:
         for i in range(size):
             keys[i] = _descending(bits[i], grades[i], bits_of_grade)
         placed = _sort_keys(keys, size, digit_bits, spare, tables)

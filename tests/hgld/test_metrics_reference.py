@@ -105,6 +105,25 @@ def test_a_short_list_is_selected_and_not_ranked_to_its_end(backend, ties):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("shape", ["shuffled", "ascending", "descending", "ties", "all tied"])
+def test_what_else_is_asked_for_never_changes_a_value(backend, shape):
+    generator = torch.Generator().manual_seed(7)
+    scores = torch.randn(3, 3000, generator=generator)
+    if shape in ("ascending", "descending"):
+        scores = scores.sort(dim=1, descending=shape == "descending").values
+    elif shape != "shuffled":
+        scores = (scores * 2).round() if shape == "ties" else torch.zeros_like(scores)
+    grades = torch.randint(0, 3, scores.shape, generator=generator) * (torch.rand(3, 3000, generator=generator) < 0.02)
+    left_out = torch.rand(3, 3000, generator=generator) < 0.1
+    names = ["R@1", "TR@10", "P@200", "mAP@10", "mAP@R", "NDCG@10", "H-R@10", "H-P@10", "ASI"]
+    options = {"levels": levels_of(2), "left_out": left_out, "backend": backend}
+    head = ranking_metrics(scores, grades, names, **options)
+    whole = ranking_metrics(scores, grades, [*names, "AP"], **options)
+    for name, values in head.items():
+        np.testing.assert_allclose(values, whole[name], rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @given(case=rankings(), seed=st.integers(0, 1000))
 @settings(max_examples=40)
 def test_the_order_of_the_gallery_never_changes_a_value(backend, case, seed):
