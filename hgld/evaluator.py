@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.devices import choose_device
 from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.judgements import Judgements, LabelJudgements
 from hgld.metrics.gains import Relevance
@@ -91,7 +92,7 @@ def evaluate(
     alone = gallery_embeddings is None
     if alone and self_index is not None:
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
-    where = _device(query_embeddings, device)
+    where = choose_device(query_embeddings, device)
     query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
     labels = _labels(query_labels, len(query), "query")
     if gallery_embeddings is None or gallery_labels is None:
@@ -150,7 +151,7 @@ def evaluate_judged(
         InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
         ConfigError: unknown metrics, levels or options.
     """
-    where = _device(query_embeddings, device)
+    where = choose_device(query_embeddings, device)
     query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
     gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
@@ -210,17 +211,6 @@ def _rank_all(
             "device": query.device.type,
         },
     )
-
-
-def _device(embeddings: Tensor | np.ndarray, device: torch.device | str | None) -> torch.device:
-    if device is None:
-        return embeddings.device if isinstance(embeddings, Tensor) else torch.device("cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        raise ConfigError(f"device {str(device)!r} cannot be used here: {error} Take --device cpu.") from error
-    return chosen
 
 
 def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:

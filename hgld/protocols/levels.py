@@ -6,6 +6,7 @@ Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coar
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -38,7 +39,7 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
             "expected reports of different levels: a metric of a level is given twice, or there are none."
         )
     levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
-    kinds = list(dict.fromkeys(str(m).rpartition("/")[0] for m in map(Metric.parse, values) if m.binary))
+    kinds = list(dict.fromkeys(str(replace(m, level=None)) for m in map(Metric.parse, values) if m.binary))
     missing = [f"{kind}/{level}" for kind in kinds for level in levels if f"{kind}/{level}" not in values]
     if missing or not kinds or len(levels) < 2 or AVERAGE in levels:
         raise ConfigError(

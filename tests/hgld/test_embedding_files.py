@@ -180,8 +180,9 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, embeddings):
     with pytest.raises(ConfigError, match="unit vectors"):
         evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), normalize=False)
     for expansion in (None, (2, 3)):
-        with pytest.raises(ConfigError, match="cannot be used here"):
-            evaluate_files(*files, levels=LEVELS, device="cuda:99", query_expansion=expansion)
+        for device in ("cuda:99", "meta", "gpu"):
+            with pytest.raises(ConfigError, match=rf"device '{device}' cannot be used here \(.{{1,200}}\)\. Take"):
+                evaluate_files(*files, levels=LEVELS, device=device, query_expansion=expansion)
 
 
 class Attack:

@@ -198,15 +198,15 @@ def test_distractors_that_do_not_fit_are_refused():
 
 def test_average_of_one_report():
     embeddings = embeddings_of(LABELS[:, 0])
-    report = evaluate(embeddings, LABELS, levels=("fine", "coarse"), metrics=("AP", "R@1", "H-AP"))
+    report = evaluate(embeddings, LABELS, levels=("fine", "in/outdoor"), metrics=("AP", "R@1", "H-AP"))
     average = average_over_levels(report)
     for kind in ("AP", "R@1"):
         assert average.values[f"{kind}/average"] == pytest.approx(
-            (report.values[f"{kind}/fine"] + report.values[f"{kind}/coarse"]) / 2
+            (report.values[f"{kind}/fine"] + report.values[f"{kind}/in/outdoor"]) / 2
         )
     assert "H-AP/average" not in average.values
     assert average.values["H-AP"] == report.values["H-AP"]
-    fine, coarse = (average.per_query[f"AP/{level}"].to_list() for level in ("fine", "coarse"))
+    fine, coarse = (average.per_query[f"AP/{level}"].to_list() for level in ("fine", "in/outdoor"))
     expected = [c if math.isnan(f) else (f + c) / 2 for f, c in zip(fine, coarse, strict=True)]
     assert average.per_query["AP/average"].to_list() == pytest.approx(expected)
 
