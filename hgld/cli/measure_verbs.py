@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import Expansion, Names, json_option
+from hgld.cli.options import Expansion, Names, Numbers, json_option
 from hgld.cli.shown import print_json, progress_bars
 from hgld.errors import StorageError
 
 if TYPE_CHECKING:
-    from hgld.report import RetrievalReport
+    from hgld.report import Comparison, RetrievalReport
+
+_THIS = "this"  # what a comparison calls the evaluation that was just made
 
 
 def evaluate_command() -> click.Command:
@@ -39,34 +41,69 @@ def evaluate_command() -> click.Command:
         show_default=True,
         help="Count the query in its own class, as published H-AP does; it is never ranked.",
     )
+    @click.option("--weights", type=Numbers(), help="Of the levels in wAP and weighted_ap, coarsest first; else equal.")
+    @click.option(
+        "--normalize/--no-normalize", default=True, show_default=True, help="Cosine similarities, or dot products."
+    )
     @click.option("--whitening", type=any_file, help="A whitening to apply first (hgld.postprocess.Whitening).")
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
     @click.option("--device", help="cpu, cuda, ...; default: the CPU.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
     @click.option("--out", type=any_file, help="Keep the report: .json (with its per-query table), .md, .html or .tex.")
+    @click.option(
+        "--against",
+        type=any_file,
+        multiple=True,
+        help="A report kept by --out X.json, to compare with; several times: all with the first.",
+    )
     @json_option
     def evaluate(
         embeddings: Path,
         labels: Path,
         metrics: tuple[str, ...] | None,
         out: Path | None,
+        against: tuple[Path, ...],
         as_json: bool,
         **given: Any,
     ) -> None:
-        """Evaluate embeddings at every level of their labels."""
+        """Evaluate embeddings at every level of their labels.
+
+        --against says with confidence intervals and a paired test whether a difference to earlier reports is real.
+        """
         from hgld.evaluate_files import evaluate_files
         from hgld.evaluator import DEFAULT_METRICS
 
-        save = _saver(out)
+        save, earlier = _saver(out), _load_reports(against)
         with progress_bars() as progress:
             report = evaluate_files(embeddings, labels, metrics=metrics or DEFAULT_METRICS, progress=progress, **given)
         save(report)
+        comparison = _compare(earlier, report)
         if as_json:
-            print_json(report.to_dict())
+            print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
         else:
-            click.echo(report.to_markdown())
+            click.echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
     return evaluate
+
+
+def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
+    """Kept reports by the names of their files; bad ones are refused before any work."""
+    if not files:
+        return {}
+    from hgld.report import RetrievalReport
+
+    names = [file.stem for file in files]
+    if _THIS in names or len(set(names)) != len(names):
+        raise click.UsageError(
+            f"--against: the reports are named {', '.join(names)}; expected different names, none of them {_THIS!r}."
+        )
+    return {name: RetrievalReport.load_json(file) for name, file in zip(names, files, strict=True)}
+
+
+def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -> "Comparison | None":
+    from hgld.report import compare
+
+    return compare({**earlier, _THIS: report}) if earlier else None
 
 
 def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":

@@ -30,6 +30,20 @@ class Names(click.ParamType):
         return names
 
 
+class Numbers(click.ParamType):
+    """Numbers separated by commas."""
+
+    name = metavar = "X,Y,Z"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r}: expected numbers separated by commas.", param, ctx)
+
+
 class Expansion(click.ParamType):
     """``ALPHA,K`` of alpha query expansion."""
 

@@ -58,6 +58,11 @@ class Comparison:
             lines.append(" & ".join([latex(str(name)), *cells]) + " \\\\\n")
         return "".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The rows of the frame (None for NaN) and how they came about, ready for JSON."""
+        rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
+        return {"baseline": self.baseline, "confidence": self.confidence, "samples": self.samples, "rows": rows}
+
     def _latex_cell(self, row: Mapping[str, Any], scale: float, digits: int) -> str:
         marked = row["p_value"] is not None and row["p_value"] < 1 - self.confidence
         return number(row["value"] * scale, digits, "--") + (r"$^\dagger$" if marked else "")

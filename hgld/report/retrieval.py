@@ -123,14 +123,16 @@ class RetrievalReport:
         """Read what :meth:`save_json` wrote; without the file beside it, ``per_query`` is empty.
 
         Raises:
-            SchemaError: the file is no report, or one of another schema version.
+            SchemaError: the file cannot be read, is no report, or one of another schema version.
         """
         file = Path(path)
-        if file.stat().st_size > _MOST_JSON_BYTES:
-            raise SchemaError(f"{file}: {file.stat().st_size} bytes; a report has at most {_MOST_JSON_BYTES}.")
         try:
+            if file.stat().st_size > _MOST_JSON_BYTES:
+                raise SchemaError(f"{file}: {file.stat().st_size} bytes; a report has at most {_MOST_JSON_BYTES}.")
             data = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except OSError as error:
+            raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"{file}: not valid JSON ({error}).") from error
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
@@ -152,7 +154,9 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
         return pl.DataFrame(schema=schema)
     try:
         frame = pl.read_parquet(file)
-    except pl.exceptions.PolarsError as error:
+    except OSError as error:
+        raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # it panics at some damaged files
         raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
     if dict(frame.schema) != schema:
         raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
