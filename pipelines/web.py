@@ -115,6 +115,7 @@ class PoliteClient:
             if value <= 0:
                 raise ConfigError(f"{name} is {value}; expected a positive number.")
         self.requests = 0
+        self._reached: set[str] = set()
         self._interval, self._timeout, self._maxlag = 1 / rate, timeout, maxlag
         self._attempts, self._retries_left, self._budget = retries, retry_cap, request_budget
         self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
@@ -189,6 +190,7 @@ class PoliteClient:
             with self._session.request(
                 method, url, timeout=self._timeout, stream=True, allow_redirects=method == "GET", **content
             ) as response:
+                self._reached.add(urlsplit(url).netloc)
                 return response.status_code, response.headers, self._body(response, deadline)
         except requests.TooManyRedirects as error:
             raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than 5 times") from error
@@ -197,7 +199,9 @@ class PoliteClient:
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
             raise AnswerError("http-redirects", f"{url} leads to an address that is none ({error})") from error
         except requests.RequestException as error:
-            raise AnswerError("connection", f"{url} cannot be reached ({error})", passing=True) from error
+            # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
+            passing = urlsplit(url).netloc in self._reached or not _is_unreachable(error)
+            raise AnswerError("connection", f"{url} cannot be reached ({error})", passing=passing) from error
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
         """The decoded body; read1 returns what one read gave, so that a trickle cannot hide from the deadline."""
@@ -271,6 +275,12 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
             f"rate is {rate:g} requests a second; expected more than 0"
             + (f" and at most {documented_rate:.3g}, the documented limit of {real[0]}." if real else ".")
         )
+
+
+def _is_unreachable(error: requests.RequestException) -> bool:
+    """Whether no connection came about at all: an unknown host, or nobody who listens."""
+    reason = getattr(error.args[0] if error.args else None, "reason", None)
+    return isinstance(reason, urllib3.exceptions.NewConnectionError)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -1,16 +1,20 @@
 """What people and machines get from the verbs: exit codes, messages, plans, JSON."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from hgld import __version__
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, main
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
 from hgld.errors import TableError
 from pipelines import build as building
 from pipelines import pictures
 
+ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
 NAMES = ("castle", "water castle", "lake", "mountain lake", "church building", "wooden church")
 
@@ -177,3 +181,21 @@ def test_stopping_says_how_to_go_on(hgld, tmp_path, monkeypatch):
     code, out, err = hgld("build-hierarchy", "--sample", "--out", tmp_path / "out")
     assert (code, out) == (EXIT_STOPPED, "")
     assert err.strip() == "hgld: stopped; the same command goes on from here."
+
+
+def commands_of_the_documents():
+    """Every ``hgld VERB ...`` in a block of README.md and docs, its lines joined."""
+    for document in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for block in re.findall(r"```(?:sh)?\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                for command in re.findall(r"(?:^|&& )hgld (.*?)(?=&&|$)", line):
+                    words = shlex.split(command, comments=True)
+                    yield pytest.param(words, id=f"{document.name}: {' '.join(words[:2])}")
+
+
+@pytest.mark.parametrize("words", list(commands_of_the_documents()))
+def test_the_documents_commands_have_these_verbs_and_options(words):
+    command = cli.get_command(click.Context(cli), words[0])
+    assert command is not None, words[0]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known

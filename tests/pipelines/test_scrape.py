@@ -107,14 +107,14 @@ def config_for(server: WikimediaServer, **options: object) -> ScrapeConfig:
 class Scraper:
     """Runs the stage with a client that does not wait."""
 
-    def __init__(self, tmp_path: Path, server: WikimediaServer):
-        self.root, self.server = tmp_path / "stages", server
+    def __init__(self, tmp_path: Path, server: WikimediaServer, *, patient: bool = True):
+        self.root, self.server, self.patient = tmp_path / "stages", server, patient
         self.table = write_table(tmp_path / "train.csv", [COMMONS + f"Category:{name}" for name in EXPECTED])
 
     def run(self, **options: object) -> StageRun:
         config = config_for(self.server, **options)
         client = polite_client(config)
-        client._sleep = lambda seconds: None
+        client._sleep = lambda seconds: None if self.patient else pytest.fail(f"slept {seconds} s")
         return run(self.root, {"train": self.table}, config, silent, client)
 
 
@@ -329,7 +329,7 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path):
     with WikimediaServer(Wiki()) as gone:
         pass
     with pytest.raises(ServiceError, match="cannot be reached"):
-        Scraper(tmp_path, gone).run(retries=1)
+        Scraper(tmp_path, gone, patient=False).run()
 
 
 def test_an_answer_that_leaves_members_out_is_asked_for_in_parts(scraper):
