@@ -15,10 +15,22 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to."""
+    return _njit(function, _FASTMATH)
+
+
+def _njit(function: Callable[..., Any], fastmath: set[str]) -> Callable[..., Any]:
     try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True, fastmath=_FASTMATH)(function)
+        return numba.njit(nogil=True, error_model="numpy", cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # numba's "cannot cache function": neither the package's nor the user's folder is writable
-        return numba.njit(nogil=True, error_model="numpy", fastmath=_FASTMATH)(function)
+        return numba.njit(nogil=True, error_model="numpy", fastmath=fastmath)(function)
+
+
+def _product(a: Any, b: Any) -> Any:
+    """A product that is never reordered: (s_j - s_k) b must not become s_j b - s_k b, which cancels and overflows."""
+    return a * b
+
+
+product = _njit(_product, set())
 
 
 def sigmoid(t: Any) -> Any:
@@ -36,15 +48,17 @@ def _sigmoid_for(t: Any) -> Callable[..., Any]:
 
 
 def _sigmoid_float64(t: Any) -> Any:
-    decay = math.exp(min(max(-t, -700.0), 700.0))
-    value = 1.0 / (1.0 + decay)
-    return value, decay * value * value
+    decay = math.exp(-min(abs(t), 700.0))
+    upper = 1.0 / (1.0 + decay)
+    lower = decay * upper
+    return upper if t >= 0 else lower, lower * upper
 
 
 def _sigmoid_float32(t: Any) -> Any:
-    decay = exp_float32(min(max(-t, np.float32(-80)), np.float32(80)))
-    value = np.float32(1) / (np.float32(1) + decay)
-    return value, decay * value * value
+    decay = exp_float32(-min(abs(t), np.float32(80)))  # at most 1, so that no order of factors overflows
+    upper = np.float32(1) / (np.float32(1) + decay)
+    lower = decay * upper
+    return upper if t >= 0 else lower, lower * upper
 
 
 @compiled

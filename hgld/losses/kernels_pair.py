@@ -7,7 +7,7 @@ backward kernels take the metric's derivatives by hrank and rank back to the sco
 
 import numpy as np
 
-from hgld.losses.compiled import compiled, sigmoid
+from hgld.losses.compiled import compiled, product, sigmoid
 
 
 @compiled
@@ -70,9 +70,9 @@ def sup_forward(
                 rank, slope = zero, zero
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    value, derivative = sigmoid(x * inverse)
+                    value, derivative = sigmoid(product(x, inverse))
                     near = value + (half if x >= 0 else zero)
-                    rank += rho * (x - delta) + line if x > delta else near
+                    rank += product(x - delta, rho) + line if x > delta else near
                     slope += rho if x > delta else derivative * inverse
                 hrank, total = 0.0, float(rank)
                 for other in range(1, gain.shape[0]):
@@ -125,7 +125,7 @@ def sup_backward(
                 near, far = weight * inverse, weight * rho
                 for j in range(lower.shape[0]):
                     x = lower[j] - here
-                    derivative = sigmoid(x * inverse)[1]
+                    derivative = sigmoid(product(x, inverse))[1]
                     gradient[j] += far if x > delta else derivative * near
         for j in range(num_ranked):
             slopes[row, columns[row, j]] = gradient[j]
@@ -154,7 +154,7 @@ def smooth_forward(
                     run = score[start[other] : start[other + 1]]
                     total, slope = zero, zero
                     for j in range(run.shape[0]):
-                        value, derivative = sigmoid((run[j] - here) * inverse)
+                        value, derivative = sigmoid(product(run[j] - here, inverse))
                         total += value
                         slope += derivative
                     both = min(gain[grade], gain[other]) * (other > 0)
@@ -197,6 +197,6 @@ def smooth_backward(
                     weight = (by_rank[i] + by_hrank[i] * both) * inverse
                     run, out = score[start[other] : start[other + 1]], gradient[start[other] : start[other + 1]]
                     for j in range(run.shape[0]):
-                        out[j] += weight * sigmoid((run[j] - here) * inverse)[1]
+                        out[j] += weight * sigmoid(product(run[j] - here, inverse))[1]
         for j in range(num_ranked):
             slopes[row, columns[row, j]] = gradient[j]
