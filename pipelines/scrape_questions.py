@@ -180,9 +180,9 @@ class _Asking:
         self._failed_in_a_row += 1
         unreachable = failure.kind == "connection" and not self._answered
         if unreachable or self._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            row = "" if unreachable else f" That was failure {self._failed_in_a_row} in a row."
             raise ServiceError(
-                f"{failure}. That was failure {self._failed_in_a_row} in a row; check the address and try the same "
-                "command again later: the answers so far are kept."
+                f"{failure}.{row} Check the address, and try the same command again later: the answers so far are kept."
             ) from failure
 
     def _keep_failures(self) -> None:

@@ -199,9 +199,11 @@ class PoliteClient:
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
             raise AnswerError("http-redirects", f"{url} leads to an address that is none ({error})") from error
         except requests.RequestException as error:
+            reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
             # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
-            passing = urlsplit(url).netloc in self._reached or not _is_unreachable(error)
-            raise AnswerError("connection", f"{url} cannot be reached ({error})", passing=passing) from error
+            nobody = isinstance(reason, urllib3.exceptions.NewConnectionError)
+            passing = urlsplit(url).netloc in self._reached or not nobody
+            raise AnswerError("connection", f"{url} cannot be reached ({reason})", passing=passing) from error
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
         """The decoded body; read1 returns what one read gave, so that a trickle cannot hide from the deadline."""
@@ -275,12 +277,6 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
             f"rate is {rate:g} requests a second; expected more than 0"
             + (f" and at most {documented_rate:.3g}, the documented limit of {real[0]}." if real else ".")
         )
-
-
-def _is_unreachable(error: requests.RequestException) -> bool:
-    """Whether no connection came about at all: an unknown host, or nobody who listens."""
-    reason = getattr(error.args[0] if error.args else None, "reason", None)
-    return isinstance(reason, urllib3.exceptions.NewConnectionError)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
