@@ -1,5 +1,6 @@
 """Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -108,6 +109,7 @@ def evaluate(
     settings = {
         "protocol": "leave-one-out" if alone else "query against gallery",
         **_describe(query_embeddings, normalize),
+        "labels_sha256": _fingerprint(labels, others),
     }
     judgements = LabelJudgements(labels, others, own)
     return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, progress)
@@ -278,6 +280,15 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
                     f"{len(torn)} classes of level {levels[fine]!r} lie under more than one class of level "
                     f"{levels[coarse]!r}: {named}. Labels go from fine to coarse, and every class has one parent."
                 )
+
+
+def _fingerprint(*labels: np.ndarray) -> str:
+    """A hash of the labels in their order: reports are compared query by query, so this has to be the same."""
+    digest = hashlib.sha256()
+    for table in labels:
+        digest.update(repr(table.shape).encode())
+        digest.update(np.ascontiguousarray(table, dtype="<i8").data)
+    return digest.hexdigest()
 
 
 def _describe(embeddings: Tensor | np.ndarray, normalize: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hgld.report.retrieval import RetrievalReport
 from hgld.report.tables import html_page, html_table, latex, markdown_table, number
 
 _WEIGHTS_AT_ONCE = 4_000_000
-_SAME = ("protocol", "levels", "queries", "gallery", "relevance", "alpha", "weights", "count_query")
+_SAME = ("protocol", "levels", "queries", "gallery", "labels_sha256", "relevance", "alpha", "weights", "count_query")
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,8 +115,15 @@ class RetrievalReport:
         """
         file = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        self.per_query.write_parquet(file.with_suffix(_PER_QUERY_SUFFIX))
-        file.write_text(text, encoding="utf-8")
+        table = file.with_suffix(_PER_QUERY_SUFFIX)
+        part = file.with_name(f".{file.name}.part")
+        try:  # aside first: a full disk leaves an earlier report as it was
+            self.per_query.write_parquet(part)
+            part.replace(table)
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
 
     @classmethod
     def load_json(cls, path: str | Path) -> "RetrievalReport":

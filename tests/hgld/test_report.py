@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluator import evaluate
 from hgld.report import RetrievalReport, compare
 
 SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
@@ -162,3 +163,11 @@ def test_a_report_without_values_a_query_cannot_be_compared(tmp_path):
     (tmp_path / "a.per_query.parquet").unlink()
     with pytest.raises(InputError, match=r"per_query\.parquet beside it"):
         compare({"a": RetrievalReport.load_json(tmp_path / "a.json")})
+
+
+def test_reports_of_other_labels_are_not_paired():
+    embeddings = np.eye(4, dtype=np.float32) + 0.1
+    ours = evaluate(embeddings, np.array([0, 0, 1, 1]), metrics=("AP",))
+    theirs = evaluate(embeddings, np.array([0, 1, 0, 1]), metrics=("AP",))
+    with pytest.raises(InputError, match="labels_sha256"):
+        compare({"ours": ours, "theirs": theirs})
