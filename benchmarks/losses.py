@@ -1,0 +1,243 @@
+"""Seconds and peak memory of forward + backward of the rank losses, beside plain equations and pytorch-metric-learning.
+
+Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--threads 1] [--only "hgld SupHAP" ...]
+A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
+On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP" "ResNet-50 step"
+
+pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own that keeps freed memory
+(first-touch page faults would be measured otherwise), after a run of the same size that loads, compiles and warms up.
+Seconds are the processor's on a CPU, so that other load on the machine disturbs little, and the clock's on a GPU;
+memory is the growth of the peak from the embeddings on. A side stops where a batch could need more than --most-seconds
+or --most-memory, by its cost's growth. Sides that state the same loss must agree to 1e-4.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+TAU, RHO, DELTA, OFFSET = 0.01, 100.0, 0.05, 0.5 + 1 / (1 + 2.718281828459045**-5)
+HGLD = (
+    *("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG"),
+    *("SoftBinAP", "FastAP", "BlackboxAP", "PNP"),
+)
+EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
+METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
+SIDES = (
+    *(f"hgld {name}" for name in HGLD),
+    *(f"equations {name}" for name in EQUATIONS),
+    *(f"pml {name}" for name in METRIC_LEARNING),
+    "ResNet-50 step",
+)
+SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
+SAME["equations SmoothAP, B x B x B"] = "hgld SmoothAP"
+CUBIC = ("pml SmoothAPLoss", "pml PNPLoss")
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def make(items: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Embeddings of classes of 4 in groups of 8 classes in tops of 8 groups, sorted by class as SmoothAPLoss needs."""
+    generator = torch.Generator().manual_seed(0)
+    fine = torch.arange(items) // 4
+    labels = torch.stack([fine, fine // 8, fine // 64], dim=1)
+    embeddings = torch.randn(items, dim, generator=generator)
+    for level, share in enumerate((0.6, 0.6, 0.4)):
+        embeddings += share * torch.randn(items, dim, generator=generator)[labels[:, level]]
+    return embeddings, labels
+
+
+def agreed_levels(labels: Tensor, others: Tensor) -> Tensor:
+    return (labels[:, None] == others[None]).sum(dim=2)
+
+
+def upper_step(difference: Tensor) -> Tensor:
+    near = torch.sigmoid(difference / TAU) + 0.5 * (difference >= 0)
+    return torch.where(difference > DELTA, RHO * (difference - DELTA) + OFFSET, near)
+
+
+def relevance_of(grades: Tensor, num_levels: int) -> Tensor:
+    sizes = torch.stack([(grades == grade).sum(dim=1) for grade in range(num_levels + 1)], dim=1)
+    return grades / num_levels / sizes.gather(1, grades)
+
+
+def sup_hap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """Eq. by Eq. over all (query, k, j): what the authors' default path does."""
+    unit = torch.nn.functional.normalize(embeddings)
+    scores, grades = unit @ unit.T, agreed_levels(labels, labels)
+    relevance = relevance_of(grades, labels.shape[1])
+    difference = scores[:, None, :] - scores[:, :, None]
+    lower = grades[:, None, :] < grades[:, :, None]
+    others = 1 - torch.eye(len(scores), device=scores.device)
+    above = (difference.detach() >= 0).float()
+    rank = 1 + (torch.where(lower, upper_step(difference), above) * others).sum(dim=2)
+    both = torch.minimum(relevance[:, None, :], relevance[:, :, None])
+    hrank = relevance + (both * above * others).sum(dim=2)
+    return 1 - ((hrank / rank * (grades > 0)).sum(dim=1) / relevance.sum(dim=1)).mean()
+
+
+def sup_hap_query_by_query(embeddings: Tensor, labels: Tensor) -> Tensor:
+    """The same for one query after another over its positives, as the authors' path for large batches.
+
+    Each query's graph is released before the next one is made, which the authors' path does not do: it needs 6 GB at
+    B = 1024.
+    """
+    unit = torch.nn.functional.normalize(embeddings)
+    scores = unit @ unit.T
+    leaf, value = scores.detach().requires_grad_(), 0.0
+    for q in range(len(unit)):
+        loss = sup_hap_of_query(leaf[q], labels[q], labels) / len(unit)
+        loss.backward()
+        value += loss.item()
+    assert leaf.grad is not None
+    linear = (scores * leaf.grad).sum()  # its gradient is the losses'
+    return linear - linear.detach() + value
+
+
+def sup_hap_of_query(scores: Tensor, label: Tensor, labels: Tensor) -> Tensor:
+    grades = agreed_levels(label[None], labels)[0]
+    relevance = relevance_of(grades[None], labels.shape[1])[0]
+    k = torch.nonzero(grades)[:, 0]
+    difference = scores[None, :] - scores[k, None]
+    above = (difference.detach() >= 0).float()
+    others = (torch.arange(len(scores), device=scores.device) != k[:, None]).float()
+    lower = grades[None] < grades[k, None]
+    rank = 1 + (torch.where(lower, upper_step(difference), above) * others).sum(dim=1)
+    both = torch.minimum(relevance[None, :], relevance[k, None])
+    hrank = relevance[k] + (both * above * others).sum(dim=1)
+    return 1 - (hrank / rank).sum() / relevance.sum()
+
+
+def smooth_ap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
+    unit = torch.nn.functional.normalize(embeddings)
+    scores, positive = unit @ unit.T, (labels[:, None, 0] == labels[None, :, 0]).float()
+    step = torch.sigmoid((scores[:, None, :] - scores[:, :, None]) / TAU)
+    step = step * (1 - torch.eye(len(scores), device=scores.device))
+    precision = (1 + (step * positive[:, None, :]).sum(dim=2)) / (1 + step.sum(dim=2))
+    return 1 - ((precision * positive).sum(dim=1) / positive.sum(dim=1)).mean()
+
+
+def loss_of(side: str, reference: tuple[Tensor, Tensor] | None) -> Loss:
+    kind, _, name = side.partition(" ")
+    if kind == "hgld":
+        from hgld import losses
+
+        return lambda embeddings, labels: getattr(losses, name)()(embeddings, labels, *(reference or ()))
+    if kind == "equations":
+        return dict(zip(EQUATIONS, (sup_hap_at_once, sup_hap_query_by_query, smooth_ap_at_once), strict=True))[name]
+    from pytorch_metric_learning import losses as metric_learning  # pyright: ignore[reportMissingImports]
+
+    module = getattr(metric_learning, name)()
+    return lambda embeddings, labels: module(embeddings, labels[:, 0])
+
+
+def forward_backward(loss: Loss, embeddings: Tensor, labels: Tensor) -> float:
+    leaf = embeddings.clone().requires_grad_()
+    value = loss(leaf, labels)
+    value.backward()
+    return value.item()
+
+
+def resnet_seconds(items: int) -> float:
+    """A training step of ResNet-50 at 224 pixels in bfloat16, from a step of at most 256 images."""
+    from torchvision.models import resnet50
+
+    model, size = resnet50().cuda().to(memory_format=torch.channels_last), min(items, 256)
+    images = torch.randn(size, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+    start = 0.0
+    for repeat in range(4):
+        if repeat == 1:  # the first step chooses its kernels
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            value = model(images).square().mean()
+        value.backward()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / 3 * items / size
+
+
+def peak_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+
+def measure(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
+    torch.set_num_threads(options.threads)
+    if side == "ResNet-50 step":
+        return {"seconds": resnet_seconds(items), "bytes": torch.cuda.max_memory_allocated(), "value": 0.0}
+    embeddings, labels = (part.to(options.device) for part in make(max(items, options.bank), options.dim))
+    reference = (embeddings, labels) if options.bank else None
+    loss = loss_of(side, reference)
+    forward_backward(loss, embeddings[:8], labels[:8])
+    before = peak_bytes()
+    batch = embeddings[:items], labels[:items]
+    value = forward_backward(loss, *batch)
+    on_gpu = options.device != "cpu"
+    clock = time.perf_counter if on_gpu else time.process_time
+    seconds, repeats = [], 0
+    while repeats < 2 or (sum(seconds) < 1.0 and repeats < 20):
+        start = clock()
+        forward_backward(loss, *batch)  # its .item() waits for the GPU
+        seconds.append(clock() - start)
+        repeats += 1
+    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_bytes() - before
+    return {"seconds": min(seconds), "bytes": peak, "value": value}
+
+
+def in_a_process(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--measure", side, str(items), "--dim", str(options.dim)]
+    command += ["--threads", str(options.threads), "--device", options.device, "--bank", str(options.bank)]
+    keep = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "OMP_NUM_THREADS": str(options.threads)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **keep})
+    return json.loads(done.stdout)
+
+
+def print_row(side: str, values: dict[tuple[str, int], float], options: argparse.Namespace) -> None:
+    cells, last = [], None
+    for items in options.items:
+        if last:
+            growth = (items / last["items"]) ** 3  # pairs of pairs; sides that grow by less are not stopped early
+            if (
+                last["seconds"] * growth > options.most_seconds * 8
+                or last["bytes"] * growth > options.most_memory * 1e9
+            ):
+                cells.append("-")
+                continue
+        last = {**in_a_process(side, items, options), "items": items}
+        cells.append(f"{last['seconds']:.4f} s, {last['bytes'] / 1e6:.0f} MB")
+        values[side, items] = last["value"]
+        same = values.get((SAME.get(side, ""), items))
+        if same is not None and abs(same - last["value"]) > 1e-4:
+            raise SystemExit(f"{side} gives {last['value']} and {SAME[side]} {same} on {items} items")
+    print(f"| {side} | " + " | ".join(cells) + " |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--items", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096])
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--bank", type=int, default=0, help="size of a gallery of references; hgld's sides alone")
+    parser.add_argument("--most-seconds", type=float, default=60.0)
+    parser.add_argument("--most-memory", type=float, default=8.0, help="gigabytes")
+    parser.add_argument("--only", nargs="+", choices=SIDES, metavar="SIDE")
+    parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure[0], int(options.measure[1]), options)))
+        return
+    print("| loss | " + " | ".join(f"B = {items}" for items in options.items) + " |")
+    print("|---|" + "---:|" * len(options.items))
+    values: dict[tuple[str, int], float] = {}
+    for side in options.only or SIDES[: len(HGLD) if options.bank else -1]:
+        print_row(side, values, options)
+
+
+if __name__ == "__main__":
+    main()
