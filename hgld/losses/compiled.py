@@ -14,7 +14,11 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to."""
+    """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to.
+
+    numba renews what it kept when the file of ``function`` changes, not when a file that ``function`` calls into does:
+    after an edit of this module or of kernels_spread, delete the .nbi files in __pycache__.
+    """
     return _njit(function, _FASTMATH)
 
 

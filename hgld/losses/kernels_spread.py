@@ -39,12 +39,12 @@ def place(scores: np.ndarray, tau: np.float32, cells: np.ndarray, weights: np.nd
         weights: (n, 8) float32, filled with the weights of its nodes.
         decays: (n,) float32, filled with e^-t for t the distance to the cell's begin, in units of tau.
     """
-    lowest = scores[scores.shape[0] - 1]
-    inverse = np.float32(1 / NODE_DISTANCE) / tau
+    lowest = np.float64(scores[scores.shape[0] - 1])
+    inverse = 1 / (NODE_DISTANCE * np.float64(tau))
     for j in range(scores.shape[0]):
-        u = product(scores[j] - lowest, inverse)
+        u = product(np.float64(scores[j]) - lowest, inverse)  # in float32 its rounding would exceed the grid's error
         cell = np.int32(u)
-        f = u - np.float32(cell)
+        f = np.float32(u - np.float64(cell))
         cells[j] = cell
         decays[j] = exp_float32(f * np.float32(-NODE_DISTANCE))
         a3, a2, a1 = f + np.float32(3), f + np.float32(2), f + np.float32(1)

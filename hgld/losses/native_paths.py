@@ -98,11 +98,11 @@ def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
 
 
 def series_terms(surrogate: Surrogate) -> int:
-    """Terms of the sigmoid's series beyond delta that keep its error below e^-15."""
+    """Terms of the sigmoid's series beyond delta that keep its error below e^-15; more than the grid takes if many."""
     if isinstance(surrogate, Sigmoid):
         return 0
-    steps = surrogate.delta / surrogate.tau
-    return max(1, math.ceil(_SERIES_EXPONENT / steps) - 1) if steps * (_MOST_TERMS + 1) >= _SERIES_EXPONENT else 99
+    steps = max(surrogate.delta / surrogate.tau, _SERIES_EXPONENT / (_MOST_TERMS + 2))
+    return max(1, math.ceil(_SERIES_EXPONENT / steps) - 1)
 
 
 def fits_grid(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:

@@ -13,7 +13,7 @@ from hgld.losses.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.rank_metric import Method, rank_metric
 from hgld.losses.surrogates import Surrogate
 
-MOST_LEVELS = 254  # a grade is a byte; 255 is kept for what is out of range, which the operator refuses
+_OUT_OF_RANGE = 255  # a grade is a byte; what does not fit becomes this, which the operator refuses
 
 
 def graded_ap_loss(
@@ -107,7 +107,7 @@ def _ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Te
     if grades.is_floating_point() or grades.dtype == torch.bool:
         raise InputError(f"grades have dtype {grades.dtype}; expected integers, as hgld.shared_levels returns them.")
     scores = scores if scores.dtype == torch.float64 else scores.float()
-    grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=MOST_LEVELS + 1).to(torch.uint8)
+    grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
     if left_out is None:
         return scores, grades
     if left_out.shape != (len(scores),):

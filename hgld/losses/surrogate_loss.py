@@ -77,7 +77,7 @@ class SmoothAP(_APLoss):
     >>> import torch
     >>> loss = SmoothAP(tau=0.01)
     >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 3)
-    0.179
+    0.167
     """
 
     def __init__(

@@ -80,8 +80,9 @@ def test_pairs_in_float64_are_exact(surrogate):
 
 
 @pytest.mark.parametrize("surrogate", ["sup", "smooth"])
-def test_a_large_gallery_keeps_the_bounds(surrogate):
-    table = ranking(3, 20_000, share=0.05, seed=1)
+@pytest.mark.parametrize(("size", "spread"), [(20_000, 0.2), (2000, 15.0)])
+def test_large_galleries_and_wide_scores_keep_the_bounds(surrogate, size, spread):
+    table = ranking(3, size, share=0.05, spread=spread, seed=1)
     right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "pair")
     found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "grid")
     assert error(found[0], right[0]) < 1e-5
