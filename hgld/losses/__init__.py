@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hgld.losses.blackbox_ap import BlackboxAP as BlackboxAP
+    from hgld.losses.blackbox_ap import blackbox_ap_loss as blackbox_ap_loss
     from hgld.losses.class_weighted import ClassWeighted as ClassWeighted
     from hgld.losses.compositions import HAPPIER as HAPPIER
     from hgld.losses.compositions import ROADMAP as ROADMAP
     from hgld.losses.compositions import RODNDCG as RODNDCG
+    from hgld.losses.compositions import Composition as Composition
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
     from hgld.losses.csl import CSL as CSL
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from hgld.losses.pair_loss import CalibrationLoss as CalibrationLoss
     from hgld.losses.pair_loss import Contrastive as Contrastive
     from hgld.losses.pnp import PNP as PNP
+    from hgld.losses.pnp import pnp_loss as pnp_loss
     from hgld.losses.proxies import NormSoftmax as NormSoftmax
     from hgld.losses.proxies import ProxyNCApp as ProxyNCApp
     from hgld.losses.query_losses import graded_ap_loss as graded_ap_loss
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from hgld.losses.query_losses import recall_loss as recall_loss
     from hgld.losses.rank_loss import RankLoss as RankLoss
     from hgld.losses.soft_bin_ap import SoftBinAP as SoftBinAP
+    from hgld.losses.soft_bin_ap import soft_bin_ap_loss as soft_bin_ap_loss
     from hgld.losses.surrogate_loss import SmoothAP as SmoothAP
     from hgld.losses.surrogate_loss import SmoothHAP as SmoothHAP
     from hgld.losses.surrogate_loss import SmoothRecall as SmoothRecall
@@ -46,6 +50,7 @@ _EXPORTS = {
     "CSL": "hgld.losses.csl",
     "CalibrationLoss": "hgld.losses.pair_loss",
     "ClassWeighted": "hgld.losses.class_weighted",
+    "Composition": "hgld.losses.compositions",
     "Contrastive": "hgld.losses.pair_loss",
     "CrossBatchMemory": "hgld.losses.memory",
     "FastAP": "hgld.losses.fast_ap",
@@ -71,9 +76,12 @@ _EXPORTS = {
     "SupNDCG": "hgld.losses.surrogate_loss",
     "SupRecall": "hgld.losses.surrogate_loss",
     "Triplet": "hgld.losses.triplet",
+    "blackbox_ap_loss": "hgld.losses.blackbox_ap",
     "graded_ap_loss": "hgld.losses.query_losses",
     "ndcg_loss": "hgld.losses.query_losses",
+    "pnp_loss": "hgld.losses.pnp",
     "recall_loss": "hgld.losses.query_losses",
+    "soft_bin_ap_loss": "hgld.losses.soft_bin_ap",
 }
 
 __all__ = [
@@ -85,6 +93,7 @@ __all__ = [
     "BlackboxAP",
     "CalibrationLoss",
     "ClassWeighted",
+    "Composition",
     "Contrastive",
     "CrossBatchMemory",
     "FastAP",
@@ -106,9 +115,12 @@ __all__ = [
     "SupNDCG",
     "SupRecall",
     "Triplet",
+    "blackbox_ap_loss",
     "graded_ap_loss",
     "ndcg_loss",
+    "pnp_loss",
     "recall_loss",
+    "soft_bin_ap_loss",
 ]
 
 
