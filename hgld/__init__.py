@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hgld import losses as losses
     from hgld import metrics as metrics
+    from hgld import samplers as samplers
+    from hgld.dataset import open_dataset as open_dataset
     from hgld.evaluator import evaluate as evaluate
     from hgld.hierarchy import Hierarchy as Hierarchy
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
     from hgld.report import RetrievalReport as RetrievalReport
+    from hgld.stream import stream as stream
 
 __version__ = "0.1.0"
 
@@ -22,10 +25,12 @@ _EXPORTS = {
     "evaluate": "hgld.evaluator",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
+    "open_dataset": "hgld.dataset",
     "shared_levels": "hgld.relevance",
+    "stream": "hgld.stream",
 }
 
-_NAMESPACES = ("losses", "metrics")
+_NAMESPACES = ("losses", "metrics", "samplers")
 
 __all__ = [
     "Hierarchy",
@@ -35,7 +40,10 @@ __all__ = [
     "graded_relevance",
     "losses",
     "metrics",
+    "open_dataset",
+    "samplers",
     "shared_levels",
+    "stream",
 ]
 
 

@@ -68,8 +68,10 @@ def _who_imports(*modules: str) -> set[str]:
     }
 
 
-def test_only_the_web_client_touches_the_network():
-    assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request") <= {"pipelines/web.py"}
+def test_only_these_touch_the_network():
+    clients = {"pipelines/web.py", "pipelines/download.py"}
+    assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients
+    assert _who_imports("fsspec") <= {"hgld/shard_storage.py", "pipelines/shard_output.py"}
 
 
 def test_only_distributed_touches_process_groups():

@@ -17,6 +17,12 @@ VERBS = {  # verb: where its command is made, and what it does
     "demo": ("hierarchy_verbs:demo_command", "Run the main job on the landmarks that hgld ships."),
     "build-hierarchy": ("hierarchy_verbs:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
     "compare": ("hierarchy_verbs:compare_command", "Judge one label file against another."),
+    "build-shards": ("shard_verbs:build_shards_command", "A dataset's release in, WebDataset shards out."),
+    "index": ("check_verbs:index_command", "Rebuild a dataset's index from its tars alone."),
+    "verify": ("check_verbs:verify_command", "Read a dataset back and list whatever is off."),
+    "card": ("catalog_verbs:card_command", "The data card of a dataset directory, made anew."),
+    "datasets": ("catalog_verbs:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
+    "download": ("catalog_verbs:download_command", "Fetch a release whose owners allow direct download."),
     "evaluate": ("measure_verbs:evaluate_command", "Every metric of every level, from embeddings and labels."),
 }
 
