@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
     from hgld.report import RetrievalReport as RetrievalReport
-    from hgld.stream import stream as stream
+    from hgld.shard_stream import stream as stream
 
 __version__ = "0.1.0"
 
@@ -27,7 +27,7 @@ _EXPORTS = {
     "graded_relevance": "hgld.relevance",
     "open_dataset": "hgld.dataset",
     "shared_levels": "hgld.relevance",
-    "stream": "hgld.stream",
+    "stream": "hgld.shard_stream",
 }
 
 _NAMESPACES = ("losses", "metrics", "samplers")
