@@ -1,0 +1,32 @@
+"""Write a tiny fake copy of a release in its real layout: ``python -m tests.fake_releases NAME DIR``."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from pipelines.sources import OWN_DATA, SOURCES, source_name
+
+Maker = Callable[[Path, int], None]
+
+
+def maker(name: str) -> Maker:
+    """The function that writes the fake release of a source, ``make(folder, seed)``."""
+    module, _, function = SOURCES[source_name(name)].partition(":")
+    found = import_module(f"tests.fake_releases.{module.rpartition('.')[2]}")
+    return getattr(found, function.replace("read", "make"))
+
+
+def main(arguments: list[str]) -> int:
+    names = [name for name in SOURCES if name not in OWN_DATA]
+    if len(arguments) != 2 or arguments[0] not in names:
+        print(f"python -m tests.fake_releases NAME DIR; the names are {', '.join(names)}", file=sys.stderr)
+        return 2
+    folder = Path(arguments[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    maker(arguments[0])(folder, 0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

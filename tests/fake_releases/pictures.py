@@ -1,0 +1,31 @@
+"""Tiny pictures, the same bytes for the same generator."""
+
+import io
+
+import numpy as np
+from PIL import Image
+
+ORIENTATION = 0x0112  # EXIF's tag
+
+
+def jpeg(rng: np.random.Generator, width: int = 40, height: int = 32, orientation: int | None = None) -> bytes:
+    """A JPEG of that size as stored, with an EXIF orientation if one is given."""
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[ORIENTATION] = orientation
+    file = io.BytesIO()
+    _picture(rng, width, height).save(file, "JPEG", quality=85, exif=exif)
+    return file.getvalue()
+
+
+def png(rng: np.random.Generator, width: int = 40, height: int = 32) -> bytes:
+    """A PNG of that size."""
+    file = io.BytesIO()
+    _picture(rng, width, height).save(file, "PNG")
+    return file.getvalue()
+
+
+def _picture(rng: np.random.Generator, width: int, height: int) -> Image.Image:
+    """Four patches of colour, smoothly joined: every picture differs from the others and stays under a kilobyte."""
+    corners = Image.fromarray(rng.integers(0, 256, (2, 2, 3), dtype=np.uint8))
+    return corners.resize((width, height), Image.Resampling.BILINEAR)
