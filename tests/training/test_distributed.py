@@ -1,0 +1,87 @@
+"""Two processes under torchrun give the gradients of one with the same global batch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from hgld.errors import ConfigError
+from tests.training import two_processes
+from training.distributed import Processes, any_process, from_main, gather_with_gradients, launch, wrap
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    out = tmp_path_factory.mktemp("two") / "answers.safetensors"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    script = [str(ROOT / "tests/training/two_processes.py"), str(out)]
+    result = subprocess.run(command + script, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    return load_file(out), load_file(f"{out}.1")
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+@pytest.mark.parametrize("name", two_processes.LOSSES)
+def test_gradients_of_two_processes_are_those_of_one(answers, name, chunk, alone):
+    first, second = answers
+    keys = [key for key in alone if key.startswith(f"{name}/")]
+    assert len(keys) > 4
+    for key in keys:
+        for process in (first, second):
+            scale = max(1.0, float(alone[key].abs().max()))
+            torch.testing.assert_close(process[f"chunk{chunk}/{key}"], alone[key], rtol=1e-5, atol=1e-5 * scale)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    found = two_processes.gradients(Processes(0, 1, torch.device("cpu")), chunk=0)
+    assert any(value.abs().max() > 1e-3 for key, value in found.items() if key.startswith("HAPPIER/1/1"))
+    return found
+
+
+def test_processes_agree_on_what_they_say(answers):
+    for process in answers:
+        assert process["heard"] == 1
+        assert process["rows"].tolist() == [0, 1]
+        assert process["any"].tolist() == [1, 1, 0]
+
+
+def test_one_process_needs_no_group():
+    alone = launch("cpu")
+    assert (alone.index, alone.count, alone.is_main) == (0, 1, True)
+    rows = torch.ones(2, 3, requires_grad=True)
+    assert gather_with_gradients(rows, alone) is rows
+    assert from_main({"a": 1}, alone) == {"a": 1}
+    assert any_process(True, alone)
+
+
+def test_an_incomplete_environment_is_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE.*torchrun"):
+        launch("cpu")
+
+
+def test_slurm_is_understood(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(ConfigError, match="MASTER_ADDR"):
+        launch("cpu")
+
+
+def test_what_processes_cannot_do_is_refused():
+    alone = Processes(0, 1, torch.device("cpu"))
+    with pytest.raises(ConfigError, match="torchrun"):
+        wrap(nn.Linear(2, 2), alone, sharded=True)
+    with pytest.raises(ConfigError, match="GPU"):
+        wrap(nn.Linear(2, 2), alone, sync_batch_norm=True)
+    with pytest.raises(ConfigError, match="device 'tpu'"):
+        launch("tpu")

@@ -1,0 +1,132 @@
+"""Gradients of a batch in chunks are those of the batch at once; those of two processes are those of one."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hgld import losses
+from training.distributed import Processes
+from training.large_batch import Backward, StepInput
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+class Criterion(nn.Module):
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, embeddings, labels, instances):
+        value = self.loss(embeddings, labels)
+        return value, {"loss": value}
+
+
+def model(dropout=0.0):
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.Dropout(dropout), nn.Tanh(), nn.Linear(32, 8))
+
+
+def batch(size, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    fine = torch.arange(size) // 4
+    labels = torch.stack([fine, fine // 3], dim=1)
+    images = torch.randint(0, 256, (size, 3, 4, 4), generator=generator, dtype=torch.uint8)
+    return StepInput(images, labels, torch.arange(size), seed=seed)
+
+
+def gradients(net, criterion):
+    named = [*net.named_parameters(), *criterion.named_parameters()]
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def backward(net, criterion, chunk, data):
+    step = Backward(net, criterion, ALONE, lambda images: images.float() / 255, chunk=chunk)
+    values = step(data)
+    return values, gradients(net, criterion)
+
+
+LOSSES = {
+    "HAPPIER": lambda: losses.HAPPIER(8, 8),
+    "ROADMAP": lambda: losses.ROADMAP(),
+    "NormSoftmax": lambda: losses.NormSoftmax(8, 8),
+    "memory": lambda: losses.CrossBatchMemory(losses.SupAP(), 64, 8, num_levels=2),
+    "SiMix": lambda: losses.SiMix(losses.SmoothRecall(normalize=False)),
+    "Margin": lambda: losses.Margin(8),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("chunk", [1, 7, 16, 28])
+def test_chunks_give_the_gradients_of_the_whole_batch(name, chunk):
+    torch.manual_seed(0)
+    whole, parts = LOSSES[name](), LOSSES[name]()
+    parts.load_state_dict(whole.state_dict())
+    data = batch(29)
+    a, at_once = backward(model(), Criterion(whole), 0, data)
+    b, in_chunks = backward(model(), Criterion(parts), chunk, data)
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-6, atol=1e-6)
+    assert at_once.keys() == in_chunks.keys()
+    for key, expected in at_once.items():
+        torch.testing.assert_close(in_chunks[key], expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max() + 1e-3))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
+    """The gradient in chunks is the derivative of the loss that was seen: against a central difference."""
+    net = model(dropout=0.4).double()
+    criterion = Criterion(losses.NormSoftmax(8, 8).double())
+    data = batch(29)
+
+    def loss():
+        step = Backward(net, criterion, ALONE, lambda images: images.double() / 255, chunk=chunk)
+        return step(data).loss
+
+    loss()
+    weight = net[1].weight
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)).double()
+    slope = float((weight.grad * direction).sum())
+    size = 1e-4
+    weight.data += size * direction
+    above = float(loss())
+    weight.data -= 2 * size * direction
+    below = float(loss())
+    np.testing.assert_allclose((above - below) / (2 * size), slope, rtol=1e-4)
+
+
+def test_the_same_seed_gives_the_same_step_whatever_was_drawn_before():
+    data = batch(24)
+    results = []
+    for drawn in (0, 100):
+        net, criterion = model(dropout=0.5), Criterion(losses.SupAP())
+        torch.rand(drawn)
+        results.append(backward(net, criterion, 5, data)[1])
+    for key, value in results[0].items():
+        assert torch.equal(value, results[1][key])
+
+
+def test_large_batches_take_the_memory_of_one_chunk():
+    """What a forward pass keeps for the backward pass never exceeds that of one chunk."""
+    kept = []
+
+    def pack(tensor):
+        kept[-1] += tensor.numel() if tensor.shape[:1] != (48,) else 0
+        return tensor
+
+    class Counted(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, images):
+            kept.append(0)
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                return self.inner(images)
+
+    most = {}
+    for size in (16, 64):
+        kept.clear()
+        backward(Counted(model()), Criterion(losses.SupAP()), 8, batch(size))
+        assert len(kept) == 2 * size // 8
+        most[size] = max(kept)
+    assert most[16] == most[64] > 0

@@ -1,0 +1,98 @@
+"""What tests/training/test_distributed.py runs under torchrun: gradients of every loss, written by the main process."""
+
+import sys
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from hgld import losses
+from training import distributed
+from training.large_batch import Backward, StepInput
+
+SIZE = 32
+
+
+class Criterion(nn.Module):
+    def __init__(self, loss):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, embeddings, labels, instances):
+        if isinstance(self.loss, losses.MultiGrain):
+            value = self.loss(embeddings, labels, instances=instances)
+        else:
+            value = self.loss(embeddings, labels)
+        return value, {"loss": value}
+
+
+LOSSES = {
+    "HAPPIER": lambda: losses.HAPPIER(8, 8),
+    "ROADMAP": lambda: losses.ROADMAP(),
+    "RODNDCG": lambda: losses.RODNDCG(8, 8),
+    "RODRecall": lambda: losses.RODRecall(8, 8),
+    "SoftBinAP": lambda: losses.SoftBinAP(),
+    "PNP": lambda: losses.PNP(),
+    "NormSoftmax": lambda: losses.NormSoftmax(8, 8),
+    "Triplet": lambda: losses.Triplet(),
+    "Margin": lambda: losses.Margin(8),
+    "MultiGrain": lambda: losses.MultiGrain(8, 8),
+    "memory": lambda: losses.CrossBatchMemory(losses.SupAP(), 48, 8, num_levels=2),
+    "SiMix": lambda: losses.SiMix(losses.SmoothRecall(normalize=False)),
+}
+
+
+def model():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Flatten(), nn.Linear(48, 32), nn.Tanh(), nn.Linear(32, 8))
+
+
+def global_batch(step):
+    generator = torch.Generator().manual_seed(step)
+    fine = torch.arange(SIZE) // 4
+    images = torch.randint(0, 256, (SIZE, 3, 4, 4), generator=generator, dtype=torch.uint8)
+    return images, torch.stack([fine, fine // 3], dim=1), torch.arange(SIZE) // 2
+
+
+def gradients(processes, chunk):
+    """Gradients and losses of two steps of every loss (the memory is filled in the first)."""
+    found = {}
+    for name, make in LOSSES.items():
+        torch.manual_seed(0)
+        net = distributed.wrap(model(), processes)
+        criterion = Criterion(make())
+        backward = Backward(net, criterion, processes, lambda images: images.float() / 255, chunk=chunk)
+        part = SIZE // processes.count
+        own = slice(processes.index * part, (processes.index + 1) * part)
+        for step in range(2):
+            net.zero_grad()
+            criterion.zero_grad()
+            images, labels, instances = global_batch(step)
+            values = backward(StepInput(images[own], labels[own], instances[own], seed=step))
+            found[f"{name}/{step}/value"] = values.loss
+            for key, parameter in [*distributed.unwrapped(net).named_parameters(), *criterion.named_parameters()]:
+                if parameter.grad is not None:
+                    found[f"{name}/{step}/{key}"] = parameter.grad.clone()
+    return found
+
+
+def talk(processes):
+    """The small talk of processes: flags, values of the main process, rows."""
+    heard = distributed.from_main({"note": "ü", "of": processes.index}, processes)
+    rows = distributed.gather(torch.tensor([processes.index]), processes)
+    return {
+        "heard": torch.tensor(int(heard == {"note": "ü", "of": 0})),
+        "rows": rows,
+        "any": torch.tensor([distributed.any_process(flag == processes.index, processes) for flag in range(3)]),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    run = distributed.launch("cpu")
+    answers = {f"chunk{chunk}/{name}": v for chunk in (0, 5) for name, v in gradients(run, chunk).items()} | talk(run)
+    if not run.is_main:
+        sys.argv[1] += f".{run.index}"
+    save_file(answers, sys.argv[1])
+    distributed.wait_for_all(run)
+    distributed.leave(run)
