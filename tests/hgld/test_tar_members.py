@@ -1,0 +1,314 @@
+"""Headers against tarfile, GNU tar and webdataset; the walk against what tarfile writes, and against damage."""
+
+import contextlib
+import gzip
+import io
+import shutil
+import subprocess
+import tarfile
+import warnings
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import InputError
+from hgld.tar_members import END_OF_ARCHIVE, Member, member_header, padding, stream_members, walk_members
+
+FORMATS: dict[str, Any] = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+NAME_PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cc",)), min_size=1)
+NAMES = st.lists(NAME_PARTS.filter(lambda part: part not in (".", "..")), min_size=1, max_size=6).map("/".join)
+
+
+def written(files):
+    """A tar by our own headers."""
+    parts = [member_header(name, len(data)) + data + padding(len(data)) for name, data in files]
+    return b"".join(parts) + END_OF_ARCHIVE
+
+
+def by_tarfile(files, form):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
+        for name, data in files:
+            tar.addfile(_info(name, len(data)), io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _info(name, size, kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.type, info.linkname = size, 0o644, kind, link
+    return info
+
+
+def walked(data, **options):
+    return list(walk_members(io.BytesIO(data), where="x.tar", **options))
+
+
+def streamed(data, most=1 << 20, **options):
+    return list(stream_members(io.BytesIO(data), where="x.tar", max_member_bytes=most, **options))
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+@given(name=NAMES, size=st.integers(0, 1 << 40))
+def test_headers_are_those_of_tarfile(name, size):
+    assert member_header(name, size) == _info(name, size).tobuf(tarfile.PAX_FORMAT)
+
+
+@pytest.mark.parametrize("length", [98, 99, 100, 101, 105, 990, 995, 1000, 9990])
+def test_lengths_of_pax_records_count_their_own_digits(length):
+    name = "a" * length
+    assert member_header(name, 5) == _info(name, 5).tobuf(tarfile.PAX_FORMAT)
+
+
+@given(st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]))
+def test_tarfile_reads_what_we_write(files):
+    with tarfile.open(fileobj=io.BytesIO(written(files))) as tar:
+        read = []
+        for info in tar:
+            stored = tar.extractfile(info)
+            assert stored is not None
+            assert (info.mtime, info.mode, info.uid, info.gid, info.uname) == (0, 0o644, 0, 0, "")
+            read.append((info.name, stored.read()))
+    assert read == files
+
+
+FILES = [("a/b-1.jpg", b"x" * 700), ("a/b-1.json", b"{}"), ("über/" + "n" * 150 + ".jpg", b""), ("c.jpg", b"y" * 1024)]
+
+
+def test_gnu_tar_reads_what_we_write(tmp_path):
+    tar = shutil.which("tar")
+    assert tar, "GNU tar is part of every Linux"
+    (tmp_path / "x.tar").write_bytes(written(FILES))
+    subprocess.run([tar, "-xf", "x.tar"], cwd=tmp_path, check=True, capture_output=True)
+    for name, data in FILES:
+        assert (tmp_path / name).read_bytes() == data
+    listed = subprocess.run([tar, "-tf", "x.tar"], cwd=tmp_path, check=True, capture_output=True)
+    assert not listed.stderr
+
+
+def test_webdataset_reads_what_we_write():
+    with warnings.catch_warnings(action="ignore"):
+        from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    data = written([("a/b.jpg", b"1"), ("a/b.json", b"{}"), ("c.jpg", b"2")])
+    samples = list(group_by_keys(tar_file_expander([{"url": "x.tar", "stream": io.BytesIO(data)}])))
+    assert [(s["__key__"], s["jpg"], s.get("json")) for s in samples] == [("a/b", b"1", b"{}"), ("c", b"2", None)]
+
+
+@pytest.mark.parametrize("name", ["", "folder/", "nul\0byte", "\ud800.jpg"])
+def test_names_that_no_file_can_have_are_refused(name):
+    with pytest.raises(InputError, match="member"):
+        member_header(name, 1)
+
+
+def test_negative_sizes_are_refused():
+    with pytest.raises(InputError, match="-1 bytes"):
+        member_header("a", -1)
+
+
+# -- walking ----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    files=st.lists(st.tuples(NAMES, st.binary(max_size=1100)), max_size=6, unique_by=lambda f: f[0]),
+    form=st.sampled_from(sorted(FORMATS)),
+)
+def test_walk_reads_what_tarfile_writes(files, form):
+    try:
+        data = by_tarfile(files, FORMATS[form])
+    except ValueError:  # ustar's names end at 255 bytes
+        return
+    expected = [(name.removeprefix("./"), content) for name, content in files]
+    members = walked(data)
+    assert [(m.name, data[m.offset : m.offset + m.size]) for m in members] == expected
+    assert all(m.kind == "file" and m.fault is None for m in members)
+    assert [(m.name, content) for m, content in streamed(data)] == expected
+
+
+@given(NAMES, st.integers(8**11, 1 << 60), st.sampled_from(["gnu", "pax"]))
+def test_walk_reads_sizes_beyond_eight_gigabytes(name, size, form):
+    header = _info(name, size).tobuf(FORMATS[form])
+    member = next(walk_members(io.BytesIO(header), size=1 << 62, where="x.tar"))
+    assert (member.size, member.offset) == (size, len(header))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "link", "fault"),
+    [
+        ("../../evil.jpg", tarfile.REGTYPE, "", "leads out of the folder"),
+        ("a/../../evil.jpg", tarfile.REGTYPE, "", "leads out of the folder"),
+        ("/etc/evil.jpg", tarfile.REGTYPE, "", "is an absolute path"),
+        ("a.jpg", tarfile.SYMTYPE, "/etc/passwd", "is a symbolic link"),
+        ("a.jpg", tarfile.LNKTYPE, "b.jpg", "is a hard link"),
+        ("a.jpg", tarfile.CHRTYPE, "", "neither file nor directory"),
+        ("a.jpg", tarfile.FIFOTYPE, "", "neither file nor directory"),
+        ("a.jpg", tarfile.GNUTYPE_SPARSE, "", "neither file nor directory"),
+        ("a\nb.jpg", tarfile.REGTYPE, "", "control characters"),
+        ("a\x9bb.jpg", tarfile.REGTYPE, "", "control characters"),
+    ],
+)
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_members_that_must_not_be_used_say_why(name, kind, link, fault, form):
+    hostile = _info(name, 0, kind, link).tobuf(FORMATS[form])
+    data = hostile + written([("sound.jpg", b"1")])
+    bad, sound = walked(data)
+    assert bad.fault is not None
+    assert fault in bad.fault
+    assert (sound.name, sound.fault) == ("sound.jpg", None)
+    assert [content for _, content in streamed(data)] == [b"", b"1"]
+
+
+def test_directories_and_leading_dots_are_harmless():
+    data = _info("./a", 0, tarfile.DIRTYPE).tobuf() + written([("./a/b.jpg", b"1")])
+    assert [(m.name, m.kind, m.fault) for m in walked(data)] == [("a/", "directory", None), ("a/b.jpg", "file", None)]
+
+
+def test_a_name_outside_utf8_is_visible():
+    data = by_tarfile([("a.jpg", b"1")], tarfile.USTAR_FORMAT).replace(b"a.jpg", b"\xe9.jpg", 1)
+    assert walked(_with_sound_checksum(data))[0].name == "\\xe9.jpg"
+
+
+def _with_sound_checksum(data):
+    total = sum(data[:148]) + 8 * 32 + sum(data[156:512])
+    return data[:148] + b"%06o\0 " % total + data[156:]
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+THREE = [("a.jpg", b"1" * 600), ("b.jpg", b"2" * 600), ("c.jpg", b"3" * 600)]
+EACH = 512 + 1024
+
+
+def keep_each(kept, items):
+    """Append items to ``kept`` one by one, so that those before an error stay."""
+    for item in items:
+        kept.append(item)  # noqa: PERF402
+
+
+def _until_error(members):
+    found: list[Member] = []    with pytest.raises(InputError) as caught:
+        keep_each(found, (member[0] if isinstance(member, tuple) else member for member in members))
+    return found, str(caught.value)
+
+
+def _both_ways(data):
+    yield _until_error(walk_members(io.BytesIO(data), where="x.tar"))
+    yield _until_error(stream_members(io.BytesIO(data), where="x.tar", max_member_bytes=1 << 20))
+
+
+def test_a_tar_cut_off_anywhere_is_an_error_that_names_it():
+    whole = written(THREE)
+    for length in range(0, len(whole) - 1024, 100):
+        for found, message in _both_ways(whole[:length]):
+            assert message.startswith("x.tar: ")
+            assert "offset" in message
+            assert [m.name for m in found] == ["a.jpg", "b.jpg", "c.jpg"][: len(found)]
+            assert len(found) * EACH <= length + 424 + 512  # a member whose padding alone is missing was whole
+
+
+def test_a_member_cut_off_is_named():
+    for found, message in _both_ways(written(THREE)[: EACH + 512 + 100]):
+        assert [m.name for m in found] == ["a.jpg"]
+        assert "member 'b.jpg': the tar is cut off at offset 2148" in message
+
+
+def test_a_damaged_header_is_named_with_its_offset():
+    data = bytearray(written(THREE))
+    data[EACH + 3] ^= 1
+    for found, message in _both_ways(bytes(data)):
+        assert [m.name for m in found] == ["a.jpg"]
+        assert f"damaged header at offset {EACH}" in message
+
+
+def test_recovery_goes_on_at_the_next_sound_header():
+    data = bytearray(written(THREE))
+    data[EACH + 130] ^= 1  # a digit of the size: where the member ends is unknown
+    for members in (walked(bytes(data), recover=True), [m for m, _ in streamed(bytes(data), recover=True)]):
+        assert [(m.name, m.fault) for m in members] == [("a.jpg", None), ("", "damaged header"), ("c.jpg", None)]
+        assert members[1].offset == EACH
+
+
+def test_recovery_gives_a_member_that_was_cut_off():
+    data = written(THREE)[: EACH + 512 + 100]
+    for members in (walked(data, recover=True), [m for m, _ in streamed(data, recover=True)]):
+        assert [(m.name, m.fault) for m in members[:2]] == [("a.jpg", None), ("b.jpg", "the tar is cut off")]
+
+
+@given(st.data())
+def test_no_flipped_bytes_break_the_walk(data):
+    files = [("a.jpg", b"1" * 40), ("n" * 120, b"2"), ("c.jpg", b"3")]
+    form = data.draw(st.sampled_from(sorted(FORMATS)))
+    tar = bytearray(by_tarfile(files[:: 2 if form == "ustar" else 1], FORMATS[form])[:6000])
+    for _ in range(data.draw(st.integers(1, 6))):
+        tar[data.draw(st.integers(0, len(tar) - 1))] = data.draw(st.integers(0, 255))
+    for walk in (walk_members, partial(stream_members, max_member_bytes=1 << 20)):
+        recovered = list(walk(io.BytesIO(bytes(tar)), where="x.tar", recover=True))
+        assert len(recovered) < 40
+        before: list[object] = []
+        with contextlib.suppress(InputError):
+            keep_each(before, walk(io.BytesIO(bytes(tar)), where="x.tar"))
+        assert before == recovered[: len(before)]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [b"8 path=x\n", b"x path=a\n", b"999 path=a\n", b"0 path=a\n", b"12 size=-100\n", b"7 nokey\n", b"-5 path=a\n"],
+)
+def test_malformed_pax_headers_are_damage(records):
+    header = _info("././@PaxHeader", len(records), tarfile.XHDTYPE).tobuf() + records + padding(len(records))
+    for found, message in _both_ways(header + written(THREE)):
+        assert not found
+        assert "pax header" in message
+
+
+def test_giant_extended_headers_are_refused():
+    header = _info("././@LongLink", 1 << 30, tarfile.GNUTYPE_LONGNAME).tobuf()
+    for _, message in _both_ways(header + written(THREE)):
+        assert "extended header of 1073741824 bytes" in message
+
+
+def test_a_global_header_may_not_rename_members():
+    records = b"13 path=evil\n"
+    header = _info("g", len(records), tarfile.XGLTYPE).tobuf() + records + padding(len(records))
+    for _, message in _both_ways(header + written(THREE)):
+        assert "global pax header" in message
+
+
+def test_large_members_have_a_fault_and_no_bytes():
+    members = streamed(written([("a.jpg", b"1" * 2000), ("b.jpg", b"2")]), most=1000)
+    assert members[0][0].fault == "has 2000 bytes, more than the 1000 allowed"
+    assert [content for _, content in members] == [b"", b"2"]
+
+
+class _Pipe(io.RawIOBase):
+    """Gives a few bytes at a time and cannot seek."""
+
+    def __init__(self, data):
+        self.rest = data
+
+    def readable(self):
+        return True
+
+    def read(self, size=-1):  # type: ignore[override]
+        part, self.rest = self.rest[: min(size, 77)], self.rest[min(size, 77) :]
+        return part
+
+
+def test_pipes_that_give_few_bytes_are_read_to_the_end():
+    members = stream_members(_Pipe(written(THREE)), where="pipe", max_member_bytes=1 << 20)  # type: ignore[arg-type]
+    assert [(m.name, content) for m, content in members] == THREE
+
+
+def test_compressed_tars_are_streamed_and_their_damage_is_named():
+    packed = gzip.compress(written(THREE))
+    with gzip.open(io.BytesIO(packed)) as file:
+        assert [content for _, content in stream_members(file, where="x.tgz", max_member_bytes=1000)] == [
+            content for _, content in THREE
+        ]
+    for damaged in (packed[:-30], packed[:40] + b"\xff\xff\xff" + packed[43:]):
+        with gzip.open(io.BytesIO(damaged)) as file, pytest.raises(InputError, match=r"x\.tgz"):
+            list(stream_members(file, where="x.tgz", max_member_bytes=1000))
