@@ -186,11 +186,12 @@ EACH = 512 + 1024
 def keep_each(kept, items):
     """Append items to ``kept`` one by one, so that those before an error stay."""
     for item in items:
-        kept.append(item)  # noqa: PERF402
+        kept.append(item)
 
 
 def _until_error(members):
-    found: list[Member] = []    with pytest.raises(InputError) as caught:
+    found: list[Member] = []
+    with pytest.raises(InputError) as caught:
         keep_each(found, (member[0] if isinstance(member, tuple) else member for member in members))
     return found, str(caught.value)
 
