@@ -83,8 +83,9 @@ def test_dropout_of_the_second_pass_is_that_of_the_first(chunk):
         return step(data).loss
 
     loss()
-    weight = net[1].weight
+    weight = net.get_parameter("1.weight")
     direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)).double()
+    assert weight.grad is not None
     slope = float((weight.grad * direction).sum())
     size = 1e-4
     weight.data += size * direction

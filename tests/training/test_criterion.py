@@ -1,0 +1,139 @@
+"""Every loss by its name, over classes renumbered to those in training."""
+
+import dataclasses
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from hgld import Hierarchy, losses
+from hgld.errors import ConfigError
+from training.config import LossConfig, LossName
+from training.criterion import build_criterion
+from training.loss_options import COMPOSITIONS, TAKEN
+
+FINE, MID = 12, 4
+HIERARCHY = Hierarchy(
+    ("fine", "mid", "top"),
+    (
+        tuple(f"f{i:02d}" for i in range(FINE)),
+        tuple(f"m{i}" for i in range(MID)),
+        ("a", "b"),
+    ),
+    (np.arange(FINE) // 3, np.arange(MID) // 2),
+)
+TRAINED = np.array([1, 2, 4, 5, 7, 11])  # f07, f01, ...: the others are for testing
+SIZES = np.array([2, 2, 4, 4, 6, 6])
+DIM = 6
+
+
+def train_labels():
+    return torch.as_tensor(HIERARCHY.expand(np.repeat(TRAINED, SIZES))).long()
+
+
+def build(**options):
+    torch.manual_seed(3)
+    config = LossConfig(**options)
+    return build_criterion(config, hierarchy=HIERARCHY, train_labels=train_labels(), dim=DIM, steps_per_epoch=2)
+
+
+def batch():
+    generator = torch.Generator().manual_seed(1)
+    embeddings = torch.randn(24, DIM, generator=generator, requires_grad=True)
+    return embeddings, train_labels(), torch.arange(24) // 2
+
+
+@pytest.mark.parametrize("name", get_args(LossName))
+@pytest.mark.parametrize("sum_levels", [False, True])
+def test_every_loss_trains(name, sum_levels):
+    if sum_levels and "sum_levels" not in TAKEN[name]:
+        pytest.skip("the loss reads all levels itself")
+    criterion = build(loss=name, sum_levels=sum_levels)
+    embeddings, labels, instances = batch()
+    value, parts = criterion(embeddings, labels, instances)
+    value.backward()
+    assert torch.isfinite(value)
+    assert value > 0
+    assert embeddings.grad is not None
+    assert embeddings.grad.abs().sum() > 0
+    assert set(parts) == (
+        {"rank", "decomposability"} if name in COMPOSITIONS and not sum_levels
+        else {"classification", "retrieval"} if name == "MultiGrain" else set()
+    )  # fmt: skip
+
+
+def test_every_loss_has_its_options():
+    assert set(TAKEN) == set(get_args(LossName))
+    fields = {field.name for field in dataclasses.fields(LossConfig)}
+    assert set().union(*TAKEN.values()) | {"loss"} == fields
+
+
+@pytest.mark.parametrize("name", sorted(TAKEN))
+def test_every_option_that_a_loss_takes_changes_something(name):
+    """An option that is accepted and then forgotten would be a lie."""
+    other = {
+        "alpha": 3.0, "relevance": "total", "tau": 0.1, "rho": 10.0, "delta": 0.2, "lambda_": 0.7,
+        "decomposability": "proxy" if name == "ROADMAP" else "pair", "proxy_temperature": 0.5, "pair_positive": 0.99,
+        "pair_negative": -0.5, "level": "mid", "sum_levels": True, "recall_at": (3,), "recall_temperature": 0.3,
+        "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
+        "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True, "memory": 30,
+        "memory_from_epoch": 0, "memory_weight": 0.3,
+    }  # fmt: skip
+    embeddings, labels, instances = batch()
+    needed = {
+        "pair_positive": {"decomposability": "pair"}, "pair_negative": {"decomposability": "pair"},
+        "proxy_temperature": {"decomposability": "proxy"}, "pnp_b": {"pnp": "Ib"}, "tau": {},
+        "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
+        "memory_weight": {"memory": 30, "memory_from_epoch": 0},
+    }  # fmt: skip
+    for option in TAKEN[name]:
+        base = {k: v for k, v in needed.get(option, {}).items() if k in TAKEN[name]}
+        before, after = {**base}, {**base, option: other[option]}
+        values = []
+        for options in (before, after):
+            criterion = build(loss=name, **options)
+            torch.manual_seed(0)
+            value = criterion(embeddings, labels, instances)[0]
+            grad = torch.autograd.grad(value, embeddings)[0]
+            values.append((float(value.detach()), round(float(grad.abs().sum()), 6)))
+        assert values[0] != values[1], (name, option)
+
+
+def test_proxies_stand_for_the_classes_in_training_alone():
+    criterion = build(loss="NormSoftmax")
+    (proxies,) = criterion.parameters()
+    assert proxies.shape == (len(TRAINED), DIM)
+    sums = build(loss="NormSoftmax", sum_levels=True)
+    assert [len(p) for p in sums.parameters()] == [6, 4, 2]
+    multigrain = build(loss="MultiGrain", level="mid")
+    assert len(multigrain.get_parameter("loss.classifier.weight")) == 4
+
+
+def test_csl_reads_the_tree_of_the_classes_in_training():
+    criterion = build(loss="CSL")
+    assert isinstance(criterion.loss, losses.CSL)
+    assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
+
+
+def test_renumbering_changes_no_loss():
+    embeddings, labels, instances = batch()
+    ours = build(loss="SupHAP")(embeddings, labels, instances)[0]
+    torch.testing.assert_close(ours, losses.SupHAP()(embeddings, labels))
+
+
+def test_the_memory_waits_for_its_epoch():
+    criterion = build(loss="SupAP", memory=-1, memory_from_epoch=2)
+    assert criterion.loss.embeddings.shape == (24, DIM)
+    assert criterion.loss.warmup == 4
+
+
+def test_class_weights_are_those_of_the_training_set():
+    criterion = build(loss="SmoothAP", class_weights=True)
+    weights = criterion.loss.weights
+    torch.testing.assert_close(weights, torch.tensor([2.0, 2.0, 1.0, 1.0, 2 / 3, 2 / 3]))
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(ConfigError, match=r"'genus'.*fine, mid, top"):
+        build(loss="SupAP", level="genus")

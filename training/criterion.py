@@ -1,0 +1,211 @@
+"""From the options to the loss: classes renumbered to those in training, its parts named for the log."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hgld import losses
+from hgld.errors import ConfigError
+from hgld.hierarchy import Hierarchy
+from training.config import LossConfig
+from training.loss_options import COMPOSITIONS
+
+
+class Criterion(nn.Module):
+    """The loss of a run: ``(embeddings, labels, instances) -> (scalar, its parts)``.
+
+    Proxies stand only for classes that occur in training, so labels are renumbered first. What is random in a loss
+    draws from torch's global generator.
+
+    Args:
+        loss: what is minimised.
+        renumbered: for every level the (C,) int64 new number of each class id, -1 for classes not in training.
+
+    Attributes:
+        loss: the loss.
+    """
+
+    def __init__(self, loss: nn.Module, renumbered: tuple[Tensor, ...]) -> None:
+        super().__init__()
+        self.loss = loss
+        self._levels = len(renumbered)
+        for level, numbers in enumerate(renumbered):
+            self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # a function of the dataset
+
+    def forward(self, embeddings: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss of a whole batch.
+
+        Args:
+            embeddings: (B, D) floating.
+            labels: (B, L) class ids of the dataset's hierarchy, -1 where unknown.
+            instances: (B,) integers, equal for views of one image.
+
+        Returns:
+            the scalar and its unweighted terms by their names (none where the loss has only one).
+        """
+        columns = [_look_up(getattr(self, f"numbers_{c}"), labels[:, c]) for c in range(self._levels)]
+        known = torch.stack(columns, dim=1)
+        loss = self.loss
+        if isinstance(loss, losses.MultiGrain):
+            terms = loss.terms(embeddings, known, instances=instances)
+            return loss.lambda_ * terms["classification"] + (1 - loss.lambda_) * terms["retrieval"], terms
+        if isinstance(loss, losses.Composition):
+            terms = loss.terms(embeddings, known)
+            return (1 - loss.lambda_) * terms["rank"] + loss.lambda_ * terms["decomposability"], terms
+        return loss(embeddings, known), {}
+
+
+def build_criterion(
+    config: LossConfig, *, hierarchy: Hierarchy, train_labels: Tensor, dim: int, steps_per_epoch: int
+) -> Criterion:
+    """The criterion of a run.
+
+    Args:
+        config: the loss and its options.
+        hierarchy: of the dataset.
+        train_labels: (N, L) class ids of the training split.
+        dim: D, dimension of the embeddings.
+        steps_per_epoch: from which the memory's warm-up is counted in steps.
+
+    Raises:
+        ConfigError: a level that the dataset has not, or what the loss refuses.
+    """
+    level = 0 if not config.level else _level(hierarchy, config.level)
+    sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
+    parts = _Parts(config, sizes, dim, _training_tree(hierarchy, train_labels), train_labels)
+    if config.sum_levels:
+        loss: nn.Module = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
+    else:
+        loss = parts.build(config.loss, level, level)
+    if config.memory:
+        items = len(train_labels) if config.memory < 0 else config.memory
+        loss = losses.CrossBatchMemory(
+            loss,
+            items,
+            dim,
+            num_levels=len(sizes),
+            warmup=config.memory_from_epoch * steps_per_epoch,
+            weight=config.memory_weight,
+        )
+    return Criterion(loss, numbers)
+
+
+class _Parts:
+    """Builds the modules of a loss; ``level`` is the column that they read, ``classes_of`` the level it holds."""
+
+    def __init__(
+        self, config: LossConfig, sizes: tuple[int, ...], dim: int, tree: Callable[[], Hierarchy], train_labels: Tensor
+    ) -> None:
+        self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
+
+    def build(self, name: str, level: int, classes_of: int) -> nn.Module:
+        if name in COMPOSITIONS:
+            rank = self._rank(COMPOSITIONS[name], level, classes_of)
+            second = self.config.decomposability or ("pair" if name == "ROADMAP" else "proxy")
+            of = "CalibrationLoss" if second == "pair" else "NormSoftmax"
+            return losses.Composition(rank, self._other(of, level, classes_of), self.config.lambda_)
+        if name in _RANK_LOSSES:
+            return self._rank(name, level, classes_of)
+        return self._other(name, level, classes_of)
+
+    def _rank(self, name: str, level: int, classes_of: int) -> nn.Module:
+        options: dict[str, object] = {}
+        if self.config.simix:
+            options["normalize"] = False
+        if self.config.class_weights:
+            options["reduction"] = "none"
+        loss: nn.Module = _RANK_LOSSES[name](self.config, level, options)
+        if isinstance(loss, losses.RankLoss) and self.config.class_weights:
+            loss = losses.ClassWeighted(loss, self._class_weights(classes_of))
+        return losses.SiMix(loss) if self.config.simix else loss
+
+    def _class_weights(self, level: int) -> Tensor:
+        """One over the size of the class in training, scaled so that their mean over the items is 1."""
+        column = self.train_labels[:, level]
+        counts = column[column >= 0].unique(return_counts=True)[1]
+        return counts.sum() / (len(counts) * counts.double())
+
+    def _other(self, name: str, level: int, classes_of: int) -> nn.Module:
+        config, classes = self.config, self.sizes[classes_of]
+        match name:
+            case "CSL":
+                return losses.CSL(self.tree(), self.dim, config.csl_margins[::-1] or None, config.csl_scale)
+            case "NormSoftmax":
+                return losses.NormSoftmax(classes, self.dim, config.proxy_temperature, level=level)
+            case "ProxyNCApp":
+                return losses.ProxyNCApp(classes, self.dim, config.proxy_temperature, level=level)
+            case "Triplet":
+                return losses.Triplet(config.margin, level=level)
+            case "Contrastive":
+                return losses.Contrastive(config.margin, level=level)
+            case "Margin":
+                return losses.Margin(self.dim, config.margin, config.beta, level=level)
+            case "MultiGrain":
+                return losses.MultiGrain(
+                    classes, self.dim, config.lambda_, config.margin, config.beta, reduction="mean", level=level
+                )
+            case "CalibrationLoss":
+                return losses.CalibrationLoss(config.pair_positive, config.pair_negative, level=level)
+        raise ConfigError(f"there is no loss {name!r}; expected a name of hgld.losses.")
+
+
+def _sup(config: LossConfig) -> tuple[float, float, float]:
+    return config.tau, config.rho, config.delta
+
+
+_RANK_LOSSES: dict[str, Callable[..., nn.Module]] = {
+    "SupHAP": lambda c, _, options: losses.SupHAP(c.alpha, *_sup(c), relevance=c.relevance, **options),
+    "SmoothHAP": lambda c, _, options: losses.SmoothHAP(c.alpha, c.tau, relevance=c.relevance, **options),
+    "SupNDCG": lambda c, _, options: losses.SupNDCG(*_sup(c), **options),
+    "SupAP": lambda c, level, options: losses.SupAP(*_sup(c), level=level, **options),
+    "SmoothAP": lambda c, level, options: losses.SmoothAP(c.tau, level=level, **options),
+    "SupRecall": lambda c, level, options: losses.SupRecall(
+        c.recall_at, c.recall_temperature, *_sup(c), level=level, **options
+    ),
+    "SmoothRecall": lambda c, level, options: losses.SmoothRecall(
+        c.recall_at, c.recall_temperature, c.tau, level=level, **options
+    ),
+    "SoftBinAP": lambda c, level, options: losses.SoftBinAP(c.bins, level=level, **options),
+    "FastAP": lambda c, level, options: losses.FastAP(c.bins, level=level, **options),
+    "BlackboxAP": lambda c, level, options: losses.BlackboxAP(
+        c.blackbox_lambda, c.blackbox_margin, level=level, **options
+    ),
+    "PNP": lambda c, level, options: losses.PNP(c.pnp, c.pnp_b, c.alpha, c.tau, level=level, **options),
+}
+
+
+def _level(hierarchy: Hierarchy, name: str) -> int:
+    if name not in hierarchy.levels:
+        raise ConfigError(f"--level {name!r}: the dataset's levels are {', '.join(hierarchy.levels)}.")
+    return hierarchy.levels.index(name)
+
+
+def _renumber(column: Tensor, classes: int) -> tuple[int, Tensor]:
+    """How many classes occur in a column, and the new number of every class id (-1: does not occur)."""
+    present = column[column >= 0].unique()
+    numbers = torch.full((classes,), -1, dtype=torch.int64)
+    numbers[present.long()] = torch.arange(len(present))
+    return len(present), numbers
+
+
+def _look_up(numbers: Tensor, labels: Tensor) -> Tensor:
+    return torch.where(labels >= 0, numbers[labels.clamp(min=0)], -1)
+
+
+def _training_tree(hierarchy: Hierarchy, train_labels: Tensor) -> Callable[[], Hierarchy]:
+    """The tree of the classes in training, renumbered, made when a loss asks for it."""
+
+    def tree() -> Hierarchy:
+        present = [np.unique(column[column >= 0]) for column in train_labels.numpy().T]
+        names = tuple(tuple(level[i] for i in ids) for level, ids in zip(hierarchy.names, present, strict=True))
+        parents = []
+        for c, ids in enumerate(present[:-1]):
+            above = hierarchy.parents[c][ids]
+            place = np.searchsorted(present[c + 1], above).clip(max=max(len(present[c + 1]) - 1, 0))
+            parents.append(np.where((above >= 0) & (present[c + 1][place] == above), place, -1))
+        return replace(hierarchy, names=names, parents=tuple(parents))
+
+    return tree
