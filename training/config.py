@@ -37,9 +37,9 @@ LossName = Literal[
 ]
 
 
-def setting(default: Any, text: str) -> Any:
-    """A config field: its default and its help text."""
-    return field(default=default, metadata={"help": text})
+def setting(default: Any, text: str, **bounds: float) -> Any:
+    """A config field: its default, its help text, and the bounds of its value: ``above``, ``least``, ``most``."""
+    return field(default=default, metadata={"help": text, **bounds})
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class ModelConfig:
     pooling: Literal["avg", "gem", "max", "token"] = setting(
         "avg", "Average, generalised mean or maximum over places; token: what a transformer itself gives."
     )
-    gem_p: float = setting(3.0, "Exponent of GeM.")
+    gem_p: float = setting(3.0, "Exponent of GeM.", above=0)
     gem_learned: bool = setting(True, "Learn the exponent of GeM.")
     layer_norm: bool = setting(True, "Layer norm without affine parameters before the projection.")
-    dim: int = setting(512, "Dimensions of the embedding; 0: the backbone's, without a projection.")
+    dim: int = setting(512, "Dimensions of the embedding; 0: the backbone's, without a projection.", least=0)
     projection: Literal["random", "pca"] = setting(
         "random", "How the projection starts: at random, or as the PCA of the training set's features."
     )
     freeze_batch_norm: bool = setting(False, "Keep batch norm's statistics and parameters as they were pretrained.")
-    dropout: float = setting(0.0, "Share of features dropped before the projection.")
+    dropout: float = setting(0.0, "Share of features dropped before the projection.", least=0, most=1)
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: slower, less memory.")
     channels_last: bool = setting(True, "Memory format of the images and convolutions.")
     compile: bool = setting(False, "torch.compile the model.")
@@ -72,16 +72,16 @@ class ModelConfig:
 class ImagesConfig:
     """How images are read and varied."""
 
-    size: int = setting(224, "Side of the square that the model sees, pixels.")
-    resize: int = setting(256, "Short side before the central crop of evaluation, pixels.")
-    crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.")
-    crop_max: float = setting(1.0, "Largest share of the image that a training crop covers.")
-    flip: float = setting(0.5, "Probability of a horizontal flip.")
-    jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.")
-    lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.")
+    size: int = setting(224, "Side of the square that the model sees, pixels.", above=0)
+    resize: int = setting(256, "Short side before the central crop of evaluation, pixels.", above=0)
+    crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0)
+    crop_max: float = setting(1.0, "Largest share of the image that a training crop covers.", least=0, most=1)
+    flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
+    jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
+    lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
     decoder: Literal["fast", "torchvision"] = setting("fast", "fast: simplejpeg and OpenCV; torchvision: reference.")
-    workers: int = setting(2, "Threads that decode, a process.")
-    prefetch: int = setting(2, "Batches decoded ahead, a process.")
+    workers: int = setting(2, "Threads that decode, a process.", above=0)
+    prefetch: int = setting(2, "Batches decoded ahead, a process.", above=0)
     on_fault: Literal["replace", "raise"] = setting(
         "replace", "A corrupt image: replaced by another of its class, counted and named; or the end of the run."
     )
@@ -91,8 +91,8 @@ class ImagesConfig:
 class BatchConfig:
     """What a batch is made of."""
 
-    batch_size: int = setting(256, "Images a step, over all processes.")
-    images_per_class: int = setting(4, "K of the P x K batches.")
+    batch_size: int = setting(256, "Images a step, over all processes.", above=0)
+    images_per_class: int = setting(4, "K of the P x K batches.", above=0)
     sampler: Literal["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"] = setting(
         "pk", "Which images meet in a batch."
     )
@@ -100,14 +100,16 @@ class BatchConfig:
         "exact", "exact: every image once an epoch; classes: random classes and images, as published codes draw them."
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
-    super_classes: int = setting(2, "Super-classes that meet in a batch of hierarchical-pk.")
-    repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.")
-    steps_per_epoch: int = setting(0, "Steps an epoch; 0: as many as the sampler needs to go round.")
+    super_classes: int = setting(2, "Super-classes that meet in a batch of hierarchical-pk.", above=0)
+    repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.", above=0)
+    steps_per_epoch: int = setting(0, "Steps an epoch; 0: as many as the sampler needs to go round.", least=0)
     chunk: int = setting(
-        0, "Images that pass the model at once, a process (multi-stage back-propagation); 0: the batch in one pass."
+        0,
+        "Images that pass the model at once, a process (multi-stage back-propagation); 0: the batch in one pass.",
+        least=0,
     )
     stream: bool = setting(False, "Read shards one after another (from URLs too) instead of at random by the index.")
-    lanes: int = setting(8, "Sequences of shards read side by side by --stream, over all processes.")
+    lanes: int = setting(8, "Sequences of shards read side by side by --stream, over all processes.", above=0)
 
 
 @dataclass(frozen=True)
@@ -117,34 +119,36 @@ class LossConfig:
     loss: LossName = setting("HAPPIER", "Name of the loss, as in hgld.losses.")
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
-    lambda_: float = setting(0.1, "Weight of the second term of a composition; of MultiGrain's classification term.")
+    lambda_: float = setting(
+        0.1, "Weight of the second term of a composition; of MultiGrain's classification term.", least=0, most=1
+    )
     decomposability: Literal["", "pair", "proxy"] = setting("", "Second term; default: the composition's own.")
-    alpha: float = setting(1.0, "Exponent of the relevance of a level (H-AP); of PNP's D_q.")
+    alpha: float = setting(1.0, "Exponent of the relevance of a level (H-AP); of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
         "population", "What a shared level is worth in H-AP."
     )
-    tau: float = setting(0.01, "Temperature of the step function's surrogate.")
-    rho: float = setting(100.0, "Slope of SupRank's straight line.")
-    delta: float = setting(0.05, "Score at which SupRank's straight line begins.")
+    tau: float = setting(0.01, "Temperature of the step function's surrogate.", above=0)
+    rho: float = setting(100.0, "Slope of SupRank's straight line.", above=0)
+    delta: float = setting(0.05, "Score at which SupRank's straight line begins.", above=0)
     recall_at: tuple[int, ...] = setting((1, 2, 4, 8, 16), "Cutoffs of the recall losses.")
-    recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.")
-    bins: int = setting(20, "Bins of SoftBinAP and FastAP.")
+    recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.", above=0)
+    bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
-    pnp_b: float = setting(4.0, "b of PNP's variant I_b.")
-    blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.")
-    blackbox_margin: float = setting(0.02, "Margin by which BlackboxAP moves scores apart.")
-    margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.")
+    pnp_b: float = setting(4.0, "b of PNP's variant I_b.", least=0)
+    blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
+    blackbox_margin: float = setting(0.02, "Margin by which BlackboxAP moves scores apart.", least=0)
+    margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
     beta: float = setting(1.2, "Boundary between positives and negatives in Margin and MultiGrain, where it starts.")
     pair_positive: float = setting(0.9, "Score above which the pair loss leaves positives alone.")
     pair_negative: float = setting(0.6, "Score below which the pair loss leaves negatives alone.")
-    proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.")
+    proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, coarsest first; default: the published ones.")
-    csl_scale: float = setting(32.0, "CSL's scale.")
+    csl_scale: float = setting(32.0, "CSL's scale.", above=0)
     class_weights: bool = setting(False, "Every class counts the same in the mean over queries.")
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
-    memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.")
-    memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.")
-    memory_weight: float = setting(1.0, "Weight of the memory's term.")
+    memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
+    memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.", least=0)
+    memory_weight: float = setting(1.0, "Weight of the memory's term.", least=0)
 
 
 @dataclass(frozen=True)
@@ -152,37 +156,41 @@ class OptimizerConfig:
     """How the parameters move; the batch's learning rates are not rescaled by anything."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
-    lr: float = setting(1e-5, "Learning rate of the backbone.")
-    lr_head: float = setting(2e-5, "Learning rate of pooling and projection.")
-    lr_proxies: float = setting(1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.")
-    weight_decay: float = setting(1e-4, "Weight decay of weights; biases, norms and proxies have none.")
-    momentum: float = setting(0.9, "Momentum of sgd.")
+    lr: float = setting(1e-5, "Learning rate of the backbone.", least=0)
+    lr_head: float = setting(2e-5, "Learning rate of pooling and projection.", least=0)
+    lr_proxies: float = setting(
+        1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
+    )
+    weight_decay: float = setting(1e-4, "Weight decay of weights; biases, norms and proxies have none.", least=0)
+    momentum: float = setting(0.9, "Momentum of sgd.", least=0, most=1)
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of all learning rates.")
     milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
     gamma: float = setting(0.1, "Factor of the schedule step.")
-    warmup_steps: int = setting(0, "Steps over which the rates rise from 0.")
-    frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.")
-    clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.")
+    warmup_steps: int = setting(0, "Steps over which the rates rise from 0.", least=0)
+    frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.", least=0)
+    clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.", least=0)
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model's arithmetic; the loss stays fp32.")
-    ema: float = setting(0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.")
+    ema: float = setting(
+        0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.", least=0, most=1
+    )
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """How long a run lasts, what it keeps and when it is judged."""
 
-    epochs: int = setting(100, "Epochs.")
-    seed: int = setting(0, "Seed of everything random.")
+    epochs: int = setting(100, "Epochs.", above=0)
+    seed: int = setting(0, "Seed of everything random.", least=0)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
         ("test",), "Splits to evaluate on; QUERY/GALLERY for two of them; DIR:SPLIT for another dataset."
     )
-    evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.")
+    evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
     metrics: tuple[str, ...] = setting(("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured.")
     best_by: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the first split evaluated.")
-    checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.")
-    keep: int = setting(1, "Newest checkpoints that are kept beside the best one.")
-    log_every: int = setting(10, "Steps between lines of the log.")
+    checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
+    keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)
+    log_every: int = setting(10, "Steps between lines of the log.", above=0)
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
     sharded: bool = setting(False, "FSDP instead of DDP, for backbones that do not fit one GPU.")

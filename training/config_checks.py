@@ -1,0 +1,74 @@
+"""Options that contradict each other, found before any work."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+from hgld.errors import ConfigError
+from training.config import SECTIONS, TrainConfig
+from training.loss_options import COMPOSITIONS, TAKEN
+
+
+def check_config(config: TrainConfig) -> None:
+    """Refuse options that contradict each other or that the chosen loss does not take.
+
+    Raises:
+        ConfigError: naming the field, its value, what was expected and the way out.
+    """
+    for problem in itertools.chain(_loss_problems(config), _batch_problems(config), _number_problems(config)):
+        raise ConfigError(problem)
+
+
+def _loss_problems(config: TrainConfig) -> Iterator[str]:
+    loss = config.loss
+    for field in dataclasses.fields(loss):
+        value = getattr(loss, field.name)
+        if field.name == "loss" or field.name in TAKEN[loss.loss] or value == field.default:
+            continue
+        takers = ", ".join(name for name, taken in TAKEN.items() if field.name in taken)
+        yield (
+            f"loss {loss.loss} takes no {field.name} (it is {value!r}); leave it at {field.default!r}, or choose one "
+            f"of {takers}."
+        )
+    if loss.level and loss.sum_levels:
+        yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
+    if loss.simix and loss.class_weights:
+        yield "simix mixes classes' items after they were weighted; take simix or class_weights."
+    if loss.class_weights and loss.loss in COMPOSITIONS:
+        rank = COMPOSITIONS[loss.loss]
+        yield f"loss {loss.loss} has two terms, of which class_weights would weight one; take {rank}."
+
+
+def _batch_problems(config: TrainConfig) -> Iterator[str]:
+    batch = config.batch
+    grouped = batch.sampler in ("pk", "hierarchical-pk")
+    if grouped and batch.batch_size % batch.images_per_class:
+        yield (
+            f"batch_size {batch.batch_size} is not a multiple of images_per_class {batch.images_per_class}; "
+            "P x K batches have as many images of every class."
+        )
+    if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
+        yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
+    if batch.stream and batch.sampler != "pk":
+        yield f"stream reads P x K batches from shards in their order; it cannot serve sampler {batch.sampler!r}."
+    if config.loss.loss == "MultiGrain" and batch.sampler != "repeated-augmentation":
+        yield "loss MultiGrain needs several views of an image in a batch; take sampler repeated-augmentation."
+    if config.model.compile and config.model.gradient_checkpointing:
+        yield "compile and gradient_checkpointing both rewrite the backward pass; take one of them."
+    if config.images.crop_min > config.images.crop_max:
+        yield f"crop_min {config.images.crop_min} is above crop_max {config.images.crop_max}."
+
+
+def _number_problems(config: TrainConfig) -> Iterator[str]:
+    for section in SECTIONS:
+        options = getattr(config, section.lower())
+        for field in dataclasses.fields(options):
+            value, bounds = getattr(options, field.name), field.metadata
+            if "above" in bounds and not value > bounds["above"]:
+                yield f"{field.name} is {value}; expected more than {bounds['above']}."
+            if "least" in bounds and value < bounds["least"]:
+                yield f"{field.name} is {value}; expected {bounds['least']} or more."
+            if "most" in bounds and value > bounds["most"]:
+                yield f"{field.name} is {value}; expected {bounds['most']} at most."
+    if config.optimizer.schedule == "step" and not config.optimizer.milestones:
+        yield "schedule step needs milestones, the epochs at which the rates fall."
