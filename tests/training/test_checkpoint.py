@@ -1,0 +1,87 @@
+"""Checkpoints are whole or not there; what is damaged or foreign is named."""
+
+import errno
+import json
+
+import pytest
+import torch
+
+from hgld.errors import InputError, SchemaError, StorageError
+from training import checkpoint as module
+from training.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    mark_best,
+    newest_checkpoint,
+    prune_checkpoints,
+    read_checkpoint,
+    write_checkpoint,
+)
+
+
+def a_checkpoint(step, value=1.0):
+    shared = torch.full((2, 3), value)
+    tensors = {"model": {"a": shared, "b": shared.T}, "optimizer": {"a|step": torch.tensor(3.0)}}
+    return Checkpoint(step, tensors, {"epoch": 2, "scaler": {"scale": 4.0}})
+
+
+def test_a_checkpoint_comes_back_as_it_was_written(tmp_path):
+    path = write_checkpoint(tmp_path, a_checkpoint(7))
+    back = read_checkpoint(path)
+    assert (back.step, back.state["epoch"], back.state["scaler"]) == (7, 2, {"scale": 4.0})
+    assert torch.equal(back.tensors["model"]["b"], torch.ones(3, 2))
+    assert back.tensors["optimizer"]["a|step"].shape == ()
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000007"]
+
+
+def test_one_of_the_same_step_is_replaced(tmp_path):
+    write_checkpoint(tmp_path, a_checkpoint(7))
+    path = write_checkpoint(tmp_path, a_checkpoint(7, 2.0))
+    assert float(read_checkpoint(path).tensors["model"]["a"].max()) == 2
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    for step in (1, 2, 3, 4, 5):
+        path = write_checkpoint(tmp_path, a_checkpoint(step))
+        if step == 2:
+            mark_best(tmp_path, path, "H-AP", 0.5)
+    prune_checkpoints(tmp_path, keep=2)
+    names = {p.name for p in (tmp_path / "checkpoints").iterdir()}
+    assert names == {"best.json", "step-00000002", "step-00000004", "step-00000005"}
+    assert find_checkpoint(tmp_path).name == "step-00000002"
+    assert find_checkpoint(tmp_path, "last").name == "step-00000005"
+    assert find_checkpoint(tmp_path / "checkpoints" / "step-00000004").name == "step-00000004"
+
+
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    write_checkpoint(tmp_path, a_checkpoint(1))
+
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(StorageError, match=r"step-00000002.*No space left.*step-00000001"):
+        write_checkpoint(tmp_path, a_checkpoint(2))
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_half_written_folder_is_not_a_checkpoint(tmp_path):
+    (tmp_path / "checkpoints" / "step-00000009").mkdir(parents=True)
+    assert newest_checkpoint(tmp_path) is None
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        find_checkpoint(tmp_path)
+
+
+def test_damaged_and_foreign_files_are_named(tmp_path):
+    path = write_checkpoint(tmp_path, a_checkpoint(1))
+    (path / "model.safetensors").write_bytes(b"\x80\x04not tensors")
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        read_checkpoint(path)
+    state = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(state | {"schema_version": 99}))
+    with pytest.raises(SchemaError, match="99"):
+        read_checkpoint(path)
+    (tmp_path / "checkpoints" / "best.json").write_text('{"checkpoint": "../../etc"}')
+    with pytest.raises(InputError, match=r"best\.json"):
+        find_checkpoint(tmp_path)

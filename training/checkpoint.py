@@ -1,0 +1,192 @@
+"""Checkpoints: safetensors and JSON, whole or not there at all.
+
+``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where there is one, ``ema`` as
+``.safetensors`` and ``state.json``. It is written aside, synced and renamed. ``RUN/checkpoints/best.json`` names the
+best one. Nothing is ever unpickled.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from hgld.errors import InputError, SchemaError, StorageError
+
+SCHEMA_VERSION = 1
+FOLDER = "checkpoints"
+BEST = "best.json"
+STATE = "state.json"
+_NAME = re.compile(r"step-(\d{8,})\Z")
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run at the end of a step.
+
+    Attributes:
+        step: steps done since the start of the run.
+        tensors: tensors by file (``model``, ``criterion``, ``optimizer``, ``ema``) and name.
+        state: everything else, JSON-ready.
+    """
+
+    step: int
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    state: Mapping[str, Any]
+
+
+def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
+    """Write a checkpoint, whole or not at all; one of the same step is replaced.
+
+    Raises:
+        StorageError: the disk is full or not writable; earlier checkpoints stay as they were.
+    """
+    folder = run / FOLDER
+    final = folder / f"step-{checkpoint.step:08d}"
+    aside = folder / f".{final.name}.part"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        for file, tensors in checkpoint.tensors.items():
+            # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
+            whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+            save_file(whole, aside / f"{file}.safetensors")
+        record = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, **checkpoint.state}
+        (aside / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        for path in (*aside.iterdir(), aside):
+            _sync(path)
+        shutil.rmtree(final, ignore_errors=True)
+        aside.replace(final)
+        _sync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        kept = newest_checkpoint(run)
+        rest = f"The newest whole checkpoint is {kept}." if kept else "There is no earlier checkpoint."
+        raise StorageError(
+            f"cannot write the checkpoint {final} ({getattr(error, 'strerror', None) or error}). {rest} Free space and "
+            "run the same command again."
+        ) from error
+    return final
+
+
+def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
+    """Say which checkpoint is the best, and by what."""
+    path = run / FOLDER / BEST
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps({"checkpoint": checkpoint.name, "metric": metric, "value": value}) + "\n")
+    _sync(aside)
+    aside.replace(path)
+
+
+def prune_checkpoints(run: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints and the best one."""
+    best = _best(run)
+    for path in _checkpoints(run)[:-keep]:
+        if path != best:
+            shutil.rmtree(path)
+
+
+def newest_checkpoint(run: Path) -> Path | None:
+    """The checkpoint of the last step, or None where there is none."""
+    found = _checkpoints(run)
+    return found[-1] if found else None
+
+
+def find_checkpoint(place: Path, which: str = "best") -> Path:
+    """The folder of a checkpoint.
+
+    Args:
+        place: a run, or a checkpoint's own folder.
+        which: ``best`` (the last one where a run has none yet) or ``last``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if (place / STATE).is_file():
+        return place
+    best = _best(place) if which == "best" else None
+    found = best or newest_checkpoint(place)
+    if found is None:
+        raise InputError(
+            f"{place} holds no checkpoint; expected a run of hgld train, or its {FOLDER}/step-N."
+        )
+    return found
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises:
+        InputError: a file of it is missing or damaged.
+        SchemaError: it is of another schema version.
+    """
+    state = _read_json(path / STATE)
+    if state.get("schema_version") != SCHEMA_VERSION or not isinstance(state.get("step"), int):
+        raise SchemaError(
+            f"{path / STATE}: schema version is {state.get('schema_version')!r} and step {state.get('step')!r}; this "
+            f"hgld reads version {SCHEMA_VERSION} and a whole number of steps."
+        )
+    files = sorted(path.glob("*.safetensors"))
+    return Checkpoint(state["step"], {file.stem: read_tensors(file) for file in files}, state)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: not a readable safetensors file ({reason}). Take another checkpoint.") from error
+
+
+def _best(run: Path) -> Path | None:
+    path = run / FOLDER / BEST
+    if not path.is_file():
+        return None
+    name = _read_json(path).get("checkpoint")
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise InputError(f"{path}: names the checkpoint {name!r}; expected step-N. Remove the file to go on.")
+    folder = run / FOLDER / name
+    return folder if (folder / STATE).is_file() else None
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    folder = run / FOLDER
+    if not folder.is_dir():
+        return []
+    found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.match(path.name))]
+    return [path for _, path in sorted(found) if (path / STATE).is_file()]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path} has {path.stat().st_size} bytes; expected at most {_MOST_BYTES}.")
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error}).") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
+    return data
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
