@@ -1,0 +1,295 @@
+"""The forms of a dataset's files: what is written is read back, and what others could plant is refused."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import dataset_files as files
+from hgld.errors import InputError, SchemaError
+
+LEVELS = ("species", "family")
+SHA = "0" * 64
+
+
+def index_rows(**columns):
+    rows = {
+        "key": ["a/1", "a/2", "b"],
+        "shard": ["train-000000.tar", "train-000000.tar", "test-000000.tar"],
+        "offset": [512, 2048, 512],
+        "size": [100, 200, 300],
+        "species": [0, 0, -1],
+        "family": [0, 0, 1],
+        "split": ["train", "train", "test"],
+        "suffix": ["jpg", "png", "jpg"],
+        "width": [10, 20, 30],
+        "height": [10, 20, 30],
+        "orientation": [1, 6, 1],
+        "sha256": [SHA, SHA, "1" * 64],
+        "duplicate_of": [None, "a/1", None],
+        "group": [0, 0, 0],
+    }
+    return pl.DataFrame(rows | columns)
+
+
+BOXES = {"left": [0, None, 3], "top": [0, None, 3], "right": [9, None, 9], "bottom": [9, None, 9]}
+
+
+def manifest():
+    return files.Manifest(
+        name="birds",
+        levels=LEVELS,
+        group_size=4,
+        splits=files.split_facts(index_rows(), LEVELS),
+        shards=(
+            files.ShardFacts("test-000000.tar", "test", 1, 3072, SHA),
+            files.ShardFacts("train-000000.tar", "train", 2, 4096, SHA),
+        ),
+        files={files.INDEX: {"bytes": 10, "sha256": SHA}},
+        rejected={"truncated": 2},
+        provenance={"tool": "hgld", "seeds": {"seed": 0}},
+    )
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["a", "a/b/c", "A-b_c=1/2", "x" * 200])
+def test_safe_keys(key):
+    assert files.is_safe_key(key)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "/a", "a/", "a//b", "../a", "a/..", "a.jpg", "a b", "a\n", "é", "a\\b", "x" * 201, "a\0", "C:a", "\u0661"],
+)
+def test_unsafe_keys(key):
+    assert not files.is_safe_key(key)
+
+
+@given(st.text(max_size=12))
+def test_a_safe_key_stays_in_its_folder(tmp_path_factory, key):
+    folder = tmp_path_factory.getbasetemp().resolve()
+    if files.is_safe_key(key):
+        assert folder in (folder / f"{key}.jpg").resolve().parents
+
+
+@pytest.mark.parametrize("levels", [[], ["a", "a"], ["key"], ["left"], [""], ["a\nb"], ["x" * 101]])
+def test_levels_that_cannot_be_columns_are_refused(levels):
+    with pytest.raises(InputError, match="levels are"):
+        files.check_levels(levels, "here")
+
+
+# -- item JSON --------------------------------------------------------------------------------------------------------
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2**31 - 1), TEXTS), min_size=1, max_size=5), TEXTS, st.booleans())
+def test_item_json_is_read_back(classes, source, with_levels):
+    labels, names = [label for label, _ in classes], [name for _, name in classes]
+    levels = [f"level_{i}" for i in range(len(classes))] if with_levels else []
+    facts = files.parse_item_json(files.item_json(labels, names, "train", source, levels), "x.json")
+    assert facts == files.ItemFacts(tuple(labels), tuple(names), "train", source, tuple(levels))
+
+
+def test_item_json_has_the_same_fields_whatever_is_unknown():
+    known = json.loads(files.item_json([1, 2], ["a", "b"], "train", "x.jpg", LEVELS))
+    unknown = json.loads(files.item_json([-1, 2], [None, "b"], "train", "", LEVELS))
+    assert list(known) == list(unknown) == ["labels", "names", "split", "source", "levels"]
+    assert unknown["names"] == ["", "b"]
+
+
+SOUND = {"labels": [1], "names": ["a"], "split": "train", "source": "", "levels": ["species"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "stated"),
+    [
+        ({"labels": []}, "'labels'"),
+        ({"labels": [-2]}, "'labels'"),
+        ({"labels": [1 << 31]}, "'labels'"),
+        ({"labels": [True]}, "'labels'"),
+        ({"labels": [1.0]}, "'labels'"),
+        ({"labels": "1"}, "'labels'"),
+        ({"names": ["a", "b"]}, "'names'"),
+        ({"names": [None]}, "'names'"),
+        ({"split": "../train"}, "'split'"),
+        ({"split": None}, "'split'"),
+        ({"source": 3}, "'source'"),
+        ({"levels": ["a", "b"]}, "'levels'"),
+        ({"levels": ["sha256"]}, "levels are"),
+    ],
+)
+def test_item_json_of_another_form_is_refused(change, stated):
+    with pytest.raises(InputError, match="t.tar: x.json: .*" + stated):
+        files.parse_item_json(json.dumps(SOUND | change).encode(), "t.tar: x.json")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 60_000, b"1" * 60_000, b" " * 70_000, b"null"])
+def test_hostile_json_is_refused(data):
+    with pytest.raises(InputError, match=r"x\.json"):
+        files.parse_item_json(data, "x.json")
+
+
+# -- index ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("boxes", [{}, BOXES])
+def test_index_is_read_back(tmp_path, boxes):
+    path = tmp_path / files.INDEX
+    files.write_index(index_rows(**boxes), path, LEVELS)
+    for source in (path, path.read_bytes()):
+        frame, levels = files.read_index(source)
+        assert levels == LEVELS
+        assert frame.schema == files.index_schema(LEVELS, boxes=bool(boxes))
+        assert frame.to_dicts() == index_rows(**boxes).to_dicts()
+
+
+def test_the_same_rows_are_the_same_bytes(tmp_path):
+    for name in ("one", "two"):
+        files.write_index(index_rows(), tmp_path / name, LEVELS)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "stated"),
+    [
+        ({"key": ["a", "../b", "c"]}, "row 1 .*'../b'.*expected a key"),
+        ({"key": ["a", "b" * 201, "c"]}, "row 1 .*expected a key"),
+        ({"key": ["a", "a", "c"]}, "key 'a' stands there more than once"),
+        ({"shard": ["train-000000.tar", "../train-000000.tar", "test-000000.tar"]}, "row 1 .*the name of a shard"),
+        ({"shard": ["train-000000.tar", "/etc/passwd", "test-000000.tar"]}, "row 1 .*the name of a shard"),
+        ({"offset": [0, 0, -1]}, "row 2 .*offset of at least 0"),
+        ({"size": [-5, 0, 1]}, "row 0 .*size of at least 0"),
+        ({"species": [0, -2, 1]}, "row 1 .*species of at least -1"),
+        ({"width": [0, 1, 1]}, "row 0 .*width of at least 1"),
+        ({"split": ["train", "tr ain", "test"]}, "row 1 .*a split"),
+        ({"sha256": [SHA, None, SHA]}, "sha256 have empty cells"),
+        ({"species": [0, None, 1]}, "species have empty cells"),
+    ],
+)
+def test_rows_that_cannot_be_an_index_are_refused(tmp_path, change, stated):
+    path = tmp_path / files.INDEX
+    files.write_index(index_rows(**change), path, LEVELS)
+    with pytest.raises(InputError, match=stated):
+        files.read_index(path)
+
+
+def test_writing_needs_all_columns_and_values_that_fit(tmp_path):
+    with pytest.raises(InputError, match="without the columns sha256, group"):
+        files.write_index(index_rows().drop("sha256", "group"), tmp_path / "x", LEVELS)
+    with pytest.raises(InputError, match="do not fit"):
+        files.write_index(index_rows(species=[0, 0, 1 << 40]), tmp_path / "x", LEVELS)
+    assert not (tmp_path / "x").exists()
+
+
+def _with_metadata(path, **metadata):
+    frame = index_rows().cast(files.index_schema(LEVELS))
+    frame.write_parquet(path, metadata={f"hgld.{name}": text for name, text in metadata.items()})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stated"),
+    [
+        ({}, "schema version is None"),
+        ({"schema_version": "2", "levels": "[]"}, "schema version is '2'"),
+        ({"schema_version": "1"}, "not JSON"),
+        ({"schema_version": "1", "levels": "[1]"}, "not a list of level names"),
+    ],
+)
+def test_indexes_of_another_schema_are_refused(tmp_path, metadata, stated):
+    _with_metadata(tmp_path / "x", **metadata)
+    with pytest.raises(SchemaError, match=stated):
+        files.read_index(tmp_path / "x")
+
+
+def test_columns_of_another_type_are_refused(tmp_path):
+    frame = index_rows()
+    frame.write_parquet(tmp_path / "x", metadata={"hgld.schema_version": "1", "hgld.levels": '["species", "family"]'})
+    with pytest.raises(InputError, match=r"'species' \(Int64\)"):
+        files.read_index(tmp_path / "x")
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet" * 100])
+def test_files_that_are_not_parquet_are_refused(tmp_path, data):
+    (tmp_path / "x").write_bytes(data)
+    for source in (tmp_path / "x", data):
+        with pytest.raises(InputError, match="not a readable parquet"):
+            files.read_index(source, "x")
+    with pytest.raises(InputError, match="cannot be read"):
+        files.read_index(tmp_path / "absent")
+
+
+def test_tables_beside_the_index_are_checked(tmp_path):
+    path = tmp_path / files.LISTS
+    pl.DataFrame({"list": ["small"], "key": ["a/1"]}).write_parquet(path)
+    assert files.read_table(files.LISTS, path).to_dicts() == [{"list": "small", "key": "a/1"}]
+    with pytest.raises(InputError, match="'query'"):
+        files.read_table(files.JUDGEMENTS, path)
+
+
+# -- manifest ---------------------------------------------------------------------------------------------------------
+
+
+def test_counts_of_splits():
+    assert files.split_facts(index_rows(), LEVELS) == {
+        "test": {"items": 1, "shards": 1, "classes": {"species": 0, "family": 1}, "unlabelled": 1},
+        "train": {"items": 2, "shards": 1, "classes": {"species": 1, "family": 1}, "unlabelled": 0},
+    }
+
+
+def test_manifest_is_read_back():
+    text = manifest().to_json()
+    assert files.Manifest.from_json(text) == files.Manifest.from_json(text.encode()) == manifest()
+    assert files.Manifest.from_json(text).to_json() == text
+    assert json.loads(text)["schema_version"] == files.SCHEMA_VERSION
+
+
+def test_manifests_of_another_schema_are_refused():
+    text = json.dumps(json.loads(manifest().to_json()) | {"schema_version": 2})
+    with pytest.raises(SchemaError, match="schema version is 2"):
+        files.Manifest.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "stated"),
+    [
+        ({"name": 3}, "'name'"),
+        ({"levels": []}, "levels are"),
+        ({"levels": [1]}, "'levels'"),
+        ({"group_size": True}, "'group_size'"),
+        ({"group_size": -1}, "'group_size'"),
+        ({"splits": []}, "'splits'"),
+        ({"splits": {"a/b": {"classes": {}}}}, "split 'a/b'"),
+        ({"splits": {"train": {"classes": {"species": 1}}}}, "counts of classes"),
+        ({"splits": {"train": 3}}, "'classes'"),
+        ({"shards": [3]}, "'name'"),
+        ({"shards": [{"name": "../x-000000.tar", "split": "x"}]}, "shard '../x-000000.tar'"),
+        ({"shards": [{"name": "y-000000.tar", "split": "x"}]}, "of split 'x'"),
+        ({"shards": [{"name": "x-000000.tar", "split": "x", "items": 1, "bytes": 1, "sha256": "Z"}]}, "'sha256'"),
+        ({"files": {"../x": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
+        ({"files": {"..": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
+        ({"rejected": {"truncated": "2"}}, "'truncated'"),
+        ({"provenance": None}, "'provenance'"),
+    ],
+)
+def test_manifests_of_another_form_are_refused(change, stated):
+    text = json.dumps(json.loads(manifest().to_json()) | change)
+    with pytest.raises(InputError, match="dataset.json: .*" + stated):
+        files.Manifest.from_json(text)
+
+
+def test_a_shard_that_stands_twice_is_refused():
+    twice = replace(manifest(), shards=manifest().shards[:1] * 2)
+    with pytest.raises(InputError, match="twice"):
+        files.Manifest.from_json(twice.to_json())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
+def test_hostile_manifests_are_refused(text):
+    with pytest.raises(InputError, match=r"dataset\.json"):
+        files.Manifest.from_json(text)
