@@ -88,7 +88,7 @@ _AFTER_LEVELS = {
     "group": pl.Int32,
 }
 _MAY_BE_NULL = {"duplicate_of", *BOX}
-_LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "orientation": 1, "group": 0}
+_LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "group": 0}
 _MOST_TABLE_BYTES = 16 << 30
 _MOST_ROWS = 1 << 30
 _PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged files
@@ -148,7 +148,9 @@ def read_index(source: Path | bytes, where: str | None = None) -> tuple[pl.DataF
             "Rebuild the file (hgld index), or install the hgld that wrote it."
         )
     levels = _levels_of(metadata, name)
-    _check_columns(frame, index_schema(levels, boxes=BOX[0] in frame.columns), name)
+    schema = index_schema(levels, boxes=BOX[0] in frame.columns)
+    _check_columns(frame, schema, name)
+    frame = frame.select(schema.names())
     _check_rows(frame, levels, name)
     return frame, levels
 
@@ -207,6 +209,7 @@ def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
         & (key.str.len_bytes() <= LONGEST_KEY),
         "the name of a shard": pl.col("shard").str.contains(f"^{SHARD_PATTERN}$"),
         "a split of letters, digits and _": pl.col("split").str.contains(f"^{SPLIT_PATTERN}$"),
+        "an EXIF orientation from 1 to 8": pl.col("orientation").is_between(1, 8),
         **{f"{name} of at least {least}": pl.col(name) >= least for name, least in _LEAST.items()},
         **{f"{level} of at least -1": pl.col(level) >= -1 for level in levels},
     }

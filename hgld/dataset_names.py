@@ -17,7 +17,6 @@ JUDGEMENTS = "judgements.parquet"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 
-
 KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 SHARD_PATTERN = rf"({SPLIT_PATTERN})-[0-9]{{6,9}}\.tar"

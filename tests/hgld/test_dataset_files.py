@@ -167,6 +167,7 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
         ({"size": [-5, 0, 1]}, "row 0 .*size of at least 0"),
         ({"species": [0, -2, 1]}, "row 1 .*species of at least -1"),
         ({"width": [0, 1, 1]}, "row 0 .*width of at least 1"),
+        ({"orientation": [1, 9, 1]}, "row 1 .*orientation from 1 to 8"),
         ({"split": ["train", "tr ain", "test"]}, "row 1 .*a split"),
         ({"sha256": [SHA, None, SHA]}, "sha256 have empty cells"),
         ({"species": [0, None, 1]}, "species have empty cells"),
