@@ -1,0 +1,274 @@
+"""Data cards: what they state is checked, and a build's counts are held against it."""
+
+import re
+
+import polars as pl
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import data_cards
+from hgld.errors import ConfigError, SchemaError
+from hgld.manifest import Manifest, ShardFacts
+from pipelines import data_card
+from pipelines.data_card import PublishedCount, dataset_card, load_card, published_differences
+from pipelines.sources import CARDS, OWN_DATA, SOURCES
+
+OWN_CARDS = (
+    *("dyml-vehicle", "dyml-animal", "dyml-product", "cub", "cars196"),
+    *("vehicleid", "landmarks-clean", "roxford", "rparis"),
+)
+CARD = """---
+pretty_name: Toys
+license: cc0-1.0
+tags: [toys]
+hgld:
+  levels: [toy, kind]
+  splits:
+    train: {items: 12, classes: {toy: 3}}
+    test: {items: 1.2K}
+  obtain: ["a shop"]
+  licence_note: none
+  protocol: play
+---
+
+# Toys
+
+## Source
+
+A shop.
+
+## Known faults
+
+None.
+"""
+
+
+@pytest.fixture
+def cards(tmp_path, monkeypatch):
+    """A folder of cards in place of data_cards/."""
+    monkeypatch.setattr(data_card, "card_path", lambda name: tmp_path / f"{name}.md")
+    return tmp_path
+
+
+def manifest(splits=None, **changes) -> Manifest:
+    facts = {"items": 12, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
+    values = {
+        "name": "toys",
+        "levels": ("toy", "kind"),
+        "group_size": 4,
+        "splits": {"train": facts} if splits is None else splits,
+        "shards": (ShardFacts("train-000000.tar", "train", 12, 4096, "0" * 64),),
+        **changes,
+    }
+    return Manifest(**values)
+
+
+@pytest.mark.parametrize("name", OWN_CARDS)
+def test_every_card_states_levels_counts_and_how_to_obtain(name):
+    card = load_card(name)
+    assert card.name == name
+    assert card.levels
+    assert card.splits
+    assert card.obtain
+    assert "hgld" not in card.header
+    assert {"Source", "Levels", "Splits", "Counts", "Licence", "Known faults"} <= card.sections.keys()
+    for published in card.splits.values():
+        assert published.items is not None
+        assert published.classes.keys() <= set(card.levels)
+
+
+@pytest.mark.parametrize("name", OWN_CARDS)
+def test_exact_counts_of_a_header_are_those_of_the_prose(name):
+    card = load_card(name)
+    counts = [count for split in card.splits.values() for count in (split.items, *split.classes.values())]
+    for count in counts:
+        assert re.search(rf"(?<![\d,]){re.escape(str(count))}(?![\d,])", card.sections["Counts"]), f"{name}: {count}"
+
+
+def test_an_unknown_card_is_refused():
+    with pytest.raises(ConfigError, match="no data card 'cub2'"):
+        load_card("cub2")
+
+
+def test_a_source_finds_its_card_under_another_name(cards):
+    for source, name in CARDS.items():
+        (cards / f"{name}.md").write_text(CARD)
+        assert load_card(source).name == name
+        assert load_card(name).title == "Toys"
+    assert set(OWN_DATA) <= set(SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("hgld:", "other:", "block 'hgld' is None"),
+        ("  protocol: play", "  protocoll: play", "unknown key 'protocoll'"),
+        ("  protocol: play\n", "", "protocol is None; expected text"),
+        ("levels: [toy, kind]", "levels: toy", "levels is 'toy'; expected a list"),
+        ("classes: {toy: 3}", "classes: {doll: 3}", "split train has the unknown key 'doll'"),
+        ("items: 12,", "itmes: 12,", "unknown key 'itmes'"),
+        ("items: 12,", "items: 12.5,", "items is 12.5; expected a number"),
+        ("items: 12,", "items: -3,", "'-3' is no count"),
+        ("items: 12,", "items: true,", "items is True; expected a number"),
+        ("items: 1.2K", "items: many", "'many' is no count"),
+        ("license: cc0-1.0", "licence: cc0-1.0", "license is None"),
+        ('obtain: ["a shop"]', "obtain: []", "obtain is"),
+    ],
+)
+def test_a_damaged_card_says_where(cards, old, new, message):
+    assert old in CARD
+    (cards / "toys.md").write_text(CARD.replace(old, new))
+    with pytest.raises(SchemaError, match=re.escape(message)) as caught:
+        load_card("toys")
+    assert "toys.md" in str(caught.value)
+
+
+@given(st.integers(0, 10**8), st.sampled_from("KM"), st.integers(0, 3))
+def test_a_rounded_count_agrees_with_what_is_rounded_so(found, unit, digits):
+    scale = {"K": 1_000, "M": 1_000_000}[unit]
+    printed = PublishedCount(f"{found / scale:.{digits}f}{unit}")
+    step = scale / 10**digits
+    assert printed.agrees(found)
+    assert not printed.agrees(found + int(step) + 1)
+    assert not PublishedCount(str(found)).agrees(found + 1)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1e3", "1.5", "K", "1.K", "1,000", "12G", " 12"])
+def test_text_that_is_no_count_is_refused(text):
+    with pytest.raises(ValueError, match="is no count"):
+        PublishedCount(text)
+
+
+def test_differences_name_split_and_what(cards):
+    (cards / "toys.md").write_text(CARD)
+    card = load_card("toys")
+    facts = {"items": 11, "shards": 1, "classes": {"toy": 4, "kind": 2}, "unlabelled": 0}
+    found = published_differences(card, manifest({"train": facts}))
+    assert found.rows() == [
+        ("train", "items", "12", 11),
+        ("train", "classes of toy", "3", 4),
+        ("test", "items", "1.2K", None),
+    ]
+    test = {"items": 1_249, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
+    assert published_differences(card, manifest({**manifest().splits, "test": test})).is_empty()
+    test["items"] = 1_251
+    assert published_differences(card, manifest({**manifest().splits, "test": test})).rows() == [
+        ("test", "items", "1.2K", 1_251)
+    ]
+
+
+def parsed(text: str) -> tuple[dict, str]:
+    _, header, body = text.split("---\n", 2)
+    return yaml.safe_load(header), body
+
+
+def test_the_card_of_a_build_has_the_counts_found_beside_the_published(cards):
+    (cards / "toys.md").write_text(CARD)
+    facts = {"items": 11, "shards": 1, "classes": {"toy": 3, "kind": 2}, "unlabelled": 5}
+    header, body = parsed(dataset_card(load_card("toys"), manifest({"train": facts}, rejected={"truncated": 1})))
+    assert header["pretty_name"] == "Toys"
+    assert header["license"] == "cc0-1.0"
+    assert header["tags"] == ["toys"]
+    assert header["size_categories"] == ["n<1K"]
+    assert "hgld" not in header
+    assert header["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": "train-*.tar"}]}]
+    assert "| train | items | 11 | 12 |" in body
+    assert "| train | classes of toy | 3 | 3 |" in body
+    assert "| train | classes of kind | 2 | not stated |" in body
+    assert "| train | items without a finest label | 5 | |" in body
+    assert "| train | items | 12 | 11 |" in body
+    assert "| test | items | 1.2K | not built |" in body
+    assert "| truncated | 1 |" in body
+    assert "## Known faults\n\nNone." in body
+    assert "in 1 tar of 0.00 GB" in body
+
+
+def test_a_build_that_meets_its_card_says_so(cards):
+    (cards / "toys.md").write_text(CARD)
+    test = {"items": 1_200, "shards": 2, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
+    body = dataset_card(load_card("toys"), manifest({**manifest().splits, "test": test}))
+    assert "None: every count that is published is met." in body
+    assert "No image was left out." in body
+
+
+def test_ones_own_data_have_a_card_too():
+    header, body = parsed(dataset_card(None, manifest(), notes=("two files were no images",)))
+    assert header["pretty_name"] == "toys"
+    assert "license" not in header
+    assert "published counts" not in body
+    assert "- two files were no images" in body
+
+
+def test_splits_without_shards_are_not_announced():
+    """A pattern without files stops Hugging Face datasets from loading the other splits."""
+    empty = {"items": 0, "shards": 0, "classes": {"toy": 0, "kind": 0}, "unlabelled": 0}
+    header, _ = parsed(dataset_card(None, manifest({**manifest().splits, "val": empty})))
+    assert [entry["split"] for entry in header["configs"][0]["data_files"]] == ["train"]
+
+
+HOSTILE = "<script>x</script> | **b** [a](javascript:x) `c`\n# title\n---\n```"
+
+
+def test_text_from_outside_cannot_become_markup():
+    levels = (HOSTILE, "kind")
+    facts = {"items": 1, "shards": 1, "classes": dict.fromkeys(levels, 1), "unlabelled": 0}
+    text = dataset_card(
+        None,
+        manifest(
+            {"train": facts},
+            name=HOSTILE,
+            levels=levels,
+            rejected={HOSTILE: 1},
+            provenance={"config": {HOSTILE: HOSTILE}, "sources": [{HOSTILE: HOSTILE}], HOSTILE: [HOSTILE] * 21},
+        ),
+        notes=(HOSTILE,),
+    )
+    header, body = parsed(text)
+    assert header["pretty_name"] == " ".join(HOSTILE.split())
+    assert "21 entries" in body
+    assert not re.search(r"(?<!\\)(<script|\[a|\*\*b|`c)", body)
+    assert re.findall(r"^(?:# .*|---|```.*)$", body, re.MULTILINE)[1:] == ["```python", "```"]
+    for line in body.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 5), line
+
+
+def test_provenance_is_shown_whole():
+    provenance = {"tool": "hgld 1.0", "config": {"group_size": 4, "resize": 0}, "seeds": [3]}
+    body = dataset_card(None, manifest(provenance=provenance))
+    assert "| config / group\\_size | 4 |" in body
+    assert "| seeds | \\[3\\] |" in body
+
+
+def test_hugging_face_datasets_load_a_build_by_its_card(tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    import io
+    import json
+    import tarfile
+
+    from PIL import Image
+
+    for split, count in (("train", 3), ("query_fine", 2)):
+        with tarfile.open(tmp_path / f"{split}-000000.tar", "w") as tar:
+            for number in range(count):
+                image = io.BytesIO()
+                Image.new("RGB", (8, 8), (number, 0, 0)).save(image, "JPEG")
+                item = json.dumps({"labels": [number, 0], "split": split}).encode()
+                for suffix, data in (("jpg", image.getvalue()), ("json", item)):
+                    member = tarfile.TarInfo(f"{split}/{number}.{suffix}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    pl.DataFrame({"key": ["a"]}).write_parquet(tmp_path / "index.parquet")
+    facts = {"items": 3, "shards": 1, "classes": {"toy": 3, "kind": 1}, "unlabelled": 0}
+    (tmp_path / "README.md").write_text(dataset_card(None, manifest({"train": facts, "query_fine": facts})))
+    found = datasets.load_dataset(str(tmp_path), cache_dir=str(tmp_path / "cache"))
+    assert {split: len(part) for split, part in found.items()} == {"train": 3, "query_fine": 2}
+    assert found["train"][2]["json"]["labels"] == [2, 0]
+
+
+def test_all_cards_of_the_package_are_named_by_a_source():
+    folder = data_cards.card_path("cub").parent
+    known = {CARDS.get(name, name) for name in SOURCES if name not in OWN_DATA}
+    assert {path.stem for path in folder.glob("*.md")} <= known
