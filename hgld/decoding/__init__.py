@@ -1,0 +1,1 @@
+"""Decoding and augmentation: encoded images to one batch of pixels, by two paths that agree."""
