@@ -124,12 +124,15 @@ def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
     table.write_parquet(path, metadata=metadata)
 
 
-def read_index(source: Path | bytes, where: str | None = None) -> tuple[pl.DataFrame, tuple[str, ...]]:
+def read_index(
+    source: Path | bytes, where: str | None = None, *, leave_out: Sequence[str] = ()
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Read ``index.parquet``.
 
     Args:
         source: the file, or its bytes.
         where: what messages call it.
+        leave_out: columns not to read: ``sha256`` takes half of the memory.
 
     Returns:
         the rows with the columns of :func:`index_schema`, and the levels, finest first.
@@ -140,7 +143,7 @@ def read_index(source: Path | bytes, where: str | None = None) -> tuple[pl.DataF
             names, keys that repeat, negative offsets), each named with its first row.
     """
     name = where or (INDEX if isinstance(source, bytes) else str(source))
-    frame, metadata = _read_parquet(source, name)
+    frame, metadata = _read_parquet(source, name, leave_out)
     version = metadata.get("hgld.schema_version")
     if version != str(SCHEMA_VERSION):
         raise SchemaError(
@@ -148,7 +151,8 @@ def read_index(source: Path | bytes, where: str | None = None) -> tuple[pl.DataF
             "Rebuild the file (hgld index), or install the hgld that wrote it."
         )
     levels = _levels_of(metadata, name)
-    schema = index_schema(levels, boxes=BOX[0] in frame.columns)
+    full = index_schema(levels, boxes=BOX[0] in frame.columns)
+    schema = pl.Schema({column: dtype for column, dtype in full.items() if column not in leave_out})
     _check_columns(frame, schema, name)
     frame = frame.select(schema.names())
     _check_rows(frame, levels, name)
@@ -177,7 +181,9 @@ def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.
     return frame
 
 
-def _read_parquet(source: Path | bytes, where: str) -> tuple[pl.DataFrame, dict[str, str]]:
+def _read_parquet(
+    source: Path | bytes, where: str, leave_out: Sequence[str] = ()
+) -> tuple[pl.DataFrame, dict[str, str]]:
     try:
         size = len(source) if isinstance(source, bytes) else source.stat().st_size
         if size > _MOST_TABLE_BYTES:
@@ -186,7 +192,8 @@ def _read_parquet(source: Path | bytes, where: str) -> tuple[pl.DataFrame, dict[
         rows = pl.scan_parquet(again()).select(pl.len()).collect().item()
         if rows > _MOST_ROWS:
             raise InputError(f"{where}: {rows} rows; expected at most {_MOST_ROWS}.")
-        return pl.read_parquet(again()), pl.read_parquet_metadata(again())
+        columns = [column for column in pl.read_parquet_schema(again()) if column not in leave_out]
+        return pl.read_parquet(again(), columns=columns), pl.read_parquet_metadata(again())
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
     except _PARQUET_FAULTS as error:
@@ -203,27 +210,37 @@ def _check_columns(frame: pl.DataFrame, schema: pl.Schema, where: str) -> None:
 
 
 def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
-    key = pl.col("key")
-    sound = {
-        "a key of letters, digits and _ - = between single /": key.str.contains(f"^{KEY_PATTERN}$")
-        & (key.str.len_bytes() <= LONGEST_KEY),
-        "the name of a shard": pl.col("shard").str.contains(f"^{SHARD_PATTERN}$"),
-        "a split of letters, digits and _": pl.col("split").str.contains(f"^{SPLIT_PATTERN}$"),
-        "an EXIF orientation from 1 to 8": pl.col("orientation").is_between(1, 8),
-        **{f"{name} of at least {least}": pl.col(name) >= least for name, least in _LEAST.items()},
-        **{f"{level} of at least -1": pl.col(level) >= -1 for level in levels},
-    }
     nulls = [name for name in frame.columns if frame[name].null_count() and name not in _MAY_BE_NULL]
     if nulls:
         raise InputError(f"{where}: columns {', '.join(nulls)} have empty cells.")
-    tests = frame.lazy().select(test.all().alias(text) for text, test in sound.items()).collect().row(0, named=True)
-    for text, passed in tests.items():
-        if not passed:
-            row = frame.with_row_index("row").filter(~sound[text]).row(0, named=True)
-            raise InputError(f"{where}: row {row['row']} (key {short(row['key'])}): expected {text}.")
-    if frame["key"].n_unique() != len(frame):
-        twice = frame.filter(key.is_duplicated())["key"][0]
-        raise InputError(f"{where}: key {twice!r} stands there more than once; expected every key once.")
+    sound = {
+        "key": (_matches("key", KEY_PATTERN, LONGEST_KEY), "letters, digits and _ - = between single /"),
+        "shard": (_matches("shard", SHARD_PATTERN), "the name of a shard"),
+        "split": (_matches("split", SPLIT_PATTERN), "letters, digits and _"),
+        "orientation": (pl.col("orientation").is_between(1, 8), "EXIF's 1 to 8"),
+        **{name: (pl.col(name) >= least, f"at least {least}") for name, least in _LEAST.items()},
+        **{level: (pl.col(level) >= -1, "at least -1") for level in levels},
+    }
+    sound = {name: test for name, test in sound.items() if name in frame.columns}
+    passed = frame.lazy().select(test.all().alias(name) for name, (test, _) in sound.items()).collect()
+    for name, (test, expected) in sound.items():
+        if not passed[name][0]:
+            row = frame.with_row_index("row").filter(~test).row(0, named=True)
+            raise InputError(f"{where}: row {row['row']}: {name!r} is {short(row[name])}; expected {expected}.")
+    _check_keys_differ(frame, where)
+
+
+def _matches(column: str, pattern: str, longest: int | None = None) -> pl.Expr:
+    found = pl.col(column).str.contains(f"^{pattern}$")
+    return found if longest is None else found & (pl.col(column).str.len_bytes() <= longest)
+
+
+def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
+    if "key" not in frame.columns or frame["key"].hash().n_unique() == len(frame):  # hashes take little memory
+        return
+    twice = frame.filter(pl.col("key").is_duplicated())["key"]
+    if len(twice):
+        raise InputError(f"{where}: key {twice[0]!r} stands there more than once; expected every key once.")
 
 
 def split_facts(index: pl.DataFrame, levels: Sequence[str]) -> dict[str, SplitFacts]:

@@ -149,6 +149,12 @@ def test_index_is_read_back(tmp_path, boxes):
         assert frame.to_dicts() == index_rows(**boxes).to_dicts()
 
 
+def test_columns_that_are_not_needed_are_not_read(tmp_path):
+    files.write_index(index_rows(), tmp_path / "x", LEVELS)
+    frame, _ = files.read_index(tmp_path / "x", leave_out=("sha256", "duplicate_of"))
+    assert set(files.index_schema(LEVELS)) - set(frame.columns) == {"sha256", "duplicate_of"}
+
+
 def test_the_same_rows_are_the_same_bytes(tmp_path):
     for name in ("one", "two"):
         files.write_index(index_rows(), tmp_path / name, LEVELS)
@@ -158,17 +164,17 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("change", "stated"),
     [
-        ({"key": ["a", "../b", "c"]}, "row 1 .*'../b'.*expected a key"),
-        ({"key": ["a", "b" * 201, "c"]}, "row 1 .*expected a key"),
+        ({"key": ["a", "../b", "c"]}, "row 1: 'key' is '../b'; expected letters"),
+        ({"key": ["a", "b" * 201, "c"]}, "row 1: 'key' is .*expected letters"),
         ({"key": ["a", "a", "c"]}, "key 'a' stands there more than once"),
-        ({"shard": ["train-000000.tar", "../train-000000.tar", "test-000000.tar"]}, "row 1 .*the name of a shard"),
-        ({"shard": ["train-000000.tar", "/etc/passwd", "test-000000.tar"]}, "row 1 .*the name of a shard"),
-        ({"offset": [0, 0, -1]}, "row 2 .*offset of at least 0"),
-        ({"size": [-5, 0, 1]}, "row 0 .*size of at least 0"),
-        ({"species": [0, -2, 1]}, "row 1 .*species of at least -1"),
-        ({"width": [0, 1, 1]}, "row 0 .*width of at least 1"),
-        ({"orientation": [1, 9, 1]}, "row 1 .*orientation from 1 to 8"),
-        ({"split": ["train", "tr ain", "test"]}, "row 1 .*a split"),
+        ({"shard": ["train-000000.tar", "../train-000000.tar", "test-000000.tar"]}, "row 1: .*the name of a shard"),
+        ({"shard": ["train-000000.tar", "/etc/passwd", "test-000000.tar"]}, "row 1: .*the name of a shard"),
+        ({"offset": [0, 0, -1]}, "row 2: 'offset' is -1; expected at least 0"),
+        ({"size": [-5, 0, 1]}, "row 0: 'size' is -5; expected at least 0"),
+        ({"species": [0, -2, 1]}, "row 1: 'species' is -2; expected at least -1"),
+        ({"width": [0, 1, 1]}, "row 0: 'width' is 0; expected at least 1"),
+        ({"orientation": [1, 9, 1]}, "row 1: 'orientation' is 9; expected EXIF's 1 to 8"),
+        ({"split": ["train", "tr ain", "test"]}, "row 1: 'split' is 'tr ain'"),
         ({"sha256": [SHA, None, SHA]}, "sha256 have empty cells"),
         ({"species": [0, None, 1]}, "species have empty cells"),
     ],
