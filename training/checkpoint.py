@@ -115,9 +115,7 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
     best = _best(place) if which == "best" else None
     found = best or newest_checkpoint(place)
     if found is None:
-        raise InputError(
-            f"{place} holds no checkpoint; expected a run of hgld train, or its {FOLDER}/step-N."
-        )
+        raise InputError(f"{place} holds no checkpoint; expected a run of hgld train, or its {FOLDER}/step-N.")
     return found
 
 

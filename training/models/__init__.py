@@ -1,0 +1,1 @@
+"""Models that embed images: a backbone, a pooling, a projection."""

@@ -1,0 +1,120 @@
+"""The model of a run: images in, embeddings out."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hgld.errors import ConfigError
+from training.models.pooling import AveragePool, GeM, MaxPool
+
+
+class EmbeddingModel(nn.Module):
+    """Backbone, pooling, layer norm without affine parameters, dropout, linear projection.
+
+    Embeddings are not L2-normalised here: losses and metrics do it.
+
+    Args:
+        backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) where it pools itself.
+        num_features: F.
+        pooling: over places; None where the backbone pools itself.
+        dim: D, dimensions of the embedding; 0: F, without a projection.
+        layer_norm: normalise the pooled features.
+        dropout: share of them that is dropped in training.
+        freeze_batch_norm: batch norm keeps its statistics and its parameters.
+        image_mean: of the red, green and blue values 0..1 that the backbone was trained with.
+        image_std: their standard deviation.
+
+    Attributes:
+        dim: D.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        num_features: int,
+        pooling: nn.Module | None,
+        *,
+        dim: int = 512,
+        layer_norm: bool = True,
+        dropout: float = 0.0,
+        freeze_batch_norm: bool = False,
+        image_mean: Sequence[float] = (0.485, 0.456, 0.406),
+        image_std: Sequence[float] = (0.229, 0.224, 0.225),
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = nn.Identity() if pooling is None else pooling
+        self.norm = nn.LayerNorm(num_features, elementwise_affine=False) if layer_norm else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.projection = nn.Linear(num_features, dim) if dim else nn.Identity()
+        self.dim = dim or num_features
+        self.image_mean = tuple(float(v) for v in image_mean)
+        self.image_std = tuple(float(v) for v in image_std)
+        self._frozen = False
+        self._norms_frozen = freeze_batch_norm
+        if freeze_batch_norm:
+            for parameter in self._batch_norm_parameters():
+                parameter.requires_grad_(False)
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised images -> (B, F) pooled features, before norm and projection."""
+        return self.pooling(self.backbone(images))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) normalised images -> (B, D) embeddings."""
+        return self.projection(self.dropout(self.norm(self.features(images))))
+
+    def parameter_groups(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
+        """Named parameters of the ``backbone`` and of the ``head`` (pooling and projection), frozen norms left out."""
+        kept = {id(p) for p in self._batch_norm_parameters()} if self._norms_frozen else set()
+        groups: dict[str, list[tuple[str, nn.Parameter]]] = {"backbone": [], "head": []}
+        for name, parameter in self.named_parameters():
+            if id(parameter) not in kept:
+                groups["backbone" if name.startswith("backbone.") else "head"].append((name, parameter))
+        return groups
+
+    def freeze_backbone(self, frozen: bool) -> None:
+        """Whether the backbone's parameters and statistics stay as they are."""
+        self._frozen = frozen
+        for _, parameter in self.parameter_groups()["backbone"]:
+            parameter.requires_grad_(not frozen)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "EmbeddingModel":
+        """Training or evaluation mode; what is frozen stays in evaluation mode."""
+        super().train(mode)
+        if self._frozen:
+            self.backbone.eval()
+        if self._norms_frozen:
+            for module in self.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
+        return self
+
+    def _batch_norm_parameters(self) -> list[nn.Parameter]:
+        return [p for module in self.modules() if isinstance(module, _BatchNorm) for p in module.parameters()]
+
+
+def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | None:
+    """The pooling of a name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
+    match kind:
+        case "avg":
+            return AveragePool()
+        case "max":
+            return MaxPool()
+        case "gem":
+            return GeM(gem_p, learned=gem_learned)
+        case "token":
+            return None
+    raise ConfigError(f"pooling is {kind!r}; expected avg, gem, max or token.")
+
+
+def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device, *, channels_last: bool) -> Tensor:
+    """(B, 3, H, W) uint8 images as read -> float32 on the device, normalised as the model's backbone expects."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    placed = images.to(device, non_blocking=True).to(torch.float32, memory_format=layout)
+    mean = torch.tensor(model.image_mean, device=device).view(3, 1, 1) * 255
+    std = torch.tensor(model.image_std, device=device).view(3, 1, 1) * 255
+    return placed.sub_(mean).div_(std)
