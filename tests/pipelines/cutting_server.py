@@ -1,0 +1,188 @@
+"""A file server on 127.0.0.1 that answers ranges as S3 does, logs what it was asked, and fails to order."""
+
+import hashlib
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: its path, its Range and If-Range headers ("" for none), and the bytes of the body sent."""
+
+    path: str
+    range: str
+    if_range: str
+
+
+Fault = Callable[["Handler", bytes], None]
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gives up is what some tests are about; other errors are theirs to see."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class CuttingServer:
+    """Serves ``files`` (path without the first slash: bytes); ``faults`` of a path are used up by its next requests."""
+
+    def __init__(self, files: dict[str, bytes]):
+        self.files = files
+        self.faults: dict[str, list[Fault]] = {}
+        self.log: list[Asked] = []
+        self.validators = True
+        self.together = self.most_together = 0
+        self.lock = threading.Lock()
+        handler = type("BoundHandler", (Handler,), {"site": self})
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> "CuttingServer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def asked(self, path: str) -> list[Asked]:
+        return [request for request in self.log if request.path == path]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers one request, or does the next fault of its path."""
+
+    site: CuttingServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        path = self.path.lstrip("/")
+        site = self.site
+        with site.lock:
+            site.log.append(Asked(path, self.headers.get("Range", ""), self.headers.get("If-Range", "")))
+            site.together += 1
+            site.most_together = max(site.most_together, site.together)
+            fault = site.faults[path].pop(0) if site.faults.get(path) else None
+        try:
+            data = site.files.get(path)
+            if data is None:
+                self.send(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            elif fault is not None:
+                fault(self, data)
+            else:
+                self.send_file(data)
+        finally:
+            with site.lock:
+                site.together -= 1
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing: tests read the log of requests instead."""
+
+    def etag(self, data: bytes) -> str:
+        return f'"{hashlib.md5(data).hexdigest()}"'
+
+    def send_file(self, data: bytes, *, cut: int | None = None, **changed: str) -> None:
+        """The file, or the range asked for; with ``cut`` the connection ends after so many bytes of the body."""
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        headers: dict[str, str] = {"ETag": self.etag(data)} if self.site.validators else {}
+        status, body = 200, data
+        if asked and self.headers.get("If-Range") in (None, self.etag(data)):
+            start = int(asked[1])
+            if start >= len(data):
+                self.send(416, b"", **{"Content-Range": f"bytes */{len(data)}"})
+                return
+            status, body = 206, data[start:]
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        self.send(status, body, cut=cut, **(headers | changed))
+
+    def send(self, status: int, body: bytes, *, cut: int | None = None, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body if cut is None else body[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+
+def cut_after(count: int) -> Fault:
+    """Close the connection after so many bytes of the body."""
+    return lambda handler, data: handler.send_file(data, cut=count)
+
+
+def status(code: int, **headers: str) -> Fault:
+    """Answer this HTTP status instead."""
+    return lambda handler, data: handler.send(code, b"<Error><Code>SlowDown</Code></Error>", **headers)
+
+
+def whole(handler: Handler, data: bytes) -> None:
+    """Ignore the Range and send the whole file."""
+    handler.send(200, data, ETag=handler.etag(data))
+
+
+def other_range(handler: Handler, data: bytes) -> None:
+    """Answer a range with one that begins elsewhere."""
+    handler.send(206, data[1:], **{"Content-Range": f"bytes 1-{len(data) - 1}/{len(data)}"})
+
+
+def other_version(handler: Handler, data: bytes) -> None:
+    """Answer a range without minding that it was asked of another version."""
+    start = int(handler.headers["Range"].removeprefix("bytes=").rstrip("-")) if handler.headers["Range"] else 0
+    headers = {"ETag": handler.etag(data), "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
+    handler.send(206 if start else 200, data[start:], **headers)
+
+
+def wrong_bytes(handler: Handler, data: bytes) -> None:
+    """The right length and headers, one byte wrong."""
+    handler.send(200, bytes([data[0] ^ 1]) + data[1:], ETag=handler.etag(data))
+
+
+def endless(handler: Handler, data: bytes) -> None:
+    """A chunked body without end."""
+    handler.send_response(200)
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    try:
+        while True:
+            handler.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+    except OSError:  # the client had enough
+        handler.close_connection = True
+
+
+def compressed(handler: Handler, data: bytes) -> None:
+    """Compressed though nobody asked for it."""
+    handler.send(200, data, **{"Content-Encoding": "gzip"})
+
+
+def without_length(handler: Handler, data: bytes) -> None:
+    """As HTTP/1.0: no length, the end of the connection is the end of the file."""
+    handler.send_response(200)
+    handler.end_headers()
+    handler.wfile.write(data)
+    handler.close_connection = True
+
+
+def trickle(handler: Handler, data: bytes) -> None:
+    """A byte now and then, so that no single read ever times out."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(data)))
+    handler.end_headers()
+    try:
+        for byte in data:
+            handler.wfile.write(bytes([byte]))
+            time.sleep(0.05)
+    except OSError:  # the client had enough
+        pass
+    handler.close_connection = True
