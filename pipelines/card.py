@@ -38,6 +38,7 @@ def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landm
         landmarks: assign's ``landmarks.parquet``.
     """
     header, sections = read_card(card_path("h-gldv2"))
+    header.pop("hgld")  # what hgld itself reads of the card: counts of the images' shards
     clean = facts["stages"]["clean"]["details"]
     body = [
         f"---\n{_header(header, facts, len(landmarks))}---\n",
