@@ -1,0 +1,50 @@
+"""A tiny iNaturalist 2018 with its retrieval split; *Prunella* is a genus of birds and one of plants."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from tests.fake_releases.pictures import jpeg
+
+RANKS = ("genus", "family", "order", "class", "phylum", "kingdom")
+SPECIES = {  # name: super-category, then the ranks
+    "Prunella modularis": ("Aves", "Prunella", "Prunellidae", "Passeriformes", "Aves", "Chordata", "Animalia"),
+    "Passer domesticus": ("Aves", "Passer", "Passeridae", "Passeriformes", "Aves", "Chordata", "Animalia"),
+    "Prunella vulgaris": ("Plantae", "Prunella", "Lamiaceae", "Lamiales", "Magnoliopsida", "Tracheophyta", "Plantae"),
+    "Salvia pratensis": ("Plantae", "Salvia", "Lamiaceae", "Lamiales", "Magnoliopsida", "Tracheophyta", "Plantae"),
+    "Apis mellifera": ("Insecta", "Apis", "Apidae", "Hymenoptera", "Insecta", "Arthropoda", "Animalia"),
+    "Bombus terrestris": ("Insecta", "Bombus", "Apidae", "Hymenoptera", "Insecta", "Arthropoda", "Animalia"),
+    "Vulpes vulpes": ("Mammalia", "Vulpes", "Canidae", "Carnivora", "Mammalia", "Chordata", "Animalia"),
+    "Canis latrans": ("Mammalia", "Canis", "Canidae", "Carnivora", "Mammalia", "Chordata", "Animalia"),
+}
+IMAGES = 3  # of a species
+
+
+def make_base(folder: Path, seed: int = 0) -> None:
+    """The same release serves both levels of detail."""
+    make_full(folder, seed)
+
+
+def make_full(folder: Path, seed: int = 0) -> None:
+    """Write images, category lists and split files into a folder; species of even number are train."""
+    rng = np.random.default_rng(seed)
+    splits: dict[str, list[str]] = {"train": [], "test": []}
+    for number, (supercategory, *_) in enumerate(SPECIES.values()):
+        place = folder / "train_val2018" / supercategory / str(number)
+        place.mkdir(parents=True)
+        for _ in range(IMAGES):
+            path = place / f"{rng.bytes(16).hex()}.jpg"
+            path.write_bytes(jpeg(rng))
+            splits["test" if number % 2 else "train"].append(path.relative_to(folder).as_posix())
+    (folder / "Inat_dataset_splits").mkdir()
+    for split, paths in splits.items():
+        (folder / "Inat_dataset_splits" / f"Inaturalist_{split}_set1.txt").write_text("\n".join(paths) + "\n")
+    named = [
+        {"id": number, "name": name, "supercategory": facts[0], **dict(zip(RANKS, facts[1:], strict=True))}
+        for number, (name, facts) in enumerate(SPECIES.items())
+    ]
+    (folder / "categories.json").write_text(json.dumps(named))
+    hidden = [entry | {"name": str(entry["id"])} for entry in named]
+    competition = {"info": {"year": 2018}, "images": [], "annotations": [], "licenses": [], "categories": hidden}
+    (folder / "train2018.json").write_text(json.dumps(competition))
