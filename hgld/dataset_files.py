@@ -16,6 +16,7 @@ from hgld.dataset_names import (
     CARD,
     CROISSANT,
     HIERARCHY,
+    IMAGE_SUFFIXES,
     INDEX,
     JUDGEMENTS,
     KEY_PATTERN,
@@ -29,9 +30,9 @@ from hgld.dataset_names import (
     check_levels,
     is_safe_key,
     is_safe_split,
+    is_shard_name,
     shard_name,
     short,
-    split_of_shard,
 )
 from hgld.errors import InputError, SchemaError
 from hgld.item_facts import MAX_ITEM_JSON_BYTES, ItemFacts, item_json, parse_item_json
@@ -42,6 +43,7 @@ __all__ = [
     "CARD",
     "CROISSANT",
     "HIERARCHY",
+    "IMAGE_SUFFIXES",
     "INDEX",
     "JUDGEMENTS",
     "LISTS",
@@ -60,13 +62,14 @@ __all__ = [
     "index_schema",
     "is_safe_key",
     "is_safe_split",
+    "is_shard_name",
     "item_json",
     "parse_item_json",
     "read_index",
     "read_table",
     "shard_name",
     "split_facts",
-    "split_of_shard",
+    "with_runs",
     "write_index",
 ]
 
@@ -241,6 +244,21 @@ def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
     twice = frame.filter(pl.col("key").is_duplicated())["key"]
     if len(twice):
         raise InputError(f"{where}: key {twice[0]!r} stands there more than once; expected every key once.")
+
+
+def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
+    """The index with its columns ``group`` and ``duplicate_of`` as its rows imply them.
+
+    Args:
+        index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
+        finest: the finest level; neighbours of equal labels in a shard are one group, also where unknown.
+    """
+    starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
+    first = pl.col("key").first().over("sha256")
+    return index.with_columns(
+        group=starts.cum_sum().over("shard").cast(pl.Int32),
+        duplicate_of=pl.when(pl.int_range(pl.len()).over("sha256") > 0).then(first),
+    )
 
 
 def split_facts(index: pl.DataFrame, levels: Sequence[str]) -> dict[str, SplitFacts]:

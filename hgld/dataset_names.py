@@ -19,8 +19,10 @@ CROISSANT = "croissant.json"
 
 KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
-SHARD_PATTERN = rf"({SPLIT_PATTERN})-[0-9]{{6,9}}\.tar"
+FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
+SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
 LONGEST_KEY = 200
+IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
 BOX = ("left", "top", "right", "bottom")
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
@@ -52,14 +54,13 @@ def shard_name(split: str, number: int) -> str:
     return f"{split}-{number:06d}.tar"
 
 
-def split_of_shard(name: str) -> str | None:
-    """The split that a shard's file name states; None if it is not the name of a shard.
+def is_shard_name(name: str) -> bool:
+    """Whether a file can be a shard of a dataset directory: a plain name that ends in ``.tar``.
 
-    >>> split_of_shard("train-000012.tar"), split_of_shard("../train-000012.tar")
-    ('train', None)
+    >>> is_shard_name("train-000012.tar"), is_shard_name("../train-000012.tar"), is_shard_name(".hidden.tar")
+    (True, False, False)
     """
-    match = re.fullmatch(SHARD_PATTERN, name)
-    return match[1] if match else None
+    return re.fullmatch(SHARD_PATTERN, name) is not None
 
 
 def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict
 
-from hgld.dataset_names import MANIFEST, SCHEMA_VERSION, check_levels, is_safe_split, json_object, short, split_of_shard
+from hgld.dataset_names import (
+    FILE_PATTERN,
+    MANIFEST,
+    SCHEMA_VERSION,
+    check_levels,
+    is_safe_split,
+    is_shard_name,
+    json_object,
+    short,
+)
 from hgld.errors import InputError, SchemaError
 
 MAX_MANIFEST_BYTES = 1 << 28
-_FILE = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 _SHA256 = r"[0-9a-f]{64}"
 
 
@@ -150,11 +158,11 @@ class _ManifestReader:
 
     def shard(self, facts: Any) -> ShardFacts:
         name, split = self.part(facts, "name", str), self.part(facts, "split", str)
-        if split_of_shard(name) != split:
-            raise InputError(f"{self.where}: shard {short(name)} of split {short(split)}; expected SPLIT-000000.tar.")
+        if not is_shard_name(name) or not is_safe_split(split):
+            raise InputError(f"{self.where}: shard {short(name)} of split {short(split)}; expected a plain name.tar.")
         return ShardFacts(name, split, self.count(facts, "items"), self.count(facts, "bytes"), self.sha256(facts))
 
     def file(self, name: str, facts: Any) -> FileFacts:
-        if not re.fullmatch(_FILE, name):
+        if not re.fullmatch(FILE_PATTERN, name):
             raise InputError(f"{self.where}: file {short(name)}; expected a plain file name.")
         return FileFacts(bytes=self.count(facts, "bytes"), sha256=self.sha256(facts))

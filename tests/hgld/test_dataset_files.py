@@ -88,7 +88,7 @@ def test_levels_that_cannot_be_columns_are_refused(levels):
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=20)
 
 
-@given(st.lists(st.tuples(st.integers(-1, 2**31 - 1), TEXTS), min_size=1, max_size=5), TEXTS, st.booleans())
+@given(st.lists(st.tuples(st.integers(-1, 2**24 - 1), TEXTS), min_size=1, max_size=5), TEXTS, st.booleans())
 def test_item_json_is_read_back(classes, source, with_levels):
     labels, names = [label for label, _ in classes], [name for _, name in classes]
     levels = [f"level_{i}" for i in range(len(classes))] if with_levels else []
@@ -103,6 +103,14 @@ def test_item_json_has_the_same_fields_whatever_is_unknown():
     assert unknown["names"] == ["", "b"]
 
 
+@pytest.mark.parametrize(("box", "read"), [((1, 2, 3, 4), (1, 2, 3, 4)), ((), None)])
+def test_boxes_stand_in_the_json(box, read):
+    facts = files.parse_item_json(files.item_json([0], ["a"], "query", "", ["landmark"], box), "x.json")
+    assert (facts.box, facts.boxed) == (read, True)
+    assert not files.parse_item_json(files.item_json([0], ["a"], "query", "", ["landmark"]), "x.json").boxed
+    assert len(json.loads(files.item_json([0], ["a"], "query", "", ["landmark"], box))["box"]) == 4
+
+
 SOUND = {"labels": [1], "names": ["a"], "split": "train", "source": "", "levels": ["species"]}
 
 
@@ -111,7 +119,7 @@ SOUND = {"labels": [1], "names": ["a"], "split": "train", "source": "", "levels"
     [
         ({"labels": []}, "'labels'"),
         ({"labels": [-2]}, "'labels'"),
-        ({"labels": [1 << 31]}, "'labels'"),
+        ({"labels": [1 << 24]}, "'labels'"),
         ({"labels": [True]}, "'labels'"),
         ({"labels": [1.0]}, "'labels'"),
         ({"labels": "1"}, "'labels'"),
@@ -119,8 +127,15 @@ SOUND = {"labels": [1], "names": ["a"], "split": "train", "source": "", "levels"
         ({"names": [None]}, "'names'"),
         ({"split": "../train"}, "'split'"),
         ({"split": None}, "'split'"),
+        ({"names": ["\ud800"]}, "'names'"),
+        ({"source": "\udfff"}, "'source'"),
         ({"source": 3}, "'source'"),
         ({"levels": ["a", "b"]}, "'levels'"),
+        ({"box": []}, "'box'"),
+        ({"box": None}, "'box'"),
+        ({"box": [0, 0, 0, 5]}, "'box'"),
+        ({"box": [0, -1, 2, 5]}, "'box'"),
+        ({"box": [0, 0, 2.5, 5]}, "'box'"),
         ({"levels": ["sha256"]}, "levels are"),
     ],
 )
@@ -239,6 +254,20 @@ def test_tables_beside_the_index_are_checked(tmp_path):
         files.read_table(files.JUDGEMENTS, path)
 
 
+def test_groups_are_runs_within_a_shard_and_duplicates_name_the_first():
+    index = pl.DataFrame(
+        {
+            "key": list("abcdefg"),
+            "shard": ["x.tar"] * 5 + ["y.tar"] * 2,
+            "species": [3, 3, -1, -1, 3, 3, 0],
+            "sha256": ["p", "q", "p", "r", "s", "p", "t"],
+        }
+    )
+    marked = files.with_runs(index, "species")
+    assert marked["group"].to_list() == [0, 0, 1, 1, 2, 0, 1]
+    assert marked["duplicate_of"].to_list() == [None, None, "a", None, None, "a", None]
+
+
 # -- manifest ---------------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +305,7 @@ def test_manifests_of_another_schema_are_refused():
         ({"splits": {"train": 3}}, "'classes'"),
         ({"shards": [3]}, "'name'"),
         ({"shards": [{"name": "../x-000000.tar", "split": "x"}]}, "shard '../x-000000.tar'"),
-        ({"shards": [{"name": "y-000000.tar", "split": "x"}]}, "of split 'x'"),
+        ({"shards": [{"name": "y.tgz", "split": "y"}]}, "plain name"),
         ({"shards": [{"name": "x-000000.tar", "split": "x", "items": 1, "bytes": 1, "sha256": "Z"}]}, "'sha256'"),
         ({"files": {"../x": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
         ({"files": {"..": {"bytes": 1, "sha256": SHA}}}, "plain file name"),
