@@ -22,7 +22,7 @@ _ROUNDED = re.compile(r"(\d+)(?:\.(\d+))?([KMkm])")
 _UNITS = {"k": 1_000, "m": 1_000_000}
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10**7, "1M<n<10M"))
 _MOST_LISTED = 20
-_FROM_CARD = ("Source", "Levels", "Splits", "Licence", "Known faults")
+_FROM_CARD = ("Source", "As shards", "Levels", "Splits", "Licence", "Known faults")
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,7 @@ from pipelines import data_card
 from pipelines.data_card import PublishedCount, dataset_card, load_card, published_differences
 from pipelines.sources import CARDS, OWN_DATA, SOURCES
 
-OWN_CARDS = (
-    *("dyml-vehicle", "dyml-animal", "dyml-product", "cub", "cars196"),
-    *("vehicleid", "landmarks-clean", "roxford", "rparis"),
-)
+NAMES = [name for name in SOURCES if name not in OWN_DATA]
 CARD = """---
 pretty_name: Toys
 license: cc0-1.0
@@ -65,26 +62,27 @@ def manifest(splits=None, **changes) -> Manifest:
     return Manifest(**values)
 
 
-@pytest.mark.parametrize("name", OWN_CARDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_card_states_levels_counts_and_how_to_obtain(name):
     card = load_card(name)
-    assert card.name == name
+    assert card.name == CARDS.get(name, name)
     assert card.levels
     assert card.splits
     assert card.obtain
     assert "hgld" not in card.header
-    assert {"Source", "Levels", "Splits", "Counts", "Licence", "Known faults"} <= card.sections.keys()
+    assert {"Source", "Levels", "Licence", "Known faults"} <= card.sections.keys()
     for published in card.splits.values():
-        assert published.items is not None
+        assert published.items or published.classes
         assert published.classes.keys() <= set(card.levels)
 
 
-@pytest.mark.parametrize("name", OWN_CARDS)
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"gldv2"}))  # its one count is of a file, not of a publication
 def test_exact_counts_of_a_header_are_those_of_the_prose(name):
     card = load_card(name)
-    counts = [count for split in card.splits.values() for count in (split.items, *split.classes.values())]
-    for count in counts:
-        assert re.search(rf"(?<![\d,]){re.escape(str(count))}(?![\d,])", card.sections["Counts"]), f"{name}: {count}"
+    prose = card.text.split("---\n", 2)[2]
+    for split in card.splits.values():
+        for count in filter(None, (split.items, *split.classes.values())):
+            assert re.search(rf"(?<![\d,]){re.escape(str(count))}(?![\d,])", prose), f"{name}: {count}"
 
 
 def test_an_unknown_card_is_refused():

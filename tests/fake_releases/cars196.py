@@ -1,0 +1,55 @@
+"""A tiny Cars196 in either of its layouts: all 196 classes by name, images of a few."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.io import savemat
+
+from pipelines.sources.taxonomies import read_taxonomy
+from tests.fake_releases.pictures import jpeg
+
+CLASSES = (1, 4, 98, 99, 116, 196)  # with images; on both sides of the literature's split
+IMAGES = 4  # of a class: even ones train, odd ones test in the release's own split
+
+
+def make(folder: Path, seed: int = 0) -> None:
+    """Write ``cars_annos.mat`` and ``car_ims`` into a folder."""
+    rng = np.random.default_rng(seed)
+    (folder / "car_ims").mkdir(parents=True)
+    rows = []
+    for index in range(len(CLASSES) * IMAGES):
+        path = f"car_ims/{index + 1:06d}.jpg"
+        (folder / path).write_bytes(jpeg(rng))
+        rows.append((path, 1, 2, 30, 20, CLASSES[index // IMAGES], index % 2))
+    fields = ("relative_im_path", "bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "test")
+    savemat(folder / "cars_annos.mat", {"annotations": _struct(fields, rows), "class_names": _names()})
+
+
+def make_devkit(folder: Path, seed: int = 0) -> None:
+    """Write ``devkit``, ``cars_train``, ``cars_test`` and the labels of the test images into a folder."""
+    rng = np.random.default_rng(seed)
+    (folder / "devkit").mkdir(parents=True)
+    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": _names()})
+    fields = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2", "class", "fname")
+    for part, file in (("train", "devkit/cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
+        (folder / f"cars_{part}").mkdir()
+        rows = []
+        for index in range(len(CLASSES) * IMAGES // 2):
+            name = f"{index + 1:05d}.jpg"
+            (folder / f"cars_{part}" / name).write_bytes(jpeg(rng))
+            rows.append((1, 2, 30, 20, CLASSES[index // (IMAGES // 2)], name))
+        savemat(folder / file, {"annotations": _struct(fields, rows)})
+
+
+def _struct(fields: tuple[str, ...], rows: list[tuple]) -> np.ndarray:
+    """A MATLAB struct array of one row, its numbers as small as MATLAB keeps them."""
+    array = np.empty((1, len(rows)), dtype=[(field, object) for field in fields])
+    for index, row in enumerate(rows):
+        array[0, index] = tuple(np.array([[v]], np.uint8) if isinstance(v, int) else v for v in row)
+    return array
+
+
+def _names() -> np.ndarray:
+    """A MATLAB cell array of the classes' names."""
+    names = [classes[0] for classes in read_taxonomy("cars196_taxonomy.csv").values()]
+    return np.array([names], dtype=object)

@@ -1,0 +1,34 @@
+"""A tiny Landmarks-clean as one has it after fetching what its addresses still give."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.fake_releases.pictures import jpeg
+
+LANDMARKS = (0, 7, 585)
+TRAIN, VAL = 4, 1  # addresses of a landmark
+AMBIGUOUS = "http://a.example/x/photo.jpg", "http://b.example/y/photo.jpg"  # of the first landmark's train
+
+
+def make(folder: Path, seed: int = 0) -> None:
+    """Write ``annotations_landmarks`` and ``images`` into a folder.
+
+    The images of the second landmark lie in a folder of its own, one of the third was not there any more, and two of
+    the first came under one name.
+    """
+    rng = np.random.default_rng(seed)
+    (folder / "annotations_landmarks").mkdir(parents=True)
+    (folder / "images" / "7").mkdir(parents=True)
+    lists: dict[str, list[str]] = {"train": [], "val": []}
+    for landmark in LANDMARKS:
+        for number in range(TRAIN + VAL):
+            name = f"{landmark}_{number}.jpg"
+            lists["train" if number < TRAIN else "val"].append(f"http://c.example/p/{name} {landmark} 1 2 30 31")
+            if (landmark, number) != (585, 0):
+                place = folder / "images" / "7" if landmark == 7 else folder / "images"
+                (place / name).write_bytes(jpeg(rng))
+    lists["train"] += [f"{address} 0 0 0 9 9" for address in AMBIGUOUS]
+    (folder / "images" / "photo.jpg").write_bytes(jpeg(rng))
+    for split, rows in lists.items():
+        (folder / "annotations_landmarks" / f"annotation_clean_{split}.txt").write_text("\n".join([*rows, ""]))
