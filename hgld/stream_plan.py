@@ -1,0 +1,352 @@
+"""Which groups of a dataset meet in which batch, when its shards are read one after another.
+
+The groups of all shards, the shards shuffled, form one sequence, which begins at a random place and is cut into *lanes*
+of equal length. A lane is read strictly from front to end, and every batch takes the same number of chunks (k items of
+a group) from every lane. What a lane has read and not yet given away is its *window*; out of the windows the chunks of
+a batch are drawn, so that no class comes twice in it where the windows allow that. All of this is decided from the
+index alone, before any image is read: it is a pure function of the index, the options, the seed and the epoch.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hgld.errors import ConfigError, InputError
+
+Short = Literal["repeat", "drop", "refuse"]
+
+_PURPOSE = 0x5F1A  # sets these random numbers apart from others of the same seed and epoch
+_TRIES = 8
+_MOST_NAMED = 5
+
+
+def random_numbers(*key: int) -> np.random.Generator:
+    """Random numbers that are a function of ``key`` alone, on every platform."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((_PURPOSE, *key))))
+
+
+def shuffled(count: int, rng: np.random.Generator) -> np.ndarray:
+    """A random order of ``range(count)``; by sorting, because numpy may change how it permutes."""
+    return np.argsort(rng.random(count), kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Runs of items of one class that stand together in a shard, in the order of the index.
+
+    Attributes:
+        start: (G,) position of a group's first item.
+        count: (G,) its number of items.
+        label: (G,) its class.
+        shard: (G,) number of its shard.
+        unlabelled: items without a class, which are in no group.
+    """
+
+    start: np.ndarray
+    count: np.ndarray
+    label: np.ndarray
+    shard: np.ndarray
+    unlabelled: int
+
+    @classmethod
+    def from_index(cls, shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> "Groups":
+        """Groups of an index.
+
+        Args:
+            shard: (N,) number of every item's shard.
+            group: (N,) its group within the shard.
+            label: (N,) its class; -1 is unknown.
+
+        Raises:
+            InputError: a group holds items of two classes.
+        """
+        if not len(label):
+            empty = np.empty(0, np.int64)
+            return cls(empty, empty, empty, empty, 0)
+        begins = np.flatnonzero((np.diff(shard) != 0) | (np.diff(group) != 0)) + 1
+        start = np.concatenate([[0], begins]).astype(np.int64)
+        count = np.diff(np.append(start, len(label)))
+        mixed = np.flatnonzero(label != np.repeat(label[start], count))
+        if mixed.size:
+            at = int(mixed[0])
+            first = int(start[np.searchsorted(start, at, side="right") - 1])
+            raise InputError(
+                f"group {int(group[at])} of shard {int(shard[at])} (counted from 0) holds items of the classes "
+                f"{int(label[first])} and {int(label[at])}; expected one class a group. "
+                "Write the index again with `hgld index`."
+            )
+        known = label[start] >= 0
+        return cls(
+            start[known],
+            count[known],
+            label[start][known].astype(np.int64),
+            shard[start][known].astype(np.int64),
+            int(count[~known].sum()),
+        )
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def select(self, keep: np.ndarray) -> "Groups":
+        """The groups where ``keep`` (G,) is True."""
+        return Groups(self.start[keep], self.count[keep], self.label[keep], self.shard[keep], self.unlabelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one batch is made of.
+
+    Attributes:
+        chunks: for every lane the numbers of its chunks in the batch.
+        entered: how many chunks of its sequence each lane's window has taken in so far.
+        repeated: classes of the batch that come more than once in it, counted with their repetitions.
+    """
+
+    chunks: list[list[int]]
+    entered: int
+    repeated: int
+
+
+@dataclass(frozen=True, eq=False)
+class EpochPlan:
+    """One epoch: its chunks, the lanes they are read in, and the batches they are dealt to.
+
+    Attributes:
+        items: (C, k) positions of every chunk's items.
+        group: (C,) the group that a chunk belongs to, a number into the plan's groups.
+        label: (C,) its class.
+        lanes: (V, m) numbers of the chunks that each lane reads, in reading order.
+        left_out: (R,) numbers of the chunks that do not fill a batch.
+        per_step: chunks that a batch takes from every lane.
+        window: chunks that a lane holds at most.
+        key: of the random numbers.
+    """
+
+    items: np.ndarray
+    group: np.ndarray
+    label: np.ndarray
+    lanes: np.ndarray
+    left_out: np.ndarray
+    per_step: int
+    window: int
+    key: tuple[int, ...]
+
+    def steps(self) -> Iterator[Step]:
+        """The batches, in order."""
+        return deal(self.lanes.tolist(), self.label, self.per_step, self.window, random_numbers(*self.key, 1))
+
+
+class StreamPlan:
+    """The batches of every epoch, from the index alone.
+
+    Every group of g items is shuffled and cut into ceil(g / k) chunks of k; the last one is filled with the group's
+    first items. So every item comes at least once in an epoch, apart from the fewer than ``p`` chunks that do not
+    fill a batch; which ones these are changes from epoch to epoch.
+
+    Args:
+        groups: the runs of items of a class.
+        p: P, classes of a batch.
+        k: K, items of a class in a batch.
+        lanes: sequences that are read side by side, over all processes.
+        window: how many batches' chunks the lanes hold together: the room in which classes are kept apart.
+        short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
+            ``drop`` leaves them out, ``refuse`` raises.
+        seed: of everything random.
+
+    Attributes:
+        groups: those in use.
+        dropped: items in short groups that were left out.
+
+    Raises:
+        ConfigError: sizes below 1, lanes that do not divide P, short groups under ``refuse``, or not enough groups for
+            one batch.
+    """
+
+    def __init__(
+        self, groups: Groups, p: int, k: int, *, lanes: int = 8, window: int = 8, short: Short = "repeat", seed: int = 0
+    ) -> None:
+        check_shape(p, k, lanes, window)
+        self.groups, self.dropped = _without_short(groups, k, short)
+        self.p, self.k, self.lanes, self.window, self.short, self.seed = p, k, lanes, window, short, seed
+        self._chunks = -(-self.groups.count // k)  # of every group
+        self.total_chunks = int(self._chunks.sum())
+        if self.total_chunks < p:
+            raise ConfigError(
+                f"there are {self.total_chunks} groups of {k} items with a known class; a batch takes {p}. "
+                "Ask for fewer classes a batch, or for fewer images of each."
+            )
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self.total_chunks // self.p
+
+    def fingerprint(self) -> str:
+        """32 hex digits that differ when the plan differs."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(repr((1, self.p, self.k, self.lanes, self.window, self.short, self.seed)).encode())
+        for array in (self.groups.start, self.groups.count, self.groups.label, self.groups.shard):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def epoch(self, epoch: int) -> EpochPlan:
+        """The plan of one epoch."""
+        rng = random_numbers(self.seed, epoch)
+        groups, k = self.groups, self.k
+        rank = shuffled(int(groups.shard.max()) + 1, rng)  # place of every shard in the epoch
+        order = np.argsort(rank[groups.shard], kind="stable")
+        chunks = self._chunks[order]
+        group = np.repeat(order, chunks)
+        number = np.arange(self.total_chunks) - np.repeat(np.cumsum(chunks) - chunks, chunks)  # within its group
+        items = self._shuffled_items(rng)
+        first = np.cumsum(groups.count) - groups.count  # of every group in `items`
+        place = (number[:, None] * k + np.arange(k)) % groups.count[group][:, None]
+        sequence = np.roll(np.arange(self.total_chunks), -int(rng.random() * self.total_chunks))
+        dealt = len(self) * self.p
+        return EpochPlan(
+            items=items[first[group][:, None] + place],
+            group=group,
+            label=groups.label[group],
+            lanes=sequence[:dealt].reshape(self.lanes, -1),
+            left_out=sequence[dealt:],
+            per_step=self.p // self.lanes,
+            window=self.window * (self.p // self.lanes),
+            key=(self.seed, epoch),
+        )
+
+    def _shuffled_items(self, rng: np.random.Generator) -> np.ndarray:
+        """Positions of all items in use, group after group, shuffled within each."""
+        count = self.groups.count
+        total = int(count.sum())
+        owner = np.repeat(np.arange(len(count)), count)
+        within = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
+        return (np.repeat(self.groups.start, count) + within)[np.lexsort((rng.random(total), owner))]
+
+
+def check_shape(p: int, k: int, lanes: int, window: int) -> None:
+    """Refuse sizes that make no batches.
+
+    Raises:
+        ConfigError: with the way out.
+    """
+    if min(p, k, lanes, window) < 1:
+        raise ConfigError(f"p is {p}, k {k}, lanes {lanes} and window {window}; expected at least 1 of each.")
+    if p % lanes:
+        fitting = [d for d in range(1, p + 1) if p % d == 0]
+        raise ConfigError(
+            f"{lanes} lanes cannot share {p} classes a batch equally; take lanes="
+            f"{max(d for d in fitting if d <= lanes)} (or any of {', '.join(map(str, fitting))}), or another p."
+        )
+
+
+def _without_short(groups: Groups, k: int, short: Short) -> tuple[Groups, int]:
+    if short not in ("repeat", "drop", "refuse"):
+        raise ConfigError(f"short is {short!r}; expected 'repeat', 'drop' or 'refuse'.")
+    lacking = groups.count < k
+    if short == "repeat" or not lacking.any():
+        return groups, 0
+    if short == "drop":
+        return groups.select(~lacking), int(groups.count[lacking].sum())
+    classes = np.unique(groups.label[lacking])
+    raise ConfigError(
+        f"{int(lacking.sum())} groups have fewer than {k} items (classes {', '.join(map(str, classes[:_MOST_NAMED]))}"
+        f"{' and more' if len(classes) > _MOST_NAMED else ''}). Take short='repeat' or short='drop', or a smaller k."
+    )
+
+
+def deal(
+    lanes: Sequence[Sequence[int]], label: np.ndarray, per_step: int, window: int, rng: np.random.Generator
+) -> Iterator[Step]:
+    """Deal the chunks of all lanes into batches.
+
+    A class with as many chunks left as there are batches left is taken first, which is what keeps the last batches free
+    of repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A
+    class is repeated only where a lane's window holds no other.
+
+    Args:
+        lanes: for every lane its chunks in reading order, all of one length, a multiple of ``per_step``.
+        label: (C,) class of every chunk.
+        per_step: chunks that a batch takes from every lane.
+        window: chunks that a lane holds at most, at least ``per_step``.
+        rng: draws.
+    """
+    steps = len(lanes[0]) // per_step
+    classes, dense = np.unique(label, return_inverse=True)
+    remaining = np.bincount(dense[np.asarray(lanes).ravel()], minlength=len(classes))
+    labels: list[int] = dense.tolist()
+    windows = [_Window(labels) for _ in lanes]
+    entered = 0
+    for step in range(steps):
+        while entered < min(len(lanes[0]), step * per_step + window):
+            for held, lane in zip(windows, lanes, strict=True):
+                held.add(lane[entered])
+            entered += 1
+        batch: list[list[int]] = [[] for _ in lanes]
+        taken: set[int] = set()
+        urgent = np.flatnonzero(remaining >= steps - step)
+        for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
+            _take_class(c, windows, batch, per_step, taken)
+        draws = iter(rng.random(len(lanes) * per_step).tolist())
+        for at in range(len(lanes)):
+            lane = (at + step) % len(lanes)  # no lane is always the last to choose
+            while len(batch[lane]) < per_step:
+                batch[lane].append(windows[lane].draw(next(draws), taken))
+        drawn = dense[np.concatenate([np.asarray(chunks) for chunks in batch])]
+        np.subtract.at(remaining, drawn, 1)
+        yield Step(batch, entered, len(drawn) - len(taken))
+
+
+def _take_class(c: int, windows: list["_Window"], batch: list[list[int]], per_step: int, taken: set[int]) -> None:
+    """Give the batch a chunk of class ``c`` from the lane that holds most of it."""
+    open_lanes = [v for v, held in enumerate(windows) if len(batch[v]) < per_step and held.by_class.get(c)]
+    if open_lanes:
+        lane = max(open_lanes, key=lambda v: len(windows[v].by_class[c]))
+        chunk = windows[lane].by_class[c][0]
+        windows[lane].remove(chunk)
+        batch[lane].append(chunk)
+        taken.add(c)
+
+
+class _Window:
+    """The chunks that a lane holds; drawing and removing take constant time."""
+
+    __slots__ = ("_labels", "_slot", "by_class", "chunks")
+
+    def __init__(self, labels: list[int]) -> None:
+        self._labels = labels
+        self.chunks: list[int] = []
+        self._slot: dict[int, int] = {}
+        self.by_class: dict[int, list[int]] = {}
+
+    def add(self, chunk: int) -> None:
+        self._slot[chunk] = len(self.chunks)
+        self.chunks.append(chunk)
+        self.by_class.setdefault(self._labels[chunk], []).append(chunk)
+
+    def remove(self, chunk: int) -> None:
+        slot, last = self._slot.pop(chunk), self.chunks.pop()
+        if last != chunk:
+            self.chunks[slot] = last
+            self._slot[last] = slot
+        c = self._labels[chunk]
+        self.by_class[c].remove(chunk)
+        if not self.by_class[c]:
+            del self.by_class[c]
+
+    def draw(self, draw: float, taken: set[int]) -> int:
+        """A chunk of a class that is not ``taken`` yet, where there is one; ``draw`` in [0, 1) says which."""
+        count = len(self.chunks)
+        first = int(draw * count)
+        # The golden ratio's steps spread the first tries over the window; then all of it is looked through.
+        for i in range(_TRIES + count):
+            at = (first + (i * 0x9E3779B1 if i < _TRIES else i)) % count
+            chunk = self.chunks[at]
+            if self._labels[chunk] not in taken:
+                break
+        else:
+            chunk = self.chunks[first]
+        self.remove(chunk)
+        taken.add(self._labels[chunk])
+        return chunk
