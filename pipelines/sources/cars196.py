@@ -21,6 +21,7 @@ import polars as pl
 
 from hgld.errors import InputError, TableError
 from pipelines.catalog import Catalog, safe_key
+from pipelines.sources.matlab_size import refuse_large_mat
 from pipelines.sources.release import keep_splits, read_mat, refuse_options, relative_path
 from pipelines.sources.taxonomies import classes_of
 
@@ -32,6 +33,7 @@ OBTAIN = "Get the files as `hgld datasets cars196` says."
 TAXONOMY = "cars196_taxonomy.csv"
 WITH_LABELS = "cars_test_annos_withlabels.mat"
 LISTS = ("classification-train", "classification-test")  # the release's own split
+_MOST_BYTES = 128 << 20  # of a MATLAB file, decompressed; the release's are far smaller
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
@@ -93,7 +95,7 @@ def _read_release(source: Path) -> _Release:
 
 
 def _read_whole(path: Path) -> _Release:
-    found = read_mat(path, ("annotations", "class_names"), OBTAIN)
+    found = _read_mat(path, "annotations", "class_names")
     images = [
         (where, file, number, LISTS[flag != 0])
         for where, file, number, flag in _annotated(path, found["annotations"], "relative_im_path", "class", "test")
@@ -105,13 +107,18 @@ def _read_parts(source: Path) -> _Release:
     devkit = source / "devkit"
     meta, train = devkit / "cars_meta.mat", devkit / "cars_train_annos.mat"
     test = next((f for f in (source / WITH_LABELS, devkit / WITH_LABELS) if f.is_file()), source / WITH_LABELS)
-    classes = _texts(meta, read_mat(meta, ("class_names",), OBTAIN)["class_names"])
+    classes = _texts(meta, _read_mat(meta, "class_names")["class_names"])
     images = []
     for path, folder, name in ((train, "cars_train", LISTS[0]), (test, "cars_test", LISTS[1])):
-        annotations = read_mat(path, ("annotations",), OBTAIN)["annotations"]
+        annotations = _read_mat(path, "annotations")["annotations"]
         for where, file, number in _annotated(path, annotations, "fname", "class"):
             images.append((where, f"{folder}/{file}", number, name))
     return _Release(classes, images, (meta, train, test))
+
+
+def _read_mat(path: Path, *variables: str) -> dict[str, Any]:
+    refuse_large_mat(path, OBTAIN, most=_MOST_BYTES)
+    return read_mat(path, variables, OBTAIN)
 
 
 def _annotated(path: Path, annotations: np.ndarray, name: str, *numbers: str) -> Iterator[tuple[Any, ...]]:

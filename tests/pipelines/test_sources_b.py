@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 
 from hgld.errors import ConfigError, InputError, TableError
 from pipelines.catalog import Catalog
@@ -296,6 +296,34 @@ def test_cars_annotations_that_are_none(tmp_path, annotations, message):
     with pytest.raises(TableError, match=message) as caught:
         read("cars196", tmp_path)
     assert "cars_annos.mat" in str(caught.value)
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_cars_annotations_that_decompress_to_too_much_are_not_read(tmp_path, monkeypatch, compressed):
+    cars196.make(tmp_path)
+    path = tmp_path / "cars_annos.mat"
+    monkeypatch.setattr("pipelines.sources.cars196._MOST_BYTES", 1 << 20)
+    read("cars196", tmp_path)
+    bomb = np.zeros((1, 1 << 20), np.uint8)
+    savemat(path, {"annotations": bomb, "class_names": bomb[:, :1]}, do_compression=compressed)
+    assert (path.stat().st_size < 1 << 12) is compressed
+    monkeypatch.setattr("pipelines.sources.cars196.read_mat", None)
+    with pytest.raises(TableError, match="more than 1,048,576 bytes"):
+        read("cars196", tmp_path)
+
+
+def test_compressed_cars_annotations_are_read_like_the_others(tmp_path):
+    cars196.make(tmp_path)
+    before = read("cars196", tmp_path).items
+    path = tmp_path / "cars_annos.mat"
+    found = loadmat(path)
+    savemat(path, {name: found[name] for name in ("annotations", "class_names")}, do_compression=True)
+    assert read("cars196", tmp_path).items.equals(before)
+    data = path.read_bytes()
+    for cut in (127, 130, 136, 200, len(data) - 9):
+        path.write_bytes(data[:cut])
+        with pytest.raises(TableError, match=r"cars_annos\.mat"):
+            read("cars196", tmp_path)
 
 
 def test_cars_of_other_classes_are_refused(tmp_path):
