@@ -116,12 +116,102 @@ def graded_relevance(
     [[1.0, 0.25, 0.25, 0.0]]
     """
     grade = _as_grades(grades, num_levels)
+    counts = torch.zeros(grade.shape[0], num_levels + 1, dtype=torch.int64, device=grade.device)
+    counts.scatter_add_(1, grade, torch.ones_like(grade))
+    gains = grade_gains(counts, kind, alpha, weights, count_query=count_query)
+    return gains.gather(1, grade).to(dtype or torch.get_default_dtype())
+
+
+def grade_gains(
+    counts: Tensor,
+    kind: RelevanceKind = "population",
+    alpha: float = 1.0,
+    weights: Sequence[float] | None = None,
+    *,
+    count_query: bool = False,
+    relative: bool = False,
+) -> Tensor:
+    """What every grade is worth to every query, from how many items of each grade its gallery has.
+
+    The kinds are those of :func:`graded_relevance`.
+
+    Args:
+        counts: (Q, L + 1) integers, items of grade 0..L.
+        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
+        alpha: exponent of ``population`` and ``total``, >= 0.
+        weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first; equal if None.
+        count_query: count the query itself in ``|Omega^(L)|`` for ``population``.
+        relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and grades that it has not are
+            worth 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by one number,
+            and so a large alpha lets the other grades vanish, not all.
+
+    Returns:
+        (Q, L + 1) float64; grade 0 is worth 0.
+
+    Raises:
+        ConfigError: see :func:`check_relevance`, or another number of weights than levels.
+    """
+    check_relevance(kind, alpha, weights)
+    num_levels = counts.shape[1] - 1
+    grades = torch.arange(num_levels + 1, dtype=torch.float64, device=counts.device)
+    if kind == "exponential":
+        return (2.0**grades - 1).expand(counts.shape)
+    if kind == "weighted_ap":
+        gains = (level_weights(counts, weights) / _at_least(counts).clamp(min=1)).cumsum(dim=1)
+        return torch.nn.functional.pad(gains, (1, 0))
+    if relative:
+        largest = torch.where(counts > 0, grades, 0.0).amax(dim=1, keepdim=True).clamp(min=1)
+        steps = torch.where(counts > 0, grades / largest, 0.0)
+    else:
+        steps = (grades / num_levels).expand(counts.shape)
+    total = torch.where(steps > 0, steps**alpha, 0.0)
+    if kind == "total":
+        return total
+    query = count_query * (grades == num_levels)
+    return total / (counts + query).clamp(min=1)
+
+
+def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Tensor:
+    """Weight of every level's AP to every query: zero where the query has no positive there, sum 1.
+
+    Args:
+        counts: (Q, L + 1) integers, items of grade 0..L.
+        weights: one a level, coarsest first; equal if None.
+
+    Returns:
+        (Q, L) float64, coarsest level first; a row of zeros where no level that has positives has weight.
+
+    Raises:
+        ConfigError: another number of weights than levels.
+    """
+    num_levels = counts.shape[1] - 1
+    given = [1.0 / num_levels] * num_levels if weights is None else [float(w) for w in weights]
+    if len(given) != num_levels:
+        raise ConfigError(
+            f"weights are {given}: there are {len(given)} weights for {num_levels} levels; expected {num_levels}, "
+            "coarsest level first."
+        )
+    weight = torch.tensor(given, dtype=torch.float64, device=counts.device) * (_at_least(counts) > 0)
+    return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def check_relevance(kind: str, alpha: float, weights: Sequence[float] | None) -> None:
+    """Refuse what no hierarchy can use.
+
+    Raises:
+        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
+    """
     if kind not in get_args(RelevanceKind):
         raise ConfigError(f"relevance kind {kind!r} is unknown; expected one of {', '.join(get_args(RelevanceKind))}.")
-    if not alpha >= 0 or alpha == float("inf"):
+    if not 0 <= alpha < float("inf"):
         raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
-    gains = _gains(grade, num_levels, kind, alpha, weights, count_query)
-    return gains.gather(1, grade).to(dtype or torch.get_default_dtype())
+    if weights is not None and not (weights and min(weights) >= 0 and 0 < sum(weights) < float("inf")):
+        raise ConfigError(f"weights are {list(weights)}; expected numbers >= 0 with a positive sum that is finite.")
+
+
+def _at_least(counts: Tensor) -> Tensor:
+    """(Q, L) items of grade 1 or more, 2 or more, ..., L."""
+    return counts.flip(1).cumsum(dim=1).flip(1)[:, 1:]
 
 
 def _as_grades(grades: Tensor | np.ndarray, num_levels: int) -> Tensor:
@@ -137,41 +227,3 @@ def _as_grades(grades: Tensor | np.ndarray, num_levels: int) -> Tensor:
     if lowest < 0 or highest > num_levels:
         raise InputError(f"grades run from {lowest} to {highest}; expected 0..{num_levels} for {num_levels} levels.")
     return grade.long()
-
-
-def _gains(
-    grade: Tensor,
-    num_levels: int,
-    kind: RelevanceKind,
-    alpha: float,
-    weights: Sequence[float] | None,
-    count_query: bool,
-) -> Tensor:
-    """(Q, L + 1) float64: what each grade is worth to each query."""
-    steps = torch.arange(num_levels + 1, dtype=torch.float64, device=grade.device)
-    counts = torch.zeros(grade.shape[0], num_levels + 1, dtype=torch.float64, device=grade.device)
-    counts.scatter_add_(1, grade, torch.ones_like(grade, dtype=torch.float64))
-    if kind == "exponential":
-        return (2.0**steps - 1).expand_as(counts)
-    if kind == "weighted_ap":
-        return _weighted_ap_gains(counts, num_levels, weights)
-    total = (steps / num_levels) ** alpha
-    total[0] = 0.0
-    if kind == "total":
-        return total.expand_as(counts)
-    if count_query:
-        counts[:, num_levels] += 1
-    return total / counts.clamp(min=1)
-
-
-def _weighted_ap_gains(counts: Tensor, num_levels: int, weights: Sequence[float] | None) -> Tensor:
-    given = [1.0 / num_levels] * num_levels if weights is None else [float(w) for w in weights]
-    if len(given) != num_levels or min(given) < 0 or not 0 < sum(given) < float("inf"):
-        raise ConfigError(
-            f"weights are {given}; expected {num_levels} numbers >= 0, coarsest level first, with a positive sum."
-        )
-    at_least = counts.flip(1).cumsum(1).flip(1)[:, 1:]
-    weight = torch.tensor(given, dtype=torch.float64, device=counts.device) * (at_least > 0)
-    weight = weight / weight.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    gains = (weight / at_least.clamp(min=1)).cumsum(1)
-    return torch.nn.functional.pad(gains, (1, 0))

@@ -9,6 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 import hgld
 from hgld.errors import ConfigError, InputError
+from hgld.relevance import grade_gains
 
 
 def slow_grades(query, gallery):
@@ -97,6 +98,34 @@ def test_weights_are_renormalised_over_levels_with_positives():
 
 def test_a_level_with_zero_weight_alone_gives_zero_and_no_nan():
     assert hgld.graded_relevance(torch.tensor([[1, 0]]), 2, "weighted_ap", weights=[0.0, 1.0]).tolist() == [[0.0, 0.0]]
+
+
+@given(
+    st.integers(1, 7).flatmap(
+        lambda n: hnp.arrays(np.int64, st.tuples(st.integers(1, 4), st.just(n + 1)), elements=st.integers(0, 3))
+    ),
+    st.sampled_from(["population", "total", "weighted_ap", "exponential"]),
+    st.sampled_from([0.0, 1.0, 3.0]),
+    st.booleans(),
+)
+def test_relative_gains_are_the_gains_in_other_units(counts, kind, alpha, count_query):
+    options = {"kind": kind, "alpha": alpha, "count_query": count_query}
+    counts = torch.from_numpy(counts)
+    gains = grade_gains(counts, **options)
+    relative = grade_gains(counts, **options, relative=True)
+    for row, own, other in zip(counts[:, 1:], gains[:, 1:], relative[:, 1:], strict=True):
+        if (row > 0).any():
+            here = row > 0
+            unit = own[here].max() / other[here].max()
+            np.testing.assert_allclose(other[here] * unit, own[here], rtol=1e-12)
+    assert not gains[:, 0].any()
+    assert not relative[:, 0].any()
+
+
+def test_relative_gains_survive_a_large_alpha():
+    counts = torch.tensor([[5, 2, 0, 0], [5, 2, 3, 0]])
+    assert grade_gains(counts, alpha=5000.0, relative=True).tolist() == [[0, 0.5, 0, 0], [0, 0, 1 / 3, 0]]
+    assert not grade_gains(counts, alpha=5000.0)[:, :3].any()
 
 
 def test_result_has_the_default_dtype_and_device():
