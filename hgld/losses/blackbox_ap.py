@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import ranked_items
+from hgld.losses.item_sets import item_roles, positive_places, row_blocks
 from hgld.losses.rank_loss import RankLoss, RankOptions
 
 
@@ -63,48 +63,96 @@ def blackbox_ap_loss(
     Returns:
         values (Q,), 0 where undefined, and valid (Q,) bool.
     """
-    ranked = ranked_items(scores, left_out)
-    positive = (grades > 0) & ranked
-    moved = torch.where(positive, scores - margin / 2, scores + margin / 2)
-    shares, among_positives = _BlackboxRanks.apply(moved, ranked, positive, lambda_)
-    precision = torch.where(positive, among_positives / shares, 0.0)
-    num_positives = positive.sum(1)
-    valid = num_positives > 0
-    return torch.where(valid, 1 - precision.sum(1) / num_positives.clamp(min=1), 0.0), valid
+    roles = item_roles(grades, left_out)
+    return _blackbox_ap(scores, roles, lambda_, margin), (roles == 2).any(1)
 
 
-class _BlackboxRanks(torch.autograd.Function):
-    """Ranks among all ranked items and among the positives, both over the number of ranked items.
+@torch.library.custom_op("hgld::blackbox_ap", mutates_args=())
+def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
+    """(Q,) 1 - AP; ``lambda_`` matters to the gradient alone."""
+    values = scores.new_zeros(len(scores))
+    for block in row_blocks(scores):
+        ranking = _Ranking(scores[block], roles[block], margin)
+        precision = torch.where(ranking.used, ranking.among / ranking.ranks, 0.0).sum(1)
+        num = ranking.used.sum(1)
+        values[block] = torch.where(num > 0, 1 - precision / num.clamp(min=1), 0.0).to(scores.dtype)
+    return values
 
-    The first has the gradient by blackbox differentiation, the second none.
+
+@torch.library.custom_op("hgld::blackbox_ap_backward", mutates_args=())
+def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
+    """(Q, G) difference of two rankings over ``lambda_``; not linear in ``by_values`` (Q,), so not made beforehand."""
+    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+    for block in row_blocks(scores):
+        gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)
+    return gradient
+
+
+class _Ranking:
+    """Ranks of a block's positives, equal scores last.
+
+    Only the positives are sorted: every item is counted at its place among them.
+
+    Attributes:
+        used: (q, P) bool, the positives of every row, by ascending score; the attributes below are of these.
+        ranks: (q, P) float64, among all ranked items.
+        among: (q, P) float64, among the positives.
     """
 
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, ranked: Tensor, positive: Tensor, lambda_: float) -> tuple[Tensor, Tensor]:
-        shares, among_positives = _shares(scores, ranked, positive)
-        ctx.save_for_backward(scores, ranked, shares)
-        ctx.lambda_ = lambda_
-        ctx.mark_non_differentiable(among_positives)
-        return shares, among_positives
+    def __init__(self, scores: Tensor, roles: Tensor, margin: float) -> None:
+        positive = roles == 2
+        self._moved = torch.where(positive, scores - margin / 2, scores + margin / 2)
+        self._negative, self._size = roles == 1, (roles > 0).sum(1, keepdim=True)
+        places, used = positive_places(positive)
+        unsorted = torch.where(used, self._moved.gather(1, places), torch.inf)
+        self._found, order = unsorted.sort(dim=1)
+        self._columns, self.used = places.gather(1, order), used.gather(1, order)
+        self.among = _at_or_above(self._found, self.used)
+        self.ranks = self.among + _counted_above(self._found, self._moved, self._negative)
 
-    @staticmethod
-    def backward(ctx: Any, *by_outputs: Tensor) -> tuple[Tensor, None, None, None]:
-        scores, ranked, shares = ctx.saved_tensors
-        (moved,) = _shares(scores + ctx.lambda_ * by_outputs[0], ranked)
-        return torch.where(ranked, moved - shares, 0.0) / ctx.lambda_, None, None, None
+    def slopes(self, by_values: Tensor, lambda_: float) -> Tensor:
+        """(q, G): the scores are moved by ``lambda_`` times what arrives at the ranks, and ranked again."""
+        by_share = self._size * self.among / (self.used.sum(1, keepdim=True).clamp(min=1) * self.ranks**2)
+        by_share = (by_values[:, None] * by_share).to(self._found.dtype)
+        again, order = torch.where(self.used, self._found + lambda_ * by_share, torch.inf).sort(dim=1)
+        new = _at_or_above(again, self.used) + _counted_above(again, self._moved, self._negative)
+        rise = torch.zeros_like(new).scatter(1, order, new) - self.ranks
+        overtaken = torch.searchsorted(self._found, self._moved) - torch.searchsorted(again, self._moved)
+        change = torch.where(self._negative, overtaken, 0).to(self._found.dtype)
+        change.scatter_add_(1, self._columns, torch.where(self.used, rise, 0.0).to(change.dtype))
+        return change / (self._size.clamp(min=1) * lambda_)
 
 
-def _shares(scores: Tensor, ranked: Tensor, *subsets: Tensor) -> tuple[Tensor, ...]:
-    """Ranks, equal scores last, over the number of ranked items: (Q, G) tables among the ranked and among each subset.
+def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
+    """(q, P) float64: for each of (q, P) ascending scores how many of the ``used`` ones are no less."""
+    return (used.sum(1, keepdim=True) - torch.searchsorted(ordered, ordered)).double()
 
-    Of items outside a set the value is arbitrary; among the ranked it is above 0.
-    """
-    ordered, columns = torch.where(ranked, scores, -torch.inf).sort(dim=1)
-    first = torch.searchsorted(ordered, ordered)  # of each group of equal scores
-    size = ranked.sum(1, keepdim=True).clamp(min=1)
-    counts = [scores.shape[1] - first]
-    for subset in subsets:
-        member = subset.gather(1, columns).long()
-        from_here = member.sum(1, keepdim=True) - member.cumsum(1) + member
-        counts.append(from_here.gather(1, first))
-    return tuple(torch.zeros_like(scores).scatter(1, columns, count.to(scores.dtype) / size) for count in counts)
+
+def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
+    """(q, P) float64: for each of (q, P) ascending scores how many of the ``counted`` (q, G) ``scores`` are no less."""
+    passed = torch.searchsorted(ordered, scores, right=True)  # of the ascending scores, those no greater than an item
+    counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
+    counts.scatter_add_(1, passed, counted.double())
+    return counts.flip(1).cumsum(1).flip(1)[:, 1:]
+
+
+@_blackbox_ap.register_fake
+def _(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
+    return scores.new_empty(scores.shape[0])
+
+
+@_blackbox_ap_backward.register_fake
+def _(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    scores, roles, *ctx.numbers = inputs
+    ctx.save_for_backward(scores, roles)
+
+
+def _chain(ctx: Any, by_values: Tensor) -> tuple[Tensor | None, ...]:
+    return _blackbox_ap_backward(by_values, *ctx.saved_tensors, *ctx.numbers), None, None, None
+
+
+_blackbox_ap.register_autograd(_chain, setup_context=_save)

@@ -1,7 +1,18 @@
 """The items of a query's row: which are ranked, and where its positives lie."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
+
+_MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 takes 8 MB
+
+
+def row_blocks(table: Tensor) -> Iterator[slice]:
+    """Slices of the rows of a (Q, G) table, each of a bounded number of items; none where it holds nothing."""
+    rows = max(1, _MOST_ITEMS // max(1, table.shape[1]))
+    for start in range(0, len(table) if table.numel() else 0, rows):
+        yield slice(start, min(start + rows, len(table)))
 
 
 def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
@@ -28,3 +39,11 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
     places = torch.zeros(len(positive), most, dtype=torch.int64, device=positive.device)
     places[rows, slots] = columns
     return places, torch.arange(most, device=positive.device) < counts[:, None]
+
+
+def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
+    """(Q, G) uint8: 0 for the item that a row leaves out, 1 for negatives, 2 for positives; one byte a pair to keep."""
+    roles = (grades > 0).to(torch.uint8) + 1
+    if left_out is None:
+        return roles
+    return roles * (torch.arange(grades.shape[1], device=grades.device) != left_out[:, None])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from hgld.errors import ConfigError
 from hgld.losses.item_sets import positive_places, ranked_items
 from hgld.losses.rank_loss import RankLoss, RankOptions
+from hgld.losses.row_operator import row_operator
 
 Variant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 
@@ -116,7 +117,7 @@ def _check(variant: str, b: float, alpha: float, tau: float) -> None:
             raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
 
 
-@torch.library.custom_op("hgld::pnp", mutates_args=())
+@row_operator("hgld::pnp")
 def _pnp(
     scores: Tensor, positive: Tensor, negative: Tensor, variant: str, b: float, alpha: float, tau: float
 ) -> tuple[Tensor, Tensor]:
@@ -167,22 +168,3 @@ def _penalty(variant: str, b: float, alpha: float) -> Callable[[Tensor], tuple[T
     if variant == "Dq":
         return lambda r: (-torch.expm1(-alpha * torch.log1p(r)), alpha * torch.exp(-(alpha + 1) * torch.log1p(r)))
     return lambda r: (r, torch.ones_like(r))
-
-
-@_pnp.register_fake
-def _(
-    scores: Tensor, positive: Tensor, negative: Tensor, variant: str, b: float, alpha: float, tau: float
-) -> tuple[Tensor, Tensor]:
-    return scores.new_empty(scores.shape[0]), torch.empty_like(scores)
-
-
-def _save_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
-
-
-def _chain(ctx: Any, by_values: Tensor, by_slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-    (slopes,) = ctx.saved_tensors
-    return by_values[:, None] * slopes, None, None, None, None, None, None
-
-
-_pnp.register_autograd(_chain, setup_context=_save_slopes)

@@ -1,7 +1,6 @@
 """One differentiable operator beneath the losses: a metric of ranks, with its gradient made in the forward pass.
 
-A query's metric is a function of its own row of scores alone, so dL/dscores (Q, G) is all that the backward pass needs:
-``hgld::rank_metric`` returns it along with the values and saves nothing else. Which path computes them:
+``hgld::rank_metric`` is a :mod:`hgld.losses.row_operator`: it saves dL/dscores alone. Which path computes it:
 
 - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives. On the CPU compiled by numba, float32 and
   float64; on a GPU a Triton kernel, float32.
@@ -16,15 +15,16 @@ Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
 """
 
 from importlib.util import find_spec
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError
 from hgld.losses import objectives, surrogates
 from hgld.losses.eager_pairs import rank_metric_by_pairs
 from hgld.losses.objectives import Objective
+from hgld.losses.row_operator import row_operator
 from hgld.losses.surrogates import Surrogate
 
 Method = Literal["auto", "pair", "grid", "eager"]
@@ -68,7 +68,7 @@ def rank_metric(
     return _rank_metric(scores, grades, gains, norms, kind, numbers, packed, method)[0]
 
 
-@torch.library.custom_op("hgld::rank_metric", mutates_args=())
+@row_operator("hgld::rank_metric")
 def _rank_metric(
     scores: Tensor,
     grades: Tensor,
@@ -117,32 +117,3 @@ def _on_accelerator(
     from hgld.losses.triton_pairs import triton_rank_metric  # Triton comes with torch's CUDA builds alone
 
     return triton_rank_metric(scores, grades, gains, norms, objective, surrogate)
-
-
-@_rank_metric.register_fake
-def _(
-    scores: Tensor,
-    grades: Tensor,
-    gains: Tensor,
-    norms: Tensor,
-    objective: str,
-    objective_numbers: list[float],
-    surrogate: list[float],
-    method: str,
-) -> tuple[Tensor, Tensor]:
-    return scores.new_empty(scores.shape[0]), torch.empty_like(scores, memory_format=torch.contiguous_format)
-
-
-def _save_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
-    ctx.set_materialize_grads(False)
-
-
-def _chain(ctx: Any, by_values: Tensor | None, by_slopes: Tensor | None) -> tuple[Tensor | None, ...]:
-    if by_slopes is not None:
-        raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
-    (slopes,) = ctx.saved_tensors
-    return (None if by_values is None else by_values[:, None] * slopes, *(None,) * 7)
-
-
-_rank_metric.register_autograd(_chain, setup_context=_save_slopes)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import ranked_items
+from hgld.losses.item_sets import item_roles
 from hgld.losses.rank_loss import RankLoss, RankOptions
+from hgld.losses.soft_histogram import soft_histograms
 
 Ties = Literal["ignored", "relaxed", "integral"]
 
@@ -83,23 +84,12 @@ def soft_bin_ap_loss(
     Returns:
         values (Q,), 0 where undefined, and valid (Q,) bool.
     """
-    ranked = ranked_items(scores, left_out)
-    positive = (grades > 0) & ranked
-    everything = _soft_histogram(scores, ranked, bins, low)
-    relevant = _soft_histogram(scores, positive, bins, low)
+    roles = item_roles(grades, left_out)
+    relevant, everything = soft_histograms(scores, roles, bins, low)
     hits = _PRECISION_SUMS[ties](relevant, everything).sum(1)
-    valid = positive.any(1)
-    return torch.where(valid, 1 - hits / positive.sum(1).clamp(min=1), 0.0), valid
-
-
-def _soft_histogram(scores: Tensor, counted: Tensor, bins: int, low: float) -> Tensor:
-    """(Q, bins): every counted item shared linearly between its two nearest centres, the highest scores first."""
-    place = ((1 - scores) * ((bins - 1) / (1 - low))).clamp(0, bins - 1)
-    upper = place.detach().floor().clamp(max=bins - 2)
-    share = torch.where(counted, place - upper, 0.0)
-    index = upper.long()
-    empty = scores.new_zeros(len(scores), bins)
-    return empty.scatter_add(1, index, counted.to(share.dtype) - share).scatter_add(1, index + 1, share)
+    num_positives = (roles == 2).sum(1)
+    valid = num_positives > 0
+    return torch.where(valid, 1 - hits / num_positives.clamp(min=1), 0.0).to(scores.dtype), valid
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import positive_places, ranked_items
+from hgld.losses.item_sets import positive_places, ranked_items, row_blocks
 from hgld.losses.rank_loss import RankLoss, Reduction
+from hgld.losses.row_operator import row_operator
 
 
 class Triplet(RankLoss):
@@ -20,7 +21,7 @@ class Triplet(RankLoss):
         margin: in squared distance.
         level: column of the labels that decides what is positive, 0 the finest.
         reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
-            mean (Q,) and valid (Q,).
+            mean (Q,) and valid (Q,). The first weighs anchors by their positives, the mean of the second does not.
 
     Raises:
         ConfigError: a margin that is not positive.
@@ -39,12 +40,9 @@ class Triplet(RankLoss):
         positive = (grades > 0) & ranked
         negative = (grades == 0) & ranked
         valid = positive.any(1) & negative.any(1)
-        paired = positive & valid[:, None]
-        places, used = positive_places(paired)
-        found = scores.gather(1, places)
-        beyond = scores.gather(1, _semi_hard(scores.detach(), negative, found.detach()))
-        hinge = torch.where(used, (2 * (beyond - found) + self.margin).clamp(min=0), 0.0)
-        return pair_means(hinge.sum(1), paired.sum(1), each=self.reduction == "none"), valid
+        positive &= valid[:, None]
+        sums, _ = _triplets(scores, positive, negative, self.margin)
+        return pair_means(sums, positive.sum(1), each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
         return f"margin={self.margin}"
@@ -60,6 +58,22 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
     """
     share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
     return sums / share.clamp(min=1)
+
+
+@row_operator("hgld::triplets")
+def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row of positives has negatives."""
+    sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
+    for block in row_blocks(scores):
+        places, used = positive_places(positive[block])
+        found = scores[block].gather(1, places)
+        beyond = _semi_hard(scores[block], negative[block], found)
+        hinge = 2 * (scores[block].gather(1, beyond) - found) + margin
+        pays = used & (hinge > 0)
+        sums[block] = torch.where(pays, hinge, 0.0).sum(1)
+        by_score = 2 * pays.to(scores.dtype)
+        slopes[block].scatter_add_(1, beyond, by_score).scatter_add_(1, places, -by_score)
+    return sums, slopes
 
 
 def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:

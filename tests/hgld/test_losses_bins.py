@@ -12,6 +12,7 @@ from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.fast_ap import FastAP
 from hgld.losses.pnp import PNP, pnp_loss
 from hgld.losses.soft_bin_ap import SoftBinAP, soft_bin_ap_loss
+from hgld.losses.triplet import Triplet
 from tests import reference
 
 TIES = ["ignored", "relaxed", "integral"]
@@ -189,6 +190,48 @@ def test_pnp_in_chunks_is_pnp_at_once(monkeypatch):
     monkeypatch.setattr("hgld.losses.pnp._MOST_PAIRS", 20)
     values, _ = pnp_loss(scores, grades)
     torch.testing.assert_close(torch.autograd.grad(values.sum(), scores)[0], whole)
+
+
+IN_BLOCKS = {
+    **{f"SoftBinAP, {ties}": (lambda s, g, t=ties: soft_bin_ap_loss(s, g, ties=t)) for ties in TIES},  # type: ignore[misc]
+    "BlackboxAP": lambda s, g: blackbox_ap_loss(s, g, lambda_=0.5),
+    "Triplet": lambda s, g: Triplet().query_losses(s, g, 1, None),
+}
+
+
+@pytest.mark.parametrize("name", IN_BLOCKS)
+def test_blocks_of_queries_give_what_all_at_once_give(monkeypatch, name):
+    torch.manual_seed(6)
+    scores, grades = torch.rand(9, 13, requires_grad=True), torch.randint(0, 2, (9, 13))
+    values, _ = IN_BLOCKS[name](scores, grades)
+    (gradient,) = torch.autograd.grad(values.square().sum(), scores)
+    monkeypatch.setattr("hgld.losses.item_sets._MOST_ITEMS", 30)
+    parts, _ = IN_BLOCKS[name](scores, grades)
+    torch.testing.assert_close(parts, values)
+    torch.testing.assert_close(torch.autograd.grad(parts.square().sum(), scores)[0], gradient)
+
+
+@pytest.mark.parametrize("loss", [SoftBinAP(), FastAP(), BlackboxAP(), PNP(), Triplet()])
+def test_autograd_keeps_one_table_and_at_most_a_byte_a_pair_more(loss):
+    torch.manual_seed(7)
+    embeddings, labels = torch.randn(64, 4, requires_grad=True), torch.arange(64) // 4
+    kept = {}
+
+    def keep(tensor):
+        if tensor.shape == (64, 64):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss(embeddings, labels).backward()
+    assert 0 < sum(kept.values()) <= 5 * 64 * 64
+
+
+def test_blackbox_ap_gives_no_gradient_to_a_loss_that_is_not_asked():
+    scores = torch.rand(3, 8, requires_grad=True)
+    values, _ = blackbox_ap_loss(scores, torch.tensor([[1, 0, 1, 0, 0, 1, 0, 0]] * 3))
+    (gradient,) = torch.autograd.grad(values[1], scores)
+    assert not gradient[[0, 2]].any()
 
 
 def test_pnp_compiles_without_a_graph_break():
