@@ -1,0 +1,373 @@
+"""Shards where they lie, on a disk or at a URL: whole small files, ranges of bytes, streams from front to end."""
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError
+from hgld.local_files import LocalFiles
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+T = TypeVar("T")
+
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
+
+_HTTP = ("http", "https")
+_GAP = 1 << 14  # bytes read in vain to save a read: an item's JSON lies between two images of a group
+_MOST_SPAN = 8 << 20
+_MOST_TABLE_BYTES = 8 << 30
+_STREAM_BLOCK = 8 << 20
+_LEAST_BLOCK = 1 << 16
+_ATTEMPTS = 6
+_ATTEMPTS_OF_LARGE_BLOCKS = 2
+_CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
+_PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
+_UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+class ShardStorage:
+    """One folder of files, on a disk or at a URL.
+
+    Can be pickled, and used after a fork: every process opens its own files and connections. Names of files never lead
+    out of the folder, links included.
+
+    Args:
+        root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
+        options: what fsspec takes for that scheme: credentials, headers, endpoints.
+
+    Raises:
+        ConfigError: another scheme, or a chain of them.
+    """
+
+    def __init__(self, root: str | Path, options: Mapping[str, Any] | None = None) -> None:
+        text = os.fspath(root)
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if "::" in text or (scheme and scheme not in (*SCHEMES, "file")):
+            raise ConfigError(
+                f"{_without_secrets(text)!r} cannot be read from; expected a folder, or a URL that begins with "
+                f"{', '.join(SCHEMES)}."
+            )
+        self.is_local = scheme in ("", "file")
+        if self.is_local:
+            folder = Path(unquote(urlsplit(text).path) if scheme else text).absolute()
+            self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
+            self.where = str(folder)
+        else:
+            self._files = RemoteFiles(text, options or {})
+            self.where = _without_secrets(text)
+
+    def read_file(self, name: str, max_bytes: int) -> bytes:
+        """A whole file.
+
+        Raises:
+            InputError: there is no such file, or it has more than ``max_bytes``.
+        """
+        data = self._files.read_at(_checked(name), 0, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise InputError(f"{self.where}/{name}: more than {max_bytes} bytes, the most that this file may have.")
+        return data
+
+    def table(self, name: str) -> Path | bytes:
+        """What a table's reader takes: the path of a local file, else its bytes.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        if isinstance(self._files, LocalFiles):
+            return self._files.path(_checked(name))
+        return self.read_file(name, _MOST_TABLE_BYTES)
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """A range of a file.
+
+        Raises:
+            InputError: there is no such file, or it ends before.
+            ServiceError: the server kept failing.
+            StorageError: the disk failed.
+        """
+        data = self._files.read_at(_checked(name), offset, size)
+        if len(data) != size:
+            raise self._cut_off(name, offset, size, len(data))
+        return data
+
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Ranges (name, offset, size) of any files, in the order asked for; neighbours are read at one go.
+
+        On a disk the system fetches ahead; from a server the ranges come at the same time.
+
+        Raises:
+            InputError, ServiceError, StorageError: as :meth:`read_at`, for the first range that cannot be had.
+        """
+        for name in {name for name, _, _ in requests}:
+            _checked(name)
+        spans, members = [], []
+        for (name, start, stop), inside in _merged(requests):
+            spans.append((name, start, stop))
+            members.append(inside)
+        result = [b""] * len(requests)
+        for (_, start, stop), data, inside in zip(spans, self._files.read_spans(spans), members, strict=True):
+            if len(inside) == 1 and len(data) == stop - start:
+                result[inside[0]] = data
+                continue
+            for position in inside:
+                name, offset, size = requests[position]
+                result[position] = part = data[offset - start : offset - start + size]
+                if len(part) != size:
+                    raise self._cut_off(name, offset, size, len(part))
+        return result
+
+    def open_stream(self, name: str, offset: int = 0) -> BinaryIO:
+        """A file from ``offset`` on, read from front to end; cut connections are opened again where they broke.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        return self._files.open_stream(_checked(name), offset)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return self._files.exists(_checked(name))
+
+    def _cut_off(self, name: str, offset: int, size: int, found: int) -> InputError:
+        return InputError(
+            f"{self.where}/{name}: {found} bytes at offset {offset}; expected {size}. The file is cut off, or the "
+            "index belongs to other shards: hgld verify tells which."
+        )
+
+    def __repr__(self) -> str:
+        return f"ShardStorage({self.where!r})"
+
+
+def _checked(name: str) -> str:
+    if not name or name in (".", "..") or _UNSAFE_NAME.search(name):
+        raise InputError(f"{name!r} is not the name of a file in a dataset; expected one without / and \\.")
+    return name
+
+
+def _without_secrets(url: str) -> str:
+    """A URL for messages: without user, password and query, which may hold keys."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def _merged(requests: Sequence[tuple[str, int, int]]) -> Iterator[tuple[tuple[str, int, int], list[int]]]:
+    """Spans (name, start, stop) that cover the requests, each with the requests' positions."""
+    inside: list[int] = []
+    file, start, stop = "", 0, 0
+    for position in sorted(range(len(requests)), key=requests.__getitem__):
+        name, offset, size = requests[position]
+        end = offset + size
+        if inside and name == file and offset - stop <= _GAP and end - start <= _MOST_SPAN:
+            inside.append(position)
+            stop = max(stop, end)
+            continue
+        if inside:
+            yield (file, start, stop), inside
+        file, start, stop, inside = name, offset, end, [position]
+    if inside:
+        yield (file, start, stop), inside
+
+
+class RemoteFiles:
+    """Files below a URL, read through fsspec.
+
+    Args:
+        root: the URL; a query, as signed URLs have it, is kept behind every file's name.
+        options: of the file system.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self._root, self._options = root, dict(options)
+        self._parts = urlsplit(root)
+        self._process, self._system = -1, None
+        self._ranges_are_served = self._parts.scheme not in _HTTP
+
+    def __getstate__(self) -> tuple[str, dict[str, Any]]:
+        return self._root, self._options
+
+    def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
+        self.__init__(*state)
+
+    def _file_system(self) -> "AbstractFileSystem":
+        """This process's own: connections do not survive a fork."""
+        if self._system is None or self._process != os.getpid():
+            import fsspec
+
+            is_http = self._parts.scheme in _HTTP
+            try:
+                self._system = fsspec.filesystem(
+                    self._parts.scheme, **(_http_options(self._options) if is_http else self._options)
+                )
+            except ImportError as error:
+                raise MissingResourceError(f"{_without_secrets(self._root)}: {error}.") from error
+            self._process = os.getpid()
+        return self._system
+
+    def _url(self, name: str) -> str:
+        if self._parts.scheme not in _HTTP:
+            return f"{self._root.rstrip('/')}/{name}"
+        path = f"{self._parts.path.rstrip('/')}/{quote(name)}"
+        return urlunsplit((self._parts.scheme, self._parts.netloc, path, self._parts.query, ""))
+
+    def exists(self, name: str) -> bool:
+        found = self.ask([(name, 0, 1)])[0]
+        if isinstance(found, bytes) or getattr(found, "status", None) == 416:  # an empty file has no first byte
+            return True
+        if _is_missing(found):
+            return False
+        raise self._refusal(name, found)
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset``, fewer where the file ends."""
+        return self.read_spans([(name, offset, offset + size)])[0]
+
+    def read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Spans (name, start, stop), fetched at the same time; those that fail are asked for again."""
+        if not self._ranges_are_served and len(spans) > 1:  # many whole files at a time would fill the memory
+            return [*self.read_spans(spans[:1]), *self.read_spans(spans[1:])]
+        return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
+
+    def open_stream(self, name: str, offset: int) -> BinaryIO:
+        """The file from ``offset`` to its end, to be closed by the caller."""
+        return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
+
+    def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int = _ATTEMPTS) -> list[bytes | BaseException]:
+        """Bytes or what went wrong, a span each; failures that may pass are tried again with growing pauses."""
+        answers: list[bytes | BaseException] = [b""] * len(spans)
+        pending = list(range(len(spans)))
+
+        def ask_pending() -> bool:
+            names, starts, stops = zip(*(spans[i] for i in pending), strict=True)
+            urls = [self._url(name) for name in names]
+            found = self._file_system().cat_ranges(urls, list(starts), list(stops), on_error="return")
+            for i, answer in zip(pending, found, strict=True):
+                answers[i] = answer
+            pending[:] = [i for i in pending if may_pass(answers[i])]
+            return bool(pending)
+
+        if spans:
+            _retried(ask_pending, bool, attempts)
+        return answers
+
+    def accept(self, span: tuple[str, int, int], answer: bytes | BaseException) -> bytes:
+        """The bytes of an answer, or its error for people."""
+        name, start, stop = span
+        if isinstance(answer, BaseException):
+            raise self._refusal(name, answer) from answer
+        if len(answer) > stop - start:
+            raise ServiceError(
+                f"{self._where(name)}: the server sent {len(answer)} bytes where {stop - start} were asked for: it "
+                "does not serve ranges (HTTP Range). Use one that does, or copy the dataset to a disk."
+            )
+        self._ranges_are_served = True
+        return answer
+
+    def _size(self, name: str) -> int:
+        is_http = self._parts.scheme in _HTTP
+
+        def ask_size() -> int | BaseException | None:
+            try:
+                return self._file_system().info(self._url(name))["size"]
+            except (
+                OSError
+            ) as error:  # over HTTP fsspec calls every failure a missing file, and hangs the real one behind
+                return (error.__cause__ if is_http else None) or error
+
+        answer = _retried(ask_size, may_pass, _ATTEMPTS)
+        if isinstance(answer, BaseException):
+            raise self._refusal(name, answer) from answer
+        if answer is None:
+            raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Length).")
+        return answer
+
+    def _where(self, name: str) -> str:
+        return _without_secrets(self._url(name))
+
+    def _refusal(self, name: str, error: BaseException) -> InputError | ServiceError:
+        where = self._where(name)
+        if _is_missing(error):
+            return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
+        status = getattr(error, "status", None)
+        said = f"status {status}" if status else f"{type(error).__name__}: {error}"
+        if self._parts.query:
+            said = said.replace(self._parts.query, "...")
+        if may_pass(error):
+            return ServiceError(f"{where}: {said}, {_ATTEMPTS} times. Try again later.")
+        return ServiceError(f"{where}: {said}. Check the URL and the credentials (storage options).")
+
+
+class _RemoteStream(io.RawIOBase):
+    """A file read in blocks of one request each, which shrink where connections do not live long enough for them."""
+
+    def __init__(self, files: RemoteFiles, name: str, offset: int, size: int) -> None:
+        self._files, self._name, self._position, self._size = files, name, offset, size
+        self._block = _STREAM_BLOCK
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while (stop := min(self._position + min(len(buffer), self._block), self._size)) > self._position:
+            span = (self._name, self._position, stop)
+            may_shrink = self._block > _LEAST_BLOCK
+            answer = self._files.ask([span], _ATTEMPTS_OF_LARGE_BLOCKS if may_shrink else _ATTEMPTS)[0]
+            if may_shrink and may_pass(answer):
+                self._block = max(_LEAST_BLOCK, self._block // 4)
+                continue
+            data = self._files.accept(span, answer)
+            self._block = min(2 * self._block, _STREAM_BLOCK)
+            self._position += len(data)
+            buffer[: len(data)] = data
+            return len(data)
+        return 0
+
+
+def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) -> T:
+    """The answer, asked for again with growing pauses while ``again`` says so."""
+    from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+
+    def give_last(state: RetryCallState) -> T:
+        assert state.outcome is not None
+        return state.outcome.result()
+
+    return Retrying(
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=0.2, max=20),
+        retry=retry_if_result(again),
+        retry_error_callback=give_last,
+    )(ask)
+
+
+def may_pass(answer: object) -> bool:
+    """Whether an answer is a failure that asking again may cure: the connection's, or a server's in trouble."""
+    import aiohttp
+
+    status = getattr(answer, "status", None)
+    if isinstance(status, int) and status:
+        return status in _PASSING or status >= 500
+    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+    return isinstance(answer, OSError | aiohttp.ClientError) and not isinstance(answer, final)
+
+
+def _is_missing(error: object) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (404, 410)
+
+
+def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's options; a limit on silence, and no compression, which would make ranges meaningless."""
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+    return {
+        **options,
+        "headers": {"Accept-Encoding": "identity", **options.get("headers", {})},
+        "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})},
+    }
