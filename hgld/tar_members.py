@@ -20,7 +20,7 @@ from hgld.errors import InputError
 BLOCK = 512
 END_OF_ARCHIVE = bytes(2 * BLOCK)
 
-Kind = Literal["file", "directory", "link", "other"]
+Kind = Literal["file", "directory", "link", "other", "damage"]
 
 _LARGEST_OCTAL = 8**11
 _LONGEST_NAME = 100
@@ -124,7 +124,7 @@ class Member:
         name: its path, without a leading ``./``; empty where it cannot be known.
         offset: where its bytes begin in the (uncompressed) tar.
         size: number of its bytes.
-        kind: what it says it is.
+        kind: what it says it is; ``damage`` where the tar itself is damaged.
         fault: why it must not be used, for people; None for a sound file or directory.
     """
 
@@ -190,7 +190,7 @@ def stream_members(
             except _Damage as damage:
                 if not recover:
                     raise damage.error(where, member.name) from damage
-                yield replace(member, fault=damage.what), b""
+                yield replace(member, kind="damage", fault=damage.what), b""
                 return
             yield member, data
 
@@ -259,8 +259,8 @@ def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
         except _Damage as damage:
             if not recover:
                 raise damage.error(cursor.where) from damage
-            unknown = Member("", damage.offset, 0, "other", None)
-            yield replace(damage.member or unknown, fault=damage.what)
+            unknown = Member("", damage.offset, 0, "damage", None)
+            yield replace(damage.member or unknown, kind="damage", fault=damage.what)
             if (block := _find_header(cursor)) is None:
                 return
 

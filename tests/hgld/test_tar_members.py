@@ -230,6 +230,7 @@ def test_recovery_goes_on_at_the_next_sound_header():
     data[EACH + 130] ^= 1  # a digit of the size: where the member ends is unknown
     for members in (walked(bytes(data), recover=True), [m for m, _ in streamed(bytes(data), recover=True)]):
         assert [(m.name, m.fault) for m in members] == [("a.jpg", None), ("", "damaged header"), ("c.jpg", None)]
+        assert [m.kind for m in members] == ["file", "damage", "file"]
         assert members[1].offset == EACH
 
 
@@ -237,6 +238,7 @@ def test_recovery_gives_a_member_that_was_cut_off():
     data = written(THREE)[: EACH + 512 + 100]
     for members in (walked(data, recover=True), [m for m, _ in streamed(data, recover=True)]):
         assert [(m.name, m.fault) for m in members[:2]] == [("a.jpg", None), ("b.jpg", "the tar is cut off")]
+        assert {m.kind for m in members[1:]} == {"damage"}
 
 
 @given(st.data())

@@ -1,0 +1,176 @@
+"""``hgld index``: the index, the hierarchy and the manifest of a dataset directory, made anew from its tars alone.
+
+What the items say is taken by majority where they contradict each other; a member or item that cannot be used is a row
+of ``rejected.parquet``. New files are written aside; the manifest is removed first and comes back last, so that while
+it is there, the files belong together.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+import hgld
+from hgld import dataset_files as files
+from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from pipelines.croissant import croissant, facts_of_known
+from pipelines.item_consensus import ItemConsensus
+from pipelines.progress import Progress
+from pipelines.shard_scan import ScanOptions, ShardScan, opened_regular, scan_shards
+from pipelines.stage import sha256_of, write_json
+
+_ASIDE = ".index.part"
+_OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # what is kept as it is
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What was made.
+
+    Attributes:
+        manifest: the new ``dataset.json``.
+        rejected: members and items that this run set aside, with the columns of ``rejected.parquet``.
+        notes: what a person should know, one line each.
+    """
+
+    manifest: files.Manifest
+    rejected: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def rebuild_index(
+    root: Path, *, levels: Sequence[str] | None = None, force: bool = False, workers: int = 1, progress: Progress
+) -> Rebuilt:
+    """Make ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
+
+    The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, the group
+    size and the provenance; rejected items, lists, judgements and the card stay as they are.
+
+    Args:
+        root: folder with the tars.
+        levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
+        force: replace an index that is there and can be read.
+        workers: shards read at a time.
+        progress: told of every shard.
+
+    Raises:
+        ConfigError: a readable index is there already, or ``levels`` contradict the tars.
+        InputError: no tars, or no usable item in them; nothing is changed then.
+        HierarchyError: two classes of a level have the same name; nothing is changed then.
+        StorageError: the disk is full or not writable.
+    """
+    shards = _shards(root)
+    if not force:
+        _refuse_readable(root)
+    scans = scan_shards(shards, ScanOptions(), workers=workers, progress=progress, task="reading shards")
+    consensus = ItemConsensus(scans, root, levels)
+    consensus.hierarchy()  # refuses before anything is written
+    try:
+        manifest = _write(root, consensus, scans)
+    except OSError as error:
+        raise StorageError(
+            f"{root}: cannot be written ({error.strerror or error}). Free space there, then run again."
+        ) from error
+    finally:
+        shutil.rmtree(root / _ASIDE, ignore_errors=True)
+    rejected = consensus.rejected()
+    return Rebuilt(manifest, rejected, _notes(scans, rejected))
+
+
+def _shards(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder. Name the folder that holds the tars.")
+    found = sorted(p for p in root.iterdir() if files.is_shard_name(p.name) and p.is_file() and not p.is_symlink())
+    if not found:
+        raise InputError(f"{root}: no tar in it (links are not followed). Name the folder that holds the tars.")
+    return found
+
+
+def _refuse_readable(root: Path) -> None:
+    try:
+        files.read_index(root / files.INDEX)
+    except InputError:
+        return
+    raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
+
+
+def _write(root: Path, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
+    aside = root / _ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    index, earlier = consensus.index(), _earlier_manifest(root)
+    files.write_index(index, aside / files.INDEX, consensus.levels)
+    consensus.hierarchy().to_parquet(aside / files.HIERARCHY)
+    rejected = _all_rejected(root, consensus.rejected())
+    rejected.write_parquet(aside / files.REJECTED)
+    manifest = files.Manifest(
+        name=earlier.name if earlier else root.resolve().name,
+        levels=consensus.levels,
+        group_size=earlier.group_size if earlier else _group_size(index, consensus.levels[0]),
+        splits=files.split_facts(index, consensus.levels),
+        shards=_shard_facts(index, scans),
+        files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
+        rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
+        provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": hgld.__version__}},
+    )
+    write_json(
+        aside / files.CROISSANT, croissant(manifest, facts_of_known(manifest.name), boxes=files.BOX[0] in index.columns)
+    )
+    manifest = replace(manifest, files={**manifest.files, **_fingerprints([aside / files.CROISSANT])})
+    (aside / files.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    (root / files.MANIFEST).unlink(missing_ok=True)
+    for file in sorted(aside.iterdir(), key=lambda p: p.name == files.MANIFEST):
+        file.replace(root / file.name)
+    return manifest
+
+
+def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files.ShardFacts, ...]:
+    """Facts of every shard; one without a usable item belongs to no split and is left out."""
+    held = {
+        shard: (split, count)
+        for shard, split, count in index.group_by("shard").agg(pl.col("split").first(), pl.len()).iter_rows()
+    }
+    return tuple(
+        files.ShardFacts(scan.name, held[scan.name][0], held[scan.name][1], scan.bytes, scan.sha256)
+        for scan in scans
+        if scan.name in held
+    )
+
+
+def _group_size(index: pl.DataFrame, finest: str) -> int:
+    """The largest k that the order serves: the shortest run of the classes that lie in several runs."""
+    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "group").len()
+    cut = runs.filter(pl.len().over("split", finest) > 1)
+    shortest = cut["len"].min() if len(cut) else runs["len"].max()
+    return shortest if isinstance(shortest, int) else 1
+
+
+def _earlier_manifest(root: Path) -> files.Manifest | None:
+    """The manifest that is there, if it can be read."""
+    try:
+        with opened_regular(root / files.MANIFEST) as file:
+            return files.Manifest.from_json(file.read(files.MAX_MANIFEST_BYTES + 1))
+    except HgldError:
+        return None
+
+
+def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
+    """What the dataset's build and this run set aside."""
+    path = root / files.REJECTED
+    earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
+    return pl.concat([earlier, rejected]).unique().sort(pl.all())
+
+
+def _fingerprints(paths: Sequence[Path]) -> dict[str, files.FileFacts]:
+    plain = [path for path in paths if path.is_file() and not path.is_symlink()]
+    return {path.name: files.FileFacts(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in sorted(plain)}
+
+
+def _notes(scans: Sequence[ShardScan], rejected: pl.DataFrame) -> tuple[str, ...]:
+    ignored = sum(scan.ignored for scan in scans)
+    notes = [f"{ignored} members that are neither image nor JSON were left alone."] if ignored else []
+    if len(rejected):
+        notes.append(f"{len(rejected)} members or items are kept aside; {files.REJECTED} names them.")
+    return tuple(notes)

@@ -1,0 +1,93 @@
+"""croissant.json by mlcroissant, and the shards by Hugging Face datasets: the tools that others read datasets with."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import mlcroissant
+import polars as pl
+import pytest
+
+from hgld import dataset_files as files
+from pipelines.croissant import croissant
+from tests.pipelines.tiny_shards import LEVELS, TinyShards
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, by mlcroissant
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_mlcroissant_reads_the_items(tmp_path, boxes):
+    root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
+    dataset = mlcroissant.Dataset(root / files.CROISSANT)
+    assert not dataset.metadata.ctx.issues.errors
+    index, _ = files.read_index(root / files.INDEX)
+    records = list(dataset.records("items"))
+    assert len(records) == len(index)
+    for record, row in zip(records, index.iter_rows(named=True), strict=True):
+        assert record["items/key"] == row["key"].encode()
+        assert [record[f"items/{level}"] for level in LEVELS] == [row[level] for level in LEVELS]
+        assert record["items/offset"] == row["offset"]
+
+
+def test_mlcroissant_reads_classes_and_splits(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    dataset = mlcroissant.Dataset(root / files.CROISSANT)
+    assert [record["classes/name"] for record in dataset.records("classes")][-2:] == [b"cat", b"dog"]
+    assert [record["splits/name"] for record in dataset.records("splits")] == ["test", "train"]
+
+
+def test_every_tar_has_its_checksum(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
+    stated = {file["@id"]: file["sha256"] for file in json.loads((root / files.CROISSANT).read_text())["distribution"]}
+    known = {shard.name: shard.sha256 for shard in manifest.shards}
+    known |= {name: manifest.files[name]["sha256"] for name in (files.INDEX, files.HIERARCHY)}
+    assert stated == known
+
+
+def test_odd_names_stay_valid(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    manifest = files.Manifest.from_json((root / files.MANIFEST).read_bytes())
+    odd = replace(manifest, name="Größe <b>&", levels=("é level", "level_0"))
+    facts = {"title": "T", "license": "cc-by-4.0", "url": "https://example.org", "citation": "@misc{x}"}
+    (root / files.CROISSANT).write_text(json.dumps(croissant(odd, facts)))
+    dataset = mlcroissant.Dataset(root / files.CROISSANT)
+    assert not dataset.metadata.ctx.issues.errors
+    assert dataset.metadata.name == "Gr-e-b-"
+    assert dataset.metadata.url == "https://example.org"
+
+
+_LOAD = """
+import json, sys
+from datasets import load_dataset
+loaded = load_dataset("webdataset", data_files=json.loads(sys.argv[1]), cache_dir=sys.argv[2])
+rows = {split: [[r["__key__"], r["json"]["labels"], r["json"]["split"], list(r["jpg"].size)] for r in part]
+        for split, part in loaded.items()}
+print(json.dumps(rows))
+"""
+
+
+def test_hugging_face_datasets_loads_the_shards(tmp_path):
+    root = TinyShards(png=False).write(tmp_path / "tiny")  # it wants one suffix in the first five items of a shard
+    index, _ = files.read_index(root / files.INDEX)
+    shards = {split: sorted(str(path) for path in root.glob(f"{split}-*.tar")) for split in ("train", "test")}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(  # a process of its own: its threads and open files are not ours
+        [sys.executable, "-c", _LOAD, json.dumps(shards), str(tmp_path / "cache")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **offline},
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout.splitlines()[-1])
+    upright = (
+        pl.when(orientation=6).then(pl.concat_list("height", "width")).otherwise(pl.concat_list("width", "height"))
+    )
+    expected = index.select("key", pl.concat_list(LEVELS), "split", upright.alias("size"))
+    for split, found in rows.items():
+        assert [tuple(row) for row in found] == expected.filter(split=split).rows()

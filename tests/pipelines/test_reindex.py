@@ -1,0 +1,246 @@
+"""hgld index: what is rebuilt from the tars is what was written, and what is damaged is named and kept aside."""
+
+import json
+import tarfile
+
+import polars as pl
+import pytest
+
+from hgld import Hierarchy
+from hgld import dataset_files as files
+from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
+from pipelines.progress import silent
+from pipelines.reindex import rebuild_index
+from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
+
+
+def rebuilt(root, **options):
+    return rebuild_index(root, progress=silent, **options)
+
+
+def index_of(root):
+    return files.read_index(root / files.INDEX)[0]
+
+
+def bytes_of(root):
+    return {path.name: path.read_bytes() for path in root.iterdir()}
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_index_of_an_untouched_dataset_comes_back(tmp_path, boxes, workers):
+    root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
+    before = bytes_of(root)
+    for name in (files.INDEX, files.HIERARCHY):
+        (root / name).unlink()
+    result = rebuilt(root, workers=workers)
+    after = bytes_of(root)
+    assert after.keys() == before.keys()
+    assert {name for name in before if after[name] != before[name]} == {files.MANIFEST}
+    old = json.loads(before[files.MANIFEST])
+    new = json.loads(after[files.MANIFEST])
+    assert new["provenance"].pop("rebuilt")["from"] == "tars"
+    assert new == old
+    assert not len(result.rejected)
+    assert result.notes == ()
+
+
+def test_from_the_tars_alone(tmp_path):
+    tiny = TinyShards(k=2)
+    index = tiny.write_tars(tmp_path)
+    result = rebuilt(tmp_path)
+    assert index_of(tmp_path).equals(index.select(files.index_schema(LEVELS).names()).cast(files.index_schema(LEVELS)))
+    assert result.manifest.group_size == 2
+    assert result.manifest.name == tmp_path.name
+    tree = Hierarchy.from_parquet(tmp_path / files.HIERARCHY)
+    assert tree.names == (tuple(f"species {i}" for i in range(5)), FAMILIES)
+    assert tree.parents[0].tolist() == [0, 1, 0, 1, 0]
+
+
+def test_a_readable_index_is_replaced_only_by_force(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    before = bytes_of(root)
+    with pytest.raises(ConfigError, match="--force"):
+        rebuilt(root)
+    assert bytes_of(root) == before
+    rebuilt(root, force=True)
+    (root / files.INDEX).write_bytes(b"torn")
+    rebuilt(root)
+    assert len(index_of(root)) == 16
+
+
+def test_running_again_gives_the_same_bytes(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    rebuilt(root, force=True)
+    first = bytes_of(root)
+    rebuilt(root, force=True)
+    assert bytes_of(root) == first
+
+
+# -- tars that others wrote -------------------------------------------------------------------------------------------
+
+
+def write_tar(path, members):
+    with open(path, "wb") as tar:
+        tar.writelines(member_header(name, len(data)) + data + padding(len(data)) for name, data in members)
+        tar.write(END_OF_ARCHIVE)
+
+
+def foreign_json(label=0, name="cat", **changes):
+    return json.dumps({"labels": [label, 0], "names": [name, "animal"], "split": "train"} | changes).encode()
+
+
+def foreign_tar(path, **changes):
+    write_tar(path, [("a.jpeg", picture(0)), ("a.txt", b"a cat"), ("a.json", foreign_json(**changes))])
+
+
+@pytest.mark.parametrize(
+    ("in_json", "given", "expected"),
+    [
+        ({}, None, ("level_0", "level_1")),
+        ({}, ("fine", "coarse"), ("fine", "coarse")),
+        ({"levels": ["x", "y"]}, None, ("x", "y")),
+        ({"levels": ["x", "y"]}, ("x", "y"), ("x", "y")),
+    ],
+)
+def test_names_of_levels_come_from_items_then_options_then_numbers(tmp_path, in_json, given, expected):
+    foreign_tar(tmp_path / "pets-0001.tar", **in_json)
+    result = rebuilt(tmp_path, levels=given)
+    assert result.manifest.levels == expected
+    assert index_of(tmp_path).row(0, named=True)["suffix"] == "jpeg"
+    assert result.notes == ("1 members that are neither image nor JSON were left alone.",)
+
+
+@pytest.mark.parametrize(
+    ("in_json", "given", "stated"),
+    [({}, ("one",), "1 names; .* 2 labels"), ({"levels": ["x", "y"]}, ("a", "b"), "the tars say x,y")],
+)
+def test_levels_that_contradict_the_tars_are_refused(tmp_path, in_json, given, stated):
+    foreign_tar(tmp_path / "pets-0001.tar", **in_json)
+    with pytest.raises(ConfigError, match=stated):
+        rebuilt(tmp_path, levels=given)
+
+
+def test_tars_written_by_tarfile_are_read(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(picture(0))
+    (tmp_path / "a.json").write_bytes(foreign_json())
+    with tarfile.open(tmp_path / "train-000000.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        for name in ("a.jpg", "a.json"):
+            tar.add(tmp_path / name, arcname=f"./deep/{'folder' * 30}/{name}")
+    rebuilt(tmp_path)
+    row = index_of(tmp_path).row(0, named=True)
+    assert row["key"] == f"deep/{'folder' * 30}/a"
+    data = (tmp_path / "train-000000.tar").read_bytes()
+    assert data[row["offset"] : row["offset"] + row["size"]] == picture(0)
+
+
+def test_classes_without_names_and_gaps_are_called_by_number(tmp_path):
+    members = [("a.jpg", picture(0)), ("a.json", foreign_json(2, "", names=["", ""]))]
+    write_tar(tmp_path / "x.tar", members)
+    rebuilt(tmp_path)
+    assert Hierarchy.from_parquet(tmp_path / files.HIERARCHY).names == (("0", "1", "2"), ("0",))
+
+
+def test_two_classes_of_one_name_are_refused_before_anything_is_written(tmp_path):
+    members = [("a.jpg", picture(0)), ("a.json", foreign_json(0)), ("b.jpg", picture(1)), ("b.json", foreign_json(1))]
+    write_tar(tmp_path / "x.tar", members)
+    with pytest.raises(HierarchyError, match="same name: 'cat'"):
+        rebuilt(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
+
+
+@pytest.mark.parametrize("members", [[], [("a.jpg", b"")], [("a.jpg", b"no image"), ("a.json", foreign_json())]])
+def test_tars_without_a_usable_item_are_refused(tmp_path, members):
+    write_tar(tmp_path / "x.tar", members)
+    with pytest.raises(InputError, match="no usable item"):
+        rebuilt(tmp_path)
+
+
+def test_folders_without_tars_are_refused(tmp_path):
+    (tmp_path / "link.tar").symlink_to(tmp_path / "elsewhere.tar")
+    for root in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(InputError, match="holds the tars"):
+            rebuilt(root)
+
+
+# -- bad members are kept aside ---------------------------------------------------------------------------------------
+
+
+def bad(name):
+    """What stands in the tar beside sound items, and the reason it is kept aside for."""
+    jpg, item = picture(50), foreign_json()
+    return {
+        "no-json": [("x.jpg", jpg)],
+        "no-image": [("x.json", item)],
+        "bad-json": [("x.jpg", jpg), ("x.json", b"{")],
+        "undecodable": [("x.jpg", b"no image"), ("x.json", item)],
+        "empty": [("x.jpg", b""), ("x.json", item)],
+        "unsafe-path": [("../../x.jpg", jpg), ("../../x.json", item)],
+        "duplicate-member": [("x.jpg", jpg), ("x.png", jpg), ("x.json", item)],
+        "duplicate-key": [("a.jpg", jpg), ("a.json", item)],
+        "other-split": [("x.jpg", jpg), ("x.json", foreign_json(split="test"))],
+        "other-levels": [("x.jpg", jpg), ("x.json", foreign_json(labels=[0], names=["cat"]))],
+        "other-name": [("x.jpg", jpg), ("x.json", foreign_json(name="dog"))],
+        "other-parent": [("x.jpg", jpg), ("x.json", foreign_json(labels=[0, 1], names=["cat", "plant"]))],
+    }[name]
+
+
+REASONS = (
+    *("no-json", "no-image", "bad-json", "undecodable", "empty", "unsafe-path", "duplicate-member", "duplicate-key"),
+    *("other-split", "other-levels", "other-name", "other-parent"),
+)
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
+    sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
+    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *bad(reason), *sound[2]])
+    result = rebuilt(tmp_path)
+    assert index_of(tmp_path)["key"].to_list() == ["a", "b", "c"]
+    assert set(result.rejected["reason"]) == {reason}
+    kept = files.read_table(files.REJECTED, tmp_path / files.REJECTED)
+    assert kept.sort("file").equals(result.rejected.sort("file"))
+    assert result.manifest.rejected == {reason: len(kept)}
+    assert all(name.startswith("x.tar/") for name in kept["file"])
+
+
+def test_earlier_rejections_stay(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    earlier = {"key": "k", "split": "train", "file": "release/k.jpg", "reason": "truncated", "detail": "at 3"}
+    pl.DataFrame([earlier]).write_parquet(root / files.REJECTED)
+    result = rebuilt(root, force=True)
+    assert result.manifest.rejected == {"truncated": 1}
+    assert files.read_table(files.REJECTED, root / files.REJECTED).to_dicts() == [earlier]
+
+
+def test_a_key_in_two_shards_is_taken_from_the_first(tmp_path):
+    for shard in ("a.tar", "b.tar"):
+        write_tar(tmp_path / shard, [("k.jpg", picture(0)), ("k.json", foreign_json())])
+    result = rebuilt(tmp_path)
+    assert index_of(tmp_path)["shard"].to_list() == ["a.tar"]
+    assert result.rejected.select("file", "reason").rows() == [("b.tar/k.jpg", "duplicate-key")]
+    assert [shard.name for shard in result.manifest.shards] == ["a.tar"]
+
+
+def test_a_tar_cut_off_gives_what_was_whole(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    shard = root / "train-000001.tar"
+    shard.write_bytes(shard.read_bytes()[: shard.stat().st_size // 2])
+    result = rebuilt(root, force=True)
+    assert "damaged-tar" in set(result.rejected["reason"])
+    left = index_of(root).filter(pl.col("shard") == shard.name)
+    assert 0 < len(left) < 6
+    assert len(index_of(root)) == 10 + len(left)
+
+
+def test_a_damaged_header_costs_only_its_item(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    row = index_of(root).row(2, named=True)
+    data = bytearray((root / row["shard"]).read_bytes())
+    data[row["offset"] - 512 + 130] ^= 1
+    (root / row["shard"]).write_bytes(data)
+    result = rebuilt(root, force=True)
+    assert len(index_of(root)) == 15
+    assert row["key"] not in index_of(root)["key"]
+    assert set(result.rejected["reason"]) == {"damaged-tar", "no-image"}
