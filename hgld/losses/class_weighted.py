@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.label_columns import label_column
 from hgld.losses.rank_loss import RankLoss, mean_of_valid
 
 
@@ -58,12 +59,12 @@ class ClassWeighted(nn.Module):
             InputError: a label without a weight, or what the loss refuses.
         """
         values, valid = self.loss(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        column = (labels if labels.ndim == 1 else labels[:, self.loss.level]).to(values.device)
+        column = label_column(labels, self.loss.level).to(values.device)
         weights = _balance(column, valid) if self.weights is None else self._look_up(self.weights, column)
         return mean_of_valid(values * weights.to(values), valid)
 
     def _look_up(self, weights: Tensor, labels: Tensor) -> Tensor:
-        if labels.numel() and int(labels.max()) >= len(weights):
+        if not torch.compiler.is_compiling() and labels.numel() and int(labels.max()) >= len(weights):
             raise InputError(
                 f"label {int(labels.max())} has no weight: there are weights for {len(weights)} classes. Give one for "
                 "every class of the level."
@@ -73,9 +74,9 @@ class ClassWeighted(nn.Module):
 
 def _balance(labels: Tensor, valid: Tensor) -> Tensor:
     """(Q,) weights of mean 1 over the valid queries, with one sum for every class that has any."""
-    classes, index = labels.unique(return_inverse=True)
-    sizes = torch.zeros(len(classes), dtype=torch.float64, device=labels.device).index_add(0, index, valid.double())
-    return valid.sum() / ((sizes > 0).sum() * sizes[index]).clamp(min=1)
+    sizes = ((labels[:, None] == labels) & valid).sum(1).clamp(min=1)
+    num_classes = (valid / sizes.double()).sum()
+    return valid.sum() / (num_classes.clamp(min=1) * sizes)
 
 
 def _are_weights(weights: Tensor) -> bool:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from hgld.losses.proxies import new_proxies, read_targets
-from hgld.losses.rank_loss import Reduction, mean_of_valid, similarity
+from hgld.losses.proxies import ProxyLoss
+from hgld.losses.rank_loss import Reduction, similarity
 from hgld.relevance import shared_levels
 
 _MARGINS = {
@@ -20,7 +20,7 @@ _MARGINS = {
 }
 
 
-class CSL(nn.Module):
+class CSL(ProxyLoss):
     """Cross-scale learning (Sun et al., "Dynamic Metric Learning", CVPR 2021): a softmax a level, with level margins.
 
     Every finest class has a proxy. With s^+ the cosine to the item's own proxy, and at level c the negatives all
@@ -30,14 +30,14 @@ class CSL(nn.Module):
 
     the own proxy must lead those of other classes by a margin that is larger at coarser levels. A level at which an
     item has no negative adds nothing for it. Only the finest column of the labels is read: the hierarchy knows the
-    rest. A gallery of references plays no part: the proxies are the gallery.
+    rest.
 
     Args:
         hierarchy: the tree of the training classes.
         dim: D, dimension of the embeddings.
         margins: one a level, finest first. None: those of HAPPIER's configurations, which exist for 2, 3 and 7 levels.
         scale: inverse temperature (32 there).
-        reduction: ``mean`` over the items of known label, or ``none``: values (B,) and valid (B,).
+        reduction: see :class:`ProxyLoss`.
 
     Attributes:
         proxies: (C, D) parameter, one vector a finest class; give it an optimizer group of its own.
@@ -58,10 +58,10 @@ class CSL(nn.Module):
         *,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__()
         num_levels, num_classes = len(hierarchy.levels), hierarchy.num_classes[0]
-        if num_classes < 1 or dim < 1 or not 0 < scale < math.inf:
-            raise ConfigError(f"there are {num_classes} classes, dim is {dim} and scale {scale}; expected all above 0.")
+        super().__init__(num_classes, dim, reduction=reduction)
+        if not 0 < scale < math.inf:
+            raise ConfigError(f"scale is {scale}; expected a finite number > 0.")
         given = _MARGINS.get(num_levels, ()) if margins is None else tuple(margins)
         if len(given) != num_levels or not all(math.isfinite(margin) for margin in given):
             raise ConfigError(
@@ -70,42 +70,13 @@ class CSL(nn.Module):
             )
         self.margins = given
         self.scale = scale
-        self.reduction = reduction
-        self.proxies = new_proxies(num_classes, dim)
         classes = hierarchy.expand(np.arange(num_classes))
         self.register_buffer("classes", torch.from_numpy(classes.astype(np.int64)))
 
-    def forward(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        ref_embeddings: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        self_index: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Loss of a batch.
-
-        Args:
-            embeddings: (B, D) floating.
-            labels: (B, L) or (B,) integers, classes of the hierarchy, finest level first; negative where unknown.
-            ref_embeddings: of no effect, like the next two; rank losses take them.
-            ref_labels: of no effect.
-            self_index: of no effect.
-
-        Returns:
-            a scalar, 0 with a gradient of 0 where no label is known; values (B,) and valid (B,) for ``none``.
-
-        Raises:
-            InputError: shapes do not fit, or a label is not a class of the hierarchy.
-        """
-        targets = read_targets(embeddings, labels, 0, self.proxies)
-        valid = targets >= 0
-        own = targets.clamp(min=0)
-        grades = shared_levels(self.classes[own], self.classes)
+    def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
+        grades = shared_levels(self.classes[targets], self.classes)
         logits = similarity(embeddings, self.proxies) * self.scale
-        values = cross_level_softmax(logits, own, grades, [self.scale * margin for margin in self.margins])
-        values = torch.where(valid, values, 0.0)
-        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+        return cross_level_softmax(logits, targets, grades, [self.scale * margin for margin in self.margins])
 
     def extra_repr(self) -> str:
         return f"{len(self.proxies)} proxies, margins={self.margins}, scale={self.scale}"

@@ -76,43 +76,58 @@ class Margin(RankLoss):
         distances = unit_distances(scores)
         valid = positive.any(1) & negative.any(1)
         positive &= valid[:, None]
-        drawn, used = self.draw_negatives(distances.detach(), positive.sum(1), negative)
+        num_pairs = positive.sum(1)
+        drawn = draw_negatives(distances.detach(), num_pairs, negative, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
-        push = torch.where(used, (beta - distances.gather(1, drawn) + self.margin).clamp(min=0), 0.0)
+        push = torch.where(drawn > 0, (beta - distances + self.margin).clamp(min=0), 0.0)
+        sums = pull.sum(1) + (drawn * push).sum(1)
         if self.over_nonzero:
-            counts = (pull > 0).sum(1) + (push > 0).sum(1)
-            total = (pull.sum(1) + push.sum(1)) / counts.sum().clamp(min=1)
+            violating = (pull > 0).sum() + torch.where(push > 0, drawn, 0).sum()
+            total = sums / violating.clamp(min=1)
             return total * len(scores), torch.ones_like(valid)  # their mean is the sum over the violating pairs' count
-        sums = pull.sum(1) + push.sum(1)
-        return pair_means(sums, positive.sum(1) + used.sum(1), each=self.reduction == "none"), valid
-
-    def draw_negatives(self, distances: Tensor, num_draws: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        """Negatives of every anchor.
-
-        Args:
-            distances: (Q, G).
-            num_draws: (Q,), how many to draw, 0 where there are no negatives.
-            negative: (Q, G) bool.
-
-        Returns:
-            columns (Q, N), N the largest number of draws, and used (Q, N) bool: the first ``num_draws`` of each row.
-        """
-        most = int(num_draws.max()) if num_draws.numel() else 0
-        used = torch.arange(most, device=distances.device) < num_draws[:, None]
-        if most == 0:
-            return used.long(), used
-        far = distances.clamp(min=self.cutoff)
-        drawable = negative & (far < self.reach)
-        log_density = (self.dim - 2) * far.log() + (self.dim - 3) / 2 * torch.log1p(
-            -(far.clamp(max=self.reach) ** 2) / 4
-        )
-        rarity = torch.where(drawable, -log_density, -torch.inf)
-        highest = rarity.amax(1, keepdim=True)
-        weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
-        weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
-        weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
-        return torch.multinomial(weights.float(), most, replacement=True), used
+        return pair_means(sums, 2 * num_pairs, each=self.reduction == "none"), valid
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, margin={self.margin}, cutoff={self.cutoff}, reach={self.reach}"
+
+
+@torch.library.custom_op("hgld::draw_negatives", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+def draw_negatives(
+    distances: Tensor, num_draws: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float
+) -> Tensor:
+    """Draw negatives of every anchor with replacement, in inverse proportion to the density of distances.
+
+    An operator of torch: the largest number of draws depends on the labels, which torch.compile cannot look into.
+
+    Args:
+        distances: (Q, G) of unit vectors.
+        num_draws: (Q,), 0 where there are no negatives.
+        negative: (Q, G) bool.
+        dim: D, the dimension of the sphere's space.
+        cutoff: distance below which all are as likely as there.
+        reach: distance from which none is drawn, unless a row has no other.
+
+    Returns:
+        (Q, G) int64, how often each item was drawn.
+    """
+    drawn = torch.zeros_like(negative, dtype=torch.int64)
+    most = int(num_draws.max()) if num_draws.numel() else 0
+    if most == 0:
+        return drawn
+    far = distances.clamp(min=cutoff)
+    drawable = negative & (far < reach)
+    log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)
+    rarity = torch.where(drawable, -log_density, -torch.inf)
+    highest = rarity.amax(1, keepdim=True)
+    weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
+    weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
+    weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
+    columns = torch.multinomial(weights.float(), most, replacement=True)
+    used = torch.arange(most, device=distances.device) < num_draws[:, None]
+    return drawn.scatter_add_(1, columns, used.long())
+
+
+@draw_negatives.register_fake
+def _(distances: Tensor, num_draws: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
+    return torch.empty_like(negative, dtype=torch.int64)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.label_columns import label_columns
 
 
 class CrossBatchMemory(nn.Module):
@@ -14,6 +15,9 @@ class CrossBatchMemory(nn.Module):
     item out). Every item costs 4 (D + 2 L) bytes: a whole training set of 60,000 at D = 512 takes 124 MB. In ``eval``
     mode nothing enters. The memory of a process is its own: under DistributedDataParallel give the module
     ``broadcast_buffers=False``, or every process gets the first one's.
+
+    How much the memory holds is read from a buffer, at which torch.compile breaks its graph. Compile the loss inside:
+    ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no break in it while the memory grows.
 
     Args:
         loss: takes ``(embeddings, labels, ref_embeddings, ref_labels, self_index)`` and returns a scalar.
@@ -84,7 +88,7 @@ class CrossBatchMemory(nn.Module):
         held = len(self)
         if not warm or held == 0:
             return value
-        columns = labels[:, None] if labels.ndim == 1 else labels
+        columns = label_columns(labels)
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
         memory, memory_labels = self.embeddings[:held].clone(), self.labels[:held].clone()
         return value + self.weight * self.loss(embeddings, columns, memory, memory_labels, self_index)
@@ -104,7 +108,7 @@ class CrossBatchMemory(nn.Module):
             InputError: shapes do not fit the memory.
         """
         size, dim = self.embeddings.shape
-        columns = labels[:, None] if labels.ndim == 1 else labels
+        columns = label_columns(labels)
         if embeddings.shape != (len(columns), dim) or columns.shape[1:] != self.labels.shape[1:]:
             raise InputError(
                 f"embeddings have shape {tuple(embeddings.shape)} and labels {tuple(labels.shape)}; the memory expects "

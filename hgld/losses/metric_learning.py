@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import InputError
+from hgld.losses.label_columns import check_labels, check_level, label_column
 
 
 class MetricLearningLoss(nn.Module):
@@ -33,10 +33,14 @@ class MetricLearningLoss(nn.Module):
         loss: called as ``loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)``.
         miner: called as ``miner(embeddings, labels, ref_emb, ref_labels)``, gives the indices.
         level: column of the labels, 0 the finest.
+
+    Raises:
+        ConfigError: a level below 0.
     """
 
     def __init__(self, loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0) -> None:
         super().__init__()
+        check_level(level)
         self.loss = loss
         self.miner = miner
         self.level = level
@@ -72,12 +76,7 @@ class MetricLearningLoss(nn.Module):
 
     def _known(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The items of known label and that label; in float32 at least."""
-        columns = labels[:, None] if labels.ndim == 1 else labels
-        if columns.ndim != 2 or len(columns) != len(embeddings) or self.level >= columns.shape[1]:
-            raise InputError(
-                f"labels have shape {tuple(labels.shape)} for {len(embeddings)} embeddings and the loss reads level "
-                f"{self.level}; expected (N, L) with more than {self.level} levels, or (N,) for one."
-            )
-        targets = columns[:, self.level].to(embeddings.device)
+        check_labels(labels, len(embeddings))
+        targets = label_column(labels, self.level).to(embeddings.device)
         known = targets >= 0
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))[known], targets[known]

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.label_columns import label_column
 from hgld.losses.rank_loss import unit_rows
 
 
@@ -14,6 +15,7 @@ class SiMix(nn.Module):
     gallery item. Its scores are the mixture of the scores of both; since a score is an inner product, mixing the unit
     vectors, without normalising again, is the same, and the wrapped loss must have ``normalize=False``. A class of K
     items gives K (K - 1) / 2 virtual ones: meant for batches of few items a class. In ``eval`` mode nothing is mixed.
+    How many virtual items there are depends on the labels: torch.compile breaks its graph here, not in the loss.
 
     Args:
         loss: a rank loss with ``normalize=False``.
@@ -68,7 +70,7 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         a x_i + (1 - a) x_j, a drawn uniformly from [0, 1] by torch's generator, (V, D), and the labels of the i: (V, L)
         or (V,).
     """
-    finest = labels if labels.ndim == 1 else labels[:, 0]
+    finest = label_column(labels, 0)
     same = (finest[:, None] == finest) & (finest >= 0)
     first, second = same.triu(diagonal=1).nonzero(as_tuple=True)
     share = torch.rand(len(first), 1, dtype=embeddings.dtype, device=embeddings.device)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.label_columns import check_level
 from hgld.losses.margin import Margin, MarginReduction
 from hgld.losses.proxies import read_targets
 from hgld.losses.rank_loss import mean_of_valid
@@ -53,6 +54,7 @@ class MultiGrain(nn.Module):
                 f"lambda_ is {lambda_}, num_classes {num_classes} and reduction {reduction!r}; expected lambda_ "
                 "in 0..1, at least one class, and 'mean' or 'nonzero'."
             )
+        check_level(level)
         self.lambda_ = lambda_
         self.level = level
         self.classifier = nn.Linear(dim, num_classes)

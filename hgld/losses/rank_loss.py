@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.label_columns import check_labels, check_level, label_column, label_columns
 from hgld.relevance import shared_levels
 
 Reduction = Literal["mean", "none"]
@@ -47,13 +48,10 @@ class RankLoss(nn.Module, ABC):
         reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        if reduction not in get_args(Reduction):
-            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(get_args(Reduction))}.")
-        if level < 0 or (graded and level):
-            raise ConfigError(
-                f"level is {level}; expected the column of a binary loss, 0 the finest. {type(self).__name__} reads "
-                + ("all levels." if graded else "one column of the labels.")
-            )
+        check_reduction(reduction)
+        check_level(level)
+        if graded and level:
+            raise ConfigError(f"level is {level}; {type(self).__name__} reads all levels, a binary loss one column.")
         self.graded = graded
         self.level = level
         self.normalize = normalize
@@ -102,8 +100,8 @@ class RankLoss(nn.Module, ABC):
         """
         _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
         gallery = embeddings if ref_embeddings is None else ref_embeddings
-        query_labels = self._read_columns(labels)
-        gallery_labels = query_labels if ref_labels is None else self._read_columns(ref_labels)
+        query_labels = self._read(labels)
+        gallery_labels = query_labels if ref_labels is None else self._read(ref_labels)
         scores = similarity(embeddings, gallery, normalize=self.normalize)
         grades = shared_levels(query_labels, gallery_labels).to(device=scores.device, dtype=torch.uint8)
         left_out = None
@@ -113,16 +111,14 @@ class RankLoss(nn.Module, ABC):
         values, valid = self.query_losses(scores, grades, query_labels.shape[1], left_out)
         return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
 
-    def _read_columns(self, labels: Tensor) -> Tensor:
-        columns = labels[:, None] if labels.ndim == 1 else labels
-        if self.graded:
-            return columns
-        if self.level >= columns.shape[1]:
-            raise InputError(
-                f"the labels have {columns.shape[1]} levels and the loss reads level {self.level} (0 is the finest); "
-                "give it labels of that level, or another level=."
-            )
-        return columns[:, self.level, None]
+    def _read(self, labels: Tensor) -> Tensor:
+        return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]
+
+
+def check_reduction(reduction: str) -> None:
+    """Raise ConfigError for an unknown reduction."""
+    if reduction not in get_args(Reduction):
+        raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {', '.join(get_args(Reduction))}.")
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
@@ -179,6 +175,10 @@ def _check_sides(
             f"self_index has shape {tuple(self_index.shape)} and dtype {self_index.dtype}; "
             f"expected ({len(embeddings)},) integers, -1 where no reference is the query."
         )
+    if self_index is not None and ref_embeddings is not None and not torch.compiler.is_compiling():
+        last = int(self_index.max()) if len(self_index) else -1
+        if last >= len(ref_embeddings):
+            raise InputError(f"self_index runs to {last}; there are {len(ref_embeddings)} references, from 0 on.")
 
 
 def _check_side(prefix: str, embeddings: Tensor, labels: Tensor) -> None:
@@ -187,8 +187,4 @@ def _check_side(prefix: str, embeddings: Tensor, labels: Tensor) -> None:
             f"{prefix}embeddings have shape {tuple(embeddings.shape)} and dtype {embeddings.dtype}; "
             "expected (N, D) of a floating dtype."
         )
-    if labels.ndim not in (1, 2) or len(labels) != len(embeddings):
-        raise InputError(
-            f"{prefix}labels have shape {tuple(labels.shape)} for {len(embeddings)} {prefix}embeddings; "
-            "expected one row of labels an embedding, (N, L) or (N,)."
-        )
+    check_labels(labels, len(embeddings), prefix)

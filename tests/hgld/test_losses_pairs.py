@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
-from hgld.losses.margin import Margin
+from hgld.losses.margin import Margin, draw_negatives
 from hgld.losses.pair_loss import CalibrationLoss, Contrastive
 from hgld.losses.triplet import Triplet
 from tests import reference
@@ -101,17 +101,15 @@ def test_gradcheck(loss):
 
 
 def margin_terms(loss: Margin, scores: torch.Tensor, grades: torch.Tensor, drawn: torch.Tensor) -> list[torch.Tensor]:
-    """All sampled pairs' losses, from the drawn negatives (Q, N), row by row."""
+    """All sampled pairs' losses, from how often each negative was drawn (Q, G), row by row."""
     values = []
-    for row, (scored, grade) in enumerate(zip(scores, grades.tolist(), strict=True)):
+    for scored, grade, times in zip(scores, grades.tolist(), drawn.tolist(), strict=True):
         found = [s for s, g in zip(scored, grade, strict=True) if g]
         if len(found) in (0, len(grade)):
             continue
         values += [((2 - 2 * s).sqrt() - loss.beta + loss.margin).clamp(min=0) for s in found]
-        values += [
-            (loss.beta - (2 - 2 * scored[j]).sqrt() + loss.margin).clamp(min=0)
-            for j in drawn[row, : len(found)].tolist()
-        ]
+        for s, count in zip(scored, times, strict=True):
+            values += [(loss.beta - (2 - 2 * s).sqrt() + loss.margin).clamp(min=0)] * count
     return values
 
 
@@ -126,9 +124,9 @@ def test_margin_loss_of_the_drawn_pairs(reduction, case, seed):
     torch.manual_seed(seed)
     positives = torch.where((grades == 0).any(1), grades.sum(1), 0)
     distances = (2 - 2 * scores).sqrt()
-    drawn, used = loss.draw_negatives(distances, positives, grades == 0)
-    assert used.sum(1).tolist() == positives.tolist()
-    assert bool((grades.gather(1, drawn)[used] == 0).all())
+    drawn = draw_negatives(distances, positives, grades == 0, 8, loss.cutoff, loss.reach)
+    assert drawn.sum(1).tolist() == positives.tolist()
+    assert not drawn[grades > 0].any()
     terms = margin_terms(loss, scores, grades, drawn)
     count = sum(v.item() > 0 for v in terms) if reduction == "nonzero" else len(terms)
     expected = sum(v.item() for v in terms) / max(1, count)
@@ -140,8 +138,7 @@ def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances()
     dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
     negative = torch.tensor([[True] * 6 + [False]])
     torch.manual_seed(0)
-    drawn, _ = Margin(dim).draw_negatives(distances, torch.tensor([200_000]), negative)
-    found = torch.bincount(drawn[0], minlength=7) / drawn.shape[1]
+    found = draw_negatives(distances, torch.tensor([200_000]), negative, dim, 0.5, 1.4)[0] / 200_000
     density = [max(d, 0.5) ** (dim - 2) * (1 - max(d, 0.5) ** 2 / 4) ** ((dim - 3) / 2) for d in distances[0].tolist()]
     weights = [1 / q if d < 1.4 and n else 0.0 for q, d, n in zip(density, distances[0], negative[0], strict=True)]
     for share, weight in zip(found.tolist(), weights, strict=True):
@@ -152,9 +149,26 @@ def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances()
 def test_anchors_without_near_negatives_draw_from_all():
     distances = torch.tensor([[1.6, 1.7, 1.8, 0.2]])
     negative = torch.tensor([[True, True, True, False]])
-    drawn, _ = Margin(512).draw_negatives(distances, torch.tensor([3000]), negative)
-    assert torch.bincount(drawn[0], minlength=4).tolist()[3] == 0
-    assert int(torch.bincount(drawn[0], minlength=4)[:3].min()) > 800
+    drawn = draw_negatives(distances, torch.tensor([3000]), negative, 512, 0.5, 1.4)[0]
+    assert drawn[3] == 0
+    assert int(drawn[:3].min()) > 800
+
+
+@pytest.mark.parametrize("reduction", ["mean", "nonzero", "none"])
+def test_margin_compiles_without_a_graph_break(reduction):
+    torch.manual_seed(0)
+    loss = Margin(4, reduction=reduction)
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    embeddings, labels = torch.randn(12, 4), torch.arange(12) // 3
+    found = []
+    for module in (loss, compiled):
+        torch.manual_seed(1)
+        leaf = embeddings.clone().requires_grad_()
+        value = module(leaf, labels)
+        value = value[0].sum() if reduction == "none" else value
+        value.backward()
+        found.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_margin_learns_its_boundary():
