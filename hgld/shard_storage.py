@@ -3,7 +3,7 @@
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -19,7 +19,7 @@ T = TypeVar("T")
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
 _HTTP = ("http", "https")
-_GAP = 1 << 14  # bytes read in vain to save a read: an item's JSON lies between two images of a group
+_GAP = 1 << 16  # bytes fetched in vain to save a request: an item's JSON lies between two images of a group
 _MOST_SPAN = 8 << 20
 _MOST_TABLE_BYTES = 8 << 30
 _STREAM_BLOCK = 8 << 20
@@ -97,29 +97,20 @@ class ShardStorage:
         return data
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Ranges (name, offset, size) of any files, in the order asked for; neighbours are read at one go.
+        """Ranges (name, offset, size) of any files, in the order asked for.
 
-        On a disk the system fetches ahead; from a server the ranges come at the same time.
+        A disk is told of all of them before the first is waited for; from a server they come at the same time, and
+        neighbours in one request.
 
         Raises:
             InputError, ServiceError, StorageError: as :meth:`read_at`, for the first range that cannot be had.
         """
         for name in {name for name, _, _ in requests}:
             _checked(name)
-        spans, members = [], []
-        for (name, start, stop), inside in _merged(requests):
-            spans.append((name, start, stop))
-            members.append(inside)
-        result = [b""] * len(requests)
-        for (_, start, stop), data, inside in zip(spans, self._files.read_spans(spans), members, strict=True):
-            if len(inside) == 1 and len(data) == stop - start:
-                result[inside[0]] = data
-                continue
-            for position in inside:
-                name, offset, size = requests[position]
-                result[position] = part = data[offset - start : offset - start + size]
-                if len(part) != size:
-                    raise self._cut_off(name, offset, size, len(part))
+        result = self._files.read_many(requests)
+        for (name, offset, size), data in zip(requests, result, strict=True):
+            if len(data) != size:
+                raise self._cut_off(name, offset, size, len(data))
         return result
 
     def open_stream(self, name: str, offset: int = 0) -> BinaryIO:
@@ -158,22 +149,20 @@ def _without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
 
-def _merged(requests: Sequence[tuple[str, int, int]]) -> Iterator[tuple[tuple[str, int, int], list[int]]]:
-    """Spans (name, start, stop) that cover the requests, each with the requests' positions."""
-    inside: list[int] = []
-    file, start, stop = "", 0, 0
+def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[list[int]]]:
+    """Spans (name, start, stop) that cover the ranges (name, offset, size), and the positions of those inside each."""
+    spans: list[tuple[str, int, int]] = []
+    members: list[list[int]] = []
     for position in sorted(range(len(requests)), key=requests.__getitem__):
         name, offset, size = requests[position]
-        end = offset + size
-        if inside and name == file and offset - stop <= _GAP and end - start <= _MOST_SPAN:
-            inside.append(position)
-            stop = max(stop, end)
-            continue
-        if inside:
-            yield (file, start, stop), inside
-        file, start, stop, inside = name, offset, end, [position]
-    if inside:
-        yield (file, start, stop), inside
+        file, start, stop = spans[-1] if spans else ("", 0, 0)
+        if name == file and offset - stop <= _GAP and offset + size - start <= _MOST_SPAN:
+            spans[-1] = (file, start, max(stop, offset + size))
+            members[-1].append(position)
+        else:
+            spans.append((name, offset, offset + size))
+            members.append([position])
+    return spans, members
 
 
 class RemoteFiles:
@@ -227,12 +216,22 @@ class RemoteFiles:
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
         """``size`` bytes from ``offset``, fewer where the file ends."""
-        return self.read_spans([(name, offset, offset + size)])[0]
+        return self._read_spans([(name, offset, offset + size)])[0]
 
-    def read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Ranges (name, offset, size), each shorter where its file ends."""
+        spans, members = _merged(requests)
+        result = [b""] * len(requests)
+        for (_, start, _), data, inside in zip(spans, self._read_spans(spans), members, strict=True):
+            for position in inside:
+                _, offset, size = requests[position]
+                result[position] = data[offset - start : offset - start + size]
+        return result
+
+    def _read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Spans (name, start, stop), fetched at the same time; those that fail are asked for again."""
         if not self._ranges_are_served and len(spans) > 1:  # many whole files at a time would fill the memory
-            return [*self.read_spans(spans[:1]), *self.read_spans(spans[1:])]
+            return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
         return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
 
     def open_stream(self, name: str, offset: int) -> BinaryIO:
