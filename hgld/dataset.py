@@ -34,6 +34,7 @@ from hgld.shard_storage import ShardStorage
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_MOST_ITEM_BYTES = 1 << 30
 _NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "group")  # by the reader; half of an index's memory
 
 
@@ -95,6 +96,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         split: the split that was opened; None: all.
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
+        sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
         transform: what ``dataset[i]`` makes of an image.
     """
 
@@ -113,9 +115,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._shard_names = index["shard"].unique(maintain_order=True).to_list()
         self._shard = index["shard"].cast(pl.Enum(self._shard_names)).to_physical().to_numpy()
         self._offset, self._size = index["offset"].to_numpy(), index["size"].to_numpy()
-        self._stored = index.select("width", "height").to_numpy()
         self._orientation = index["orientation"].to_numpy()
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
+        self.sizes = _upright_sizes(index.select("width", "height").to_numpy(), self._orientation, self._boxes)
 
     def __len__(self) -> int:
         return len(self._offset)
@@ -202,10 +204,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return self._decoded([self._position(index)])[0]
 
     def _decoded(self, indices: Sequence[int]) -> "list[Image]":
-        from hgld.upright_image import upright_image
-
-        sizes = [(int(width), int(height)) for width, height in self._stored[list(indices)]]
-        return [upright_image(item, size) for item, size in zip(self.encoded(indices), sizes, strict=True)]
+        sizes = self.sizes[list(indices)].tolist()
+        return [
+            _decode(item, (width, height)) for item, (width, height) in zip(self.encoded(indices), sizes, strict=True)
+        ]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
@@ -253,6 +255,44 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return read_table(name, self.storage.table(name), f"{self.storage.where}/{name}")
 
 
+def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
+    """An image upright and cut to its box, when it must have this size."""
+    from PIL import Image
+
+    from hgld.decoding.orientation import turn_of, turned
+    from hgld.decoding.pillow import decode_with_pillow
+
+    picture = Image.fromarray(turned(decode_with_pillow(item, size), turn_of(item.orientation)))
+    return picture if item.box is None else picture.crop(item.box)
+
+
+def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:
+    """(N, 2) width and height after turning and cropping; orientations from 5 on swap the two."""
+    sizes = np.where(orientation[:, None] >= 5, stored[:, ::-1], stored)
+    if boxes is not None:
+        sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)
+    return sizes
+
+
+def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame) -> None:
+    """Refuse an index whose items do not lie in the manifest's shards."""
+    shards = pl.DataFrame(
+        [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
+        schema={"shard": pl.String, "of_split": pl.String, "bytes": pl.Int64},
+        orient="row",
+    )
+    inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
+    joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
+    wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > _MOST_ITEM_BYTES)).head(1).collect()
+    if len(wrong):
+        row = wrong.row(0, named=True)
+        raise InputError(
+            f"{storage.where}/{INDEX}: key {row['key']!r} has {row['size']} bytes at offset {row['offset']} of "
+            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {row['of_split']!r}. "
+            "hgld index --force writes both again from the shards."
+        )
+
+
 def _read_index(
     storage: ShardStorage, manifest: Manifest, split: str | None, leave_out: Sequence[str] = ()
 ) -> pl.DataFrame:
@@ -267,6 +307,7 @@ def _read_index(
             f"{storage.where}: {INDEX} has {_counts(found)}; {MANIFEST} says {_counts(expected)}. They come from "
             "different builds: hgld index --force writes both again from the shards."
         )
+    _check_places(storage, manifest, frame)
     return frame if split is None else frame.filter(pl.col("split") == split)
 
 
