@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=/-]")
-_KEY_KEPT = 160  # letters of a key that is too long; what an adapter may put behind it still fits
+_LONGEST_MADE = LONGEST_KEY - 20  # what an adapter may put behind a key still fits
+_KEY_KEPT = 160
 _SHOWN = 5
 _ITEM_COLUMNS = ("key", "split", "file")
 _TABLES = {
@@ -119,7 +120,7 @@ class Catalog:
         given = self.items.schema
         boxes = BOX if any(side in given for side in BOX) else ()
         expected = {**dict.fromkeys([*_ITEM_COLUMNS, *self.levels], pl.String), **dict.fromkeys(boxes, pl.Int32)}
-        if dict(given) != expected and set(given.items()) != set(expected.items()):
+        if set(given.items()) != set(expected.items()):
             found = ", ".join(f"{name}: {kind}" for name, kind in given.items())
             wanted = ", ".join(f"{name}: {kind}" for name, kind in expected.items())
             raise TableError(f"dataset {self.name!r}: its items have the columns {found}; expected {wanted}.")
@@ -146,6 +147,9 @@ class Catalog:
             raise InputError(
                 f"dataset {self.name!r}: items of no tar: {_some(strange)}; the tars are of {', '.join(sorted(roles))}."
             )
+        repeated = self.items.filter(pl.col("file").is_duplicated())["file"].unique().sort()
+        if len(repeated):
+            raise TableError(f"dataset {self.name!r}: members of tars that are several items: {_some(repeated)}.")
 
     def _check_disjoint(self) -> None:
         finest = self.levels[0]
@@ -171,7 +175,7 @@ def safe_key(text: str) -> str:
     """
     parts = [part for part in _UNSAFE.sub("_", text).split("/") if part]
     key = "/".join(parts) or "_"
-    if len(key) <= LONGEST_KEY - (LONGEST_KEY - _KEY_KEPT) // 2:
+    if len(key) <= _LONGEST_MADE:
         return key
     return f"{key[:_KEY_KEPT].rstrip('/')}={hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

@@ -1,0 +1,160 @@
+"""Running independent units of work: in this process, in a supervised pool of processes, or on a Ray cluster.
+
+A unit is idempotent: it leaves a file that is whole or none, and doing it twice gives the same bytes. So whatever is
+lost (a killed worker, a killed build) is simply done again, and the result does not depend on who did it.
+"""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from typing import Generic, Literal, Protocol, TypeVar
+
+from hgld.errors import HgldError
+
+ATTEMPTS = 3
+_UNITS_AHEAD = 2  # a worker, so that none waits for the next one
+
+
+class Unit(Protocol):
+    """A piece of work that can be pickled and has a name for people."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_Unit = TypeVar("_Unit", bound=Unit)
+_Result = TypeVar("_Result")
+
+
+def run_units(
+    work: Callable[[_Unit], _Result],
+    units: Sequence[_Unit],
+    done: Callable[[_Unit, _Result], None],
+    *,
+    executor: Literal["local", "ray"] = "local",
+    workers: int = 0,
+    ray_address: str = "",
+) -> None:
+    """Do all units, in any order.
+
+    Args:
+        work: a function of a module, so that other processes can import it.
+        units: what to do.
+        done: told of every unit that is done, in this process.
+        executor: ``local`` or ``ray``.
+        workers: processes at most; 0: one a core (Ray: as many as the cluster has). One local worker is this process.
+        ray_address: of a running Ray cluster; empty: one is started here.
+
+    Raises:
+        HgldError: what a unit raised, or a unit whose worker died time after time. Units that were done stay done.
+        MissingResourceError: Ray is asked for and not installed.
+    """
+    if executor == "ray":
+        from pipelines.ray_executor import run_on_ray
+
+        run_on_ray(work, units, done, workers=workers, address=ray_address)
+        return
+    processes = min(workers or available_cores(), len(units))
+    if processes <= 1:
+        for unit in units:
+            done(unit, work(unit))
+    else:
+        _SupervisedPool(work, processes).run(units, done)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def died_again(unit: Unit, why: str) -> HgldError:
+    """The error of a unit whose worker died :data:`ATTEMPTS` times."""
+    return HgldError(
+        f"a worker process died {ATTEMPTS} times while it did {unit.name} ({why}), most likely for want of memory. "
+        "What was done is kept: run the same command again with fewer --workers."
+    )
+
+
+class _SupervisedPool(Generic[_Unit, _Result]):
+    """A pool that is rebuilt when a worker dies. Units that may have killed it are then done one at a time."""
+
+    def __init__(self, work: Callable[[_Unit], _Result], processes: int) -> None:
+        self.work, self.processes = work, processes
+        self.waiting: deque[_Unit] = deque()
+        self.suspects: deque[_Unit] = deque()
+        self.running: dict[Future[_Result], _Unit] = {}
+        self.lost: Counter[str] = Counter()
+
+    def run(self, units: Sequence[_Unit], done: Callable[[_Unit, _Result], None]) -> None:
+        self.waiting.extend(units)
+        self._start()
+        try:
+            while self._submit():
+                finished, _ = wait(self.running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    unit = self.running.pop(future)
+                    try:
+                        result = future.result()
+                    except BrokenProcessPool:
+                        self._recover([unit, *self.running.values()])
+                        break
+                    done(unit, result)
+        finally:
+            self._stop()
+
+    def _submit(self) -> bool:
+        """Hand units to the pool; whether any is under way."""
+        source, most = (self.suspects, 1) if self.suspects else (self.waiting, _UNITS_AHEAD * self.processes)
+        while source and len(self.running) < most:
+            unit = source.popleft()
+            try:
+                self.running[self.pool.submit(self.work, unit)] = unit
+            except BrokenProcessPool:
+                self._recover([unit, *self.running.values()])
+                return self._submit()
+        return bool(self.running)
+
+    def _recover(self, lost: Sequence[_Unit]) -> None:
+        for unit in lost:
+            self.lost[unit.name] += 1
+            if self.lost[unit.name] == ATTEMPTS:
+                raise died_again(unit, "killed")
+        self.running.clear()
+        self.suspects.extend(lost)
+        self._stop()
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.reader, self.writer = context.Pipe(duplex=False)
+        self.pool = ProcessPoolExecutor(self.processes, context, initializer=_be_worker, initargs=(self.reader,))
+
+    def _stop(self) -> None:
+        """End the workers at once: what they were at is whole or absent."""
+        self.writer.close()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self.reader.close()
+
+
+def _be_worker(parent: Connection) -> None:
+    """Set a worker up: it ends with its parent, leaves Ctrl-C to it, and keeps to one core."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before polars is imported, with the first unit
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    import cv2
+
+    cv2.setNumThreads(1)
+
+
+def _end_with(parent: Connection) -> None:
+    """Wait for the pipe's other end to close, which a parent's death does as well."""
+    try:
+        parent.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
