@@ -1,0 +1,231 @@
+"""Which part of an image is seen and how it is varied, decided before the image is opened.
+
+A view turns the sizes of a batch's images into parameters, vectorised and by position (:mod:`hgld.decoding.philox`);
+the two decoding paths then carry them out. All parameters are in coordinates of the upright image, cut to its box.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hgld.decoding.colors import color_matrices
+from hgld.decoding.philox import uniforms
+from hgld.errors import ConfigError
+
+_TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
+_WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """What is done to each of N images: cut out ``crop``, resize it, cut out the square, mirror, change the colours.
+
+    Attributes:
+        size: S, side of the square that comes out, pixels.
+        sizes: (N, 2) int64 width and height of the images that the parameters were made for.
+        crop: (N, 4) int64 left, top, width, height.
+        resized: (N, 2) int64 width and height that the crop is resized to.
+        window: (N, 2) int64 left, top of the S x S square in the resized crop.
+        flip: (N,) bool: mirrored left to right, after everything but the colours.
+        colors: (N, 3, 7) float64 of :func:`hgld.decoding.colors.color_matrices`, or None: colours as they are.
+    """
+
+    size: int
+    sizes: NDArray[np.int64]
+    crop: NDArray[np.int64]
+    resized: NDArray[np.int64]
+    window: NDArray[np.int64]
+    flip: NDArray[np.bool_]
+    colors: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def part(self, rows: slice) -> "ViewParameters":
+        """The parameters of some of the images."""
+        colors = None if self.colors is None else self.colors[rows]
+        kept = (self.sizes[rows], self.crop[rows], self.resized[rows], self.window[rows], self.flip[rows])
+        return ViewParameters(self.size, *kept, colors)
+
+
+class View(Protocol):
+    """Anything that decides parameters: :class:`TrainView`, :class:`TestView` or your own."""
+
+    @property
+    def size(self) -> int: ...
+
+    def parameters(
+        self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
+    ) -> ViewParameters: ...
+
+
+@dataclass(frozen=True)
+class TrainView:
+    """Random crop, resized to a square, mirrored at random, with optional changes of colour.
+
+    Attributes:
+        size: side of the square, pixels.
+        scale: least and largest share of the image's area that the crop covers.
+        ratio: least and largest width / height of the crop.
+        flip: probability of mirroring.
+        jitter: strength s of the colour jitter: brightness, contrast and saturation by factors in 1 +- s, in random
+            order (torchvision's ColorJitter). MultiGrain takes 0.3.
+        lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
+            MultiGrain takes 0.1.
+    """
+
+    size: int = 224
+    scale: tuple[float, float] = (0.16, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: float = 0.0
+    lighting: float = 0.0
+
+    def __post_init__(self) -> None:
+        good = {
+            "size": self.size >= 1,
+            "scale": 0 < self.scale[0] <= self.scale[1] <= 1,
+            "ratio": 0 < self.ratio[0] <= self.ratio[1] < np.inf,
+            "flip": 0 <= self.flip <= 1,
+            "jitter": 0 <= self.jitter <= 1,
+            "lighting": 0 <= self.lighting < np.inf,
+        }
+        _refuse(self, [name for name, fine in good.items() if not fine])
+
+    def parameters(
+        self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
+    ) -> ViewParameters:
+        """Crops as torchvision's RandomResizedCrop draws them, a pure function of (seed, epoch, position).
+
+        Args:
+            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
+            heights: (N,).
+            seed: of the run.
+            epoch: from 0.
+            positions: (N,) integers that tell the places of an epoch apart, so that an image that comes twice is seen
+                twice differently; :func:`places` gives those of a batch.
+
+        Raises:
+            ConfigError: sizes below one pixel, or arrays of different lengths.
+        """
+        sizes, places = _checked(widths, heights, positions)
+        varied = self.jitter > 0 or self.lighting > 0
+        numbers = uniforms(seed, epoch, places, 32 if varied else 24)
+        crop = _random_crops(sizes, numbers[:, :22], self.scale, self.ratio)
+        flip = numbers[:, 22] < self.flip
+        colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if varied else None
+        resized = np.full_like(sizes, self.size)
+        return ViewParameters(self.size, sizes, crop, resized, np.zeros_like(sizes), flip, colors)
+
+
+@dataclass(frozen=True)
+class TestView:
+    """The middle of the image: its short side resized, then a central square.
+
+    Attributes:
+        size: side of the square, pixels.
+        resize: short side before the square is cut out, pixels; at least ``size``.
+    """
+
+    size: int = 224
+    resize: int = 256
+
+    __test__ = False  # not a test of pytest's
+
+    def __post_init__(self) -> None:
+        _refuse(self, ["size"] if self.size < 1 else ["resize"] if self.resize < self.size else [])
+
+    def parameters(
+        self,
+        widths: ArrayLike,
+        heights: ArrayLike,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        positions: ArrayLike | None = None,
+    ) -> ViewParameters:
+        """The same for every seed, epoch and position; sizes round as in torchvision's Resize and CenterCrop.
+
+        An image of more than four times its short side is first cut to its middle four.
+
+        Args:
+            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
+            heights: (N,).
+            seed: without effect, as are the two below; a :class:`View` takes them.
+            epoch: without effect.
+            positions: without effect.
+
+        Raises:
+            ConfigError: sizes below one pixel, or arrays of different lengths.
+        """
+        sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
+        short = sizes.min(axis=1, keepdims=True)
+        kept = np.minimum(sizes, _WIDEST * short)
+        kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends: the middle stays
+        resized = np.where(kept == short, self.resize, self.resize * kept // short)
+        window = np.rint((resized - self.size) / 2).astype(np.int64)
+        crop = np.hstack([(sizes - kept) // 2, kept])
+        return ViewParameters(self.size, sizes, crop, resized, window, np.zeros(len(sizes), dtype=np.bool_))
+
+
+def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:
+    """Positions of a process's part of a batch: the step of the epoch and the slot in the batch of all processes.
+
+    Args:
+        step: of the epoch, from 0.
+        count: items of the part.
+        process_index: which part.
+
+    Returns:
+        (count,).
+    """
+    return (np.int64(step) << 32) + process_index * count + np.arange(count, dtype=np.int64)
+
+
+def _refuse(view: object, wrong: Sequence[str]) -> None:
+    if wrong:
+        found = ", ".join(f"{name} {getattr(view, name)}" for name in wrong)
+        raise ConfigError(f"{type(view).__name__} with {found}: see its documentation for what these may be.")
+
+
+def _checked(
+    widths: ArrayLike, heights: ArrayLike, positions: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    columns = [np.asarray(values, dtype=np.int64) for values in (widths, heights, positions)]
+    if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
+        raise ConfigError(
+            f"widths, heights and positions have the shapes {[c.shape for c in columns]}: expected one (N,)."
+        )
+    sizes = np.stack(columns[:2], axis=1)
+    empty = np.flatnonzero((sizes[:, 0] < 1) | (sizes[:, 1] < 1))
+    if empty.size:
+        raise ConfigError(f"image {empty[0]} of {sizes[empty[0]].tolist()} pixels: expected at least 1 x 1.")
+    return sizes, columns[2]
+
+
+def _random_crops(
+    sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
+) -> NDArray[np.int64]:
+    """(N, 4): the first of ten random rectangles that fits, else the largest central one of an allowed shape."""
+    share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
+    low, high = np.log(ratio)
+    shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))
+    area = sizes.prod(axis=1, keepdims=True) * share
+    tried = np.rint(np.stack([np.sqrt(area * shape), np.sqrt(area / shape)], axis=-1)).astype(np.int64)
+    fits: NDArray[np.bool_] = np.all((tried > 0) & (tried <= sizes[:, None]), axis=-1)
+    fitting = np.any(fits, axis=1)
+    size = np.where(fitting[:, None], tried[np.arange(len(sizes)), fits.argmax(axis=1)], _central_size(sizes, ratio))
+    anywhere = np.floor(numbers[:, 2 * _TRIES :] * (sizes - size + 1)).astype(np.int64)
+    corner = np.where(fitting[:, None], np.minimum(anywhere, sizes - size), (sizes - size) // 2)
+    return np.hstack([corner, size])
+
+
+def _central_size(sizes: NDArray[np.int64], ratio: tuple[float, float]) -> NDArray[np.int64]:
+    width, height = sizes.T
+    narrow, wide = width / height < ratio[0], width / height > ratio[1]
+    central_width = np.where(wide, np.rint(height * ratio[1]), width)
+    central_height = np.where(narrow, np.rint(width / ratio[0]), height)
+    return np.maximum(np.stack([central_width, central_height], axis=1).astype(np.int64), 1)
