@@ -52,7 +52,7 @@ def rebuild_index(
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
         force: replace an index that is there and can be read.
-        workers: shards read at a time.
+        workers: shards read at a time; 0: one a core.
         progress: told of every shard.
 
     Raises:

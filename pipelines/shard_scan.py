@@ -4,23 +4,21 @@
 """
 
 import hashlib
-import multiprocessing
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import polars as pl
 
 from hgld.dataset_files import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
-from hgld.errors import InputError, StorageError
+from hgld.errors import InputError
 from hgld.tar_members import Member, stream_members
+from pipelines.executor import run_units
 from pipelines.image_facts import SUFFIXES, UnusableImageError, check_decodes, image_facts
 from pipelines.progress import Progress
 
@@ -81,43 +79,54 @@ class ShardScan:
     ignored: int
 
 
+@dataclass(frozen=True)
+class _Unit:
+    """One shard to scan."""
+
+    path: Path
+    options: ScanOptions
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
 def scan_shards(
     paths: Sequence[Path], options: ScanOptions, *, workers: int, progress: Progress, task: str
 ) -> list[ShardScan]:
     """Scan shards, several at a time if there are workers.
 
+    Args:
+        paths: the shards.
+        options: what to find out.
+        workers: processes; 0: one a core.
+        progress: told of every shard.
+        task: what it is told that is being done.
+
+    Returns:
+        the scans, in the order of the paths.
+
     Raises:
         InputError: a shard is a link or cannot be read.
-        StorageError: a worker was killed.
+        HgldError: a worker died time after time.
     """
-    scans: list[ShardScan] = []
+    scans: dict[str, ShardScan] = {}
+
+    def done(unit: _Unit, scan: ShardScan) -> None:
+        scans[unit.name] = scan
+        progress(task, len(scans), len(paths))
+
     progress(task, 0, len(paths))
-    with _mapped(paths, partial(scan_shard, options=options), min(workers, len(paths))) as results:
-        for scan in results:
-            scans.append(scan)
-            progress(task, len(scans), len(paths))
-    return scans
+    run_units(_scan_unit, [_Unit(path, options) for path in paths], done, workers=workers)
+    return [scans[path.name] for path in paths]
+
+
+def _scan_unit(unit: _Unit) -> ShardScan:
+    return scan_shard(unit.path, unit.options)
 
 
 @contextmanager
-def _mapped(paths: Sequence[Path], work: Any, workers: int) -> Iterator[Iterator[ShardScan]]:
-    if workers <= 1:
-        yield map(work, paths)
-        return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield pool.map(work, paths)
-        except BrokenProcessPool as error:
-            raise StorageError(
-                "a worker process was killed while it read shards, most likely for want of memory. "
-                "Nothing was written; run again with fewer --workers."
-            ) from error
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def opened_regular(path: Path) -> Iterator[BinaryIO]:
+def opened_regular(path: Path) -> Iterator[BufferedReader]:
     """A file of a dataset directory, opened for reading; never through a link, never a device or pipe.
 
     Raises:

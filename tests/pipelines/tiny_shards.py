@@ -81,7 +81,7 @@ class TinyShards:
     def _row(self, item: dict, offset: int) -> dict:
         with Image.open(io.BytesIO(item["data"])) as image:
             width, height = image.size
-            orientation = image.getexif().get(0x0112, 1)
+            orientation = image.getexif().get(0x0112, 1) if item["suffix"] == "jpg" else 1
         box = dict(zip(files.BOX, item["box"] or (None,) * 4, strict=True)) if self.boxes else {}
         return {
             **{name: item[name] for name in ("key", "shard", "split", "suffix")},

@@ -1,0 +1,535 @@
+"""hgld verify: every fault that a dataset can have is named, nothing is followed, and the rest still loads."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+from PIL import Image
+
+from hgld import Hierarchy, open_dataset
+from hgld import dataset_files as files
+from hgld.errors import InputError, SchemaError
+from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
+from pipelines.progress import silent
+from pipelines.reindex import rebuild_index
+from pipelines.verify import verify
+from tests.pipelines.tiny_shards import LEVELS, TinyShards, picture, write_manifest
+
+TRAIN = "train-000000.tar"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return TinyShards().write(tmp_path / "tiny")
+
+
+def findings(root, **options):
+    return verify(root, progress=silent, **options).findings
+
+
+def kinds(root, **options):
+    return dict(findings(root, **options)["kind"].value_counts().iter_rows())
+
+
+def index_of(root):
+    return files.read_index(root / files.INDEX)[0]
+
+
+def rewrite_index(root, frame, *, seal=True):
+    """Another index, with or without a manifest that knows it."""
+    files.write_index(frame, root / files.INDEX, LEVELS)
+    if seal:
+        write_manifest(root, frame, 2, {"disjoint": True})
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sound_dataset_has_no_findings(tmp_path, boxes, workers):
+    root = TinyShards(boxes=boxes).write(tmp_path / "tiny")
+    before = {path.name: path.read_bytes() for path in root.iterdir()}
+    found = verify(root, decode=True, near=True, workers=workers, progress=silent)
+    assert found.findings.to_dicts() == []
+    assert (found.items, found.shards, found.notes) == (16, 3, ())
+    assert {path.name: path.read_bytes() for path in root.iterdir()} == before
+
+
+def test_a_rebuilt_dataset_has_no_findings(root):
+    rebuild_index(root, force=True, progress=silent)
+    assert kinds(root) == {}
+
+
+# -- the tars ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_truncated_tar(root):
+    shard = root / TRAIN
+    row = index_of(root).filter(shard=TRAIN).row(3, named=True)
+    shard.write_bytes(shard.read_bytes()[: row["offset"] + 100])
+    found = findings(root)
+    assert dict(found["kind"].value_counts().iter_rows()) == {
+        "size": 1,
+        "sha256": 1,
+        "damaged-tar": 1,
+        "missing-member": 3,
+    }
+    damaged = found.filter(kind="damaged-tar").row(0, named=True)
+    assert damaged["shard"] == TRAIN
+    assert damaged["member"] == f"{row['key']}.jpg"
+    assert "cut off" in damaged["found"]
+    assert found.filter(kind="missing-member")["member"].to_list() == index_of(root)["key"][7:10].to_list()
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def test_a_flipped_byte_of_an_image(root):
+    row = index_of(root).filter(shard=TRAIN).row(2, named=True)
+    flip(root / TRAIN, row["offset"] + row["size"] // 2)
+    found = findings(root)
+    assert set(found["kind"]) == {"sha256", "item-sha256"}
+    assert found.filter(kind="item-sha256").select("shard", "member").row(0) == (TRAIN, row["key"])
+
+
+def test_a_flipped_byte_of_a_header(root):
+    row = index_of(root).filter(shard=TRAIN).row(2, named=True)
+    flip(root / TRAIN, row["offset"] - 512)
+    found = findings(root)
+    assert dict(found["kind"].value_counts().iter_rows()) == {
+        "sha256": 1,
+        "damaged-tar": 1,
+        "no-image": 1,
+        "missing-member": 1,
+    }
+    assert f"offset {row['offset'] - 512}" in found.filter(kind="damaged-tar")["found"][0]
+
+
+def rewrite_tar(path, change):
+    """A tar with its members, (name, bytes) pairs, changed."""
+    with tarfile.open(path) as tar:
+        members = [(info.name, stored.read()) for info in tar if (stored := tar.extractfile(info))]
+    with open(path, "wb") as file:
+        file.writelines(member_header(n, len(d)) + d + padding(len(d)) for n, d in change(members))
+        file.write(END_OF_ARCHIVE)
+
+
+def test_a_deleted_member(root):
+    row = index_of(root).filter(shard=TRAIN).row(1, named=True)
+    rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{row['key']}.jpg"])
+    found = findings(root)
+    assert set(found["kind"]) == {"size", "sha256", "no-image", "missing-member", "place"}
+    assert found.filter(kind="missing-member")["member"].to_list() == [row["key"]]
+    assert found.filter(kind="place").height == 4  # those behind it
+
+
+def test_a_deleted_json(root):
+    row = index_of(root).filter(shard=TRAIN).row(5, named=True)
+    rewrite_tar(root / TRAIN, lambda members: [m for m in members if m[0] != f"{row['key']}.json"])
+    assert set(kinds(root)) == {"size", "sha256", "no-json"}
+
+
+def test_an_added_member(root):
+    more = [
+        ("s0/new.jpg", picture(90)),
+        ("s0/new.json", files.item_json([0, 0], ["species 0", "cat"], "train", "", LEVELS)),
+    ]
+    rewrite_tar(root / TRAIN, lambda members: [*members, *more])
+    found = findings(root)
+    assert set(found["kind"]) == {"size", "sha256", "unindexed-member"}
+    assert found.filter(kind="unindexed-member")["member"].to_list() == ["s0/new"]
+
+
+HOSTILE = {
+    "evil": ("../../evil.jpg", tarfile.REGTYPE, "leads out of the folder"),
+    "absolute": ("/evil/absolute.jpg", tarfile.REGTYPE, "absolute path"),
+    "symlink": ("s0/evil.jpg", tarfile.SYMTYPE, "symbolic link"),
+    "hard link": ("s0/evil.jpg", tarfile.LNKTYPE, "hard link"),
+    "device": ("s0/evil.jpg", tarfile.CHRTYPE, "neither file nor directory"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_members_are_named_and_not_followed(root, what):
+    name, kind, stated = HOSTILE[what]
+    secret = root.parent / "secret.jpg"
+    secret.write_bytes(picture(99))
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, str(secret)
+    path = root / TRAIN
+    path.write_bytes(path.read_bytes()[:-1024] + info.tobuf() + END_OF_ARCHIVE)
+    before = sorted(root.parent.rglob("*"))
+    found = findings(root, decode=True, near=True)
+    assert set(found["kind"]) == {"size", "sha256", "unsafe-path"}
+    named = found.filter(kind="unsafe-path").row(0, named=True)
+    assert (named["shard"], named["member"]) == (TRAIN, name)
+    assert stated in named["found"]
+    assert sorted(root.parent.rglob("*")) == before
+    assert not Path("/evil").exists()
+
+
+def damaged_every_way(root):
+    """A tar cut off, an image with a flipped byte, a hostile member; what is left whole."""
+    index = index_of(root)
+    cut = index.filter(shard="train-000001.tar").row(4, named=True)
+    path = root / "train-000001.tar"
+    path.write_bytes(path.read_bytes()[: cut["offset"] + 10])
+    flipped = index.filter(shard=TRAIN).row(0, named=True)
+    flip(root / TRAIN, flipped["offset"] + flipped["size"] // 2)
+    whole = set(index.filter(split="train")["key"]) - {flipped["key"]}
+    return whole - set(index.filter(shard="train-000001.tar")["key"][4:])
+
+
+def test_the_rest_still_loads(root):
+    whole = damaged_every_way(root)
+    bad = set(findings(root).filter(pl.col("kind").is_in(["item-sha256", "missing-member"]))["member"])
+    dataset = open_dataset(root, "train")
+    assert set(dataset.keys) - bad == whole
+    for position, key in enumerate(dataset.keys):
+        if key in whole:
+            assert dataset.read(position).startswith(b"\xff\xd8")
+
+
+def test_a_shard_that_is_a_link_is_not_followed(root):
+    (root / TRAIN).rename(root.parent / "elsewhere.tar")
+    (root / TRAIN).symlink_to(root.parent / "elsewhere.tar")
+    found = findings(root)
+    assert found.select("kind", "shard").rows() == [("unreadable-file", TRAIN)]
+    assert "symbolic link" in found["found"][0]
+
+
+@pytest.mark.parametrize("name", [TRAIN, files.INDEX, files.HIERARCHY, files.CARD, files.REJECTED])
+def test_a_missing_file(root, name):
+    (root / name).unlink()
+    assert findings(root).select("kind", "shard").rows() == [("missing-file", name)]
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(root):
+    (root / files.CARD).unlink()
+    os.mkfifo(root / files.CARD)
+    found = findings(root)
+    assert found.select("kind", "shard").rows() == [("unreadable-file", files.CARD)]
+    assert "not a regular file" in found["found"][0]
+
+
+def test_stray_files(root):
+    (root / "train-000002.tar").write_bytes(END_OF_ARCHIVE)
+    (root / "notes").mkdir()
+    (root / "link").symlink_to(root.parent)
+    found = findings(root)
+    assert found["kind"].to_list() == ["stray-file"] * 3
+    assert found["shard"].to_list() == ["link", "notes", "train-000002.tar"]
+    assert [text.split(" that")[0] for text in found["found"]] == ["a symbolic link", "a folder", "a file"]
+
+
+@pytest.mark.parametrize("name", [files.CARD, files.CROISSANT])
+def test_a_changed_file(root, name):
+    (root / name).write_text("changed by hand")
+    assert set(findings(root).select("kind", "shard").rows()) == {("size", name), ("sha256", name)}
+
+
+def test_files_that_are_no_tables(root):
+    for name in (files.INDEX, files.HIERARCHY, files.REJECTED):
+        (root / name).write_bytes(b"torn")
+    found = findings(root).filter(kind="unreadable-file")
+    assert set(found["shard"]) == {files.INDEX, files.HIERARCHY}  # without an index nothing else is compared
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+
+
+def dataset_with(tmp_path, data, **changes):
+    tiny = TinyShards()
+    tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
+    return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]
+
+
+def test_a_truncated_image_is_found_by_decoding(tmp_path):
+    root, key = dataset_with(tmp_path, picture(4)[:-200])
+    assert kinds(root) == {}
+    found = findings(root, decode=True)
+    assert found.select("kind", "member").rows() == [("truncated", f"{key}.jpg")]
+
+
+def test_a_damaged_png_is_found_by_decoding(tmp_path):
+    data = bytearray(picture(4, form="PNG"))
+    data[len(data) // 2] ^= 0xFF
+    root, key = dataset_with(tmp_path, bytes(data))
+    assert findings(root, decode=True)["member"].to_list() == [f"{key}.png"]
+
+
+def test_an_image_of_another_format_than_its_suffix(tmp_path):
+    root, _ = dataset_with(tmp_path, picture(4, form="PNG"), suffix="jpg")
+    found = findings(root)
+    assert found.select("kind", "found").rows()[0][0] == "wrong-suffix"
+    assert "PNG" in found["found"][0]
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_swapped_labels_in_the_index(root):
+    index = index_of(root)
+    place = index["split"].to_list().index("train")
+    labels = index["species"].to_list()
+    labels[place], labels[place + 4] = labels[place + 4], labels[place]
+    rewrite_index(root, index.with_columns(species=pl.Series(labels, dtype=pl.Int32)))
+    found = findings(root)
+    swapped = found.filter(kind="labels")
+    assert set(swapped["member"]) == {index["key"][place], index["key"][place + 4]}
+    assert swapped["found"][0] == "labels 0, 0"
+    assert swapped["expected"][0] == "labels 2, 0"
+    assert set(found["kind"]) == {"labels", "group", "group-size"}
+
+
+def test_two_swapped_labels_in_a_tar(root):
+    first, second = index_of(root).filter(shard=TRAIN)["key"][0], index_of(root).filter(shard=TRAIN)["key"][2]
+
+    def swap(members):
+        facts = dict(members)
+        one, two = (json.loads(facts[f"{key}.json"]) for key in (first, second))
+        one["labels"], two["labels"] = two["labels"], one["labels"]
+        facts |= {
+            f"{key}.json": json.dumps(j, separators=(",", ":")).encode() for key, j in ((first, one), (second, two))
+        }
+        return list(facts.items())
+
+    rewrite_tar(root / TRAIN, swap)
+    found = findings(root)
+    assert set(found["kind"]) == {"sha256", "labels", "names"}
+    for kind in ("labels", "names"):
+        assert set(found.filter(kind=kind)["member"]) == {first, second}
+
+
+def test_labels_against_the_hierarchy(root):
+    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
+    parents = tree.parents[0].copy()
+    parents[2] = 1
+    Hierarchy(tree.levels, tree.names, (parents,)).to_parquet(root / files.HIERARCHY)
+    found = findings(root).filter(kind="hierarchy")
+    assert set(found["member"]) == set(index_of(root).filter(species=2)["key"])
+    assert found["found"][0] == "species 2 under family 0"
+    assert found["expected"][0] == "under family 1"
+
+
+def test_labels_beyond_the_hierarchy(root):
+    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
+    smaller = Hierarchy(tree.levels, (tree.names[0][:3], tree.names[1]), (tree.parents[0][:3],))
+    smaller.to_parquet(root / files.HIERARCHY)
+    found = findings(root).filter(kind="hierarchy")
+    assert set(found["member"]) == set(index_of(root).filter(pl.col("species") >= 3)["key"])
+    assert set(found["expected"]) == {"species below 3"}
+
+
+def test_names_against_the_hierarchy(root):
+    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
+    Hierarchy(tree.levels, (("renamed", *tree.names[0][1:]), tree.names[1]), tree.parents).to_parquet(
+        root / files.HIERARCHY
+    )
+    found = findings(root).filter(kind="names")
+    assert set(found["member"]) == set(index_of(root).filter(species=0)["key"])
+    assert found["expected"][0] == "called renamed"
+
+
+def test_levels_that_differ(root):
+    frame = index_of(root).rename({"family": "genus"})
+    files.write_index(frame, root / files.INDEX, ("species", "genus"))
+    write_manifest(root, index_of(root).rename({"genus": "family"}), 2, {})
+    found = findings(root)
+    assert found.select("kind", "shard").rows() == [("levels", files.INDEX)]
+
+
+# -- counts, groups, keys ---------------------------------------------------------------------------------------------
+
+
+def changed_manifest(root, change):
+    facts = json.loads((root / files.MANIFEST).read_text())
+    change(facts)
+    (root / files.MANIFEST).write_text(json.dumps(facts))
+
+
+def test_counts_that_differ(root):
+    def change(facts):
+        facts["splits"]["train"]["classes"]["species"] = 9
+        facts["shards"][0]["items"] = 5
+
+    changed_manifest(root, change)
+    found = findings(root)
+    assert set(found["kind"]) == {"counts"}
+    assert set(found["expected"]) == {"9 classes of species", "5 items"}
+
+
+def test_a_shard_that_the_manifest_does_not_name(root):
+    changed_manifest(root, lambda facts: facts["shards"].pop())
+    found = findings(root)
+    assert set(found["kind"]) == {"stray-file", "counts"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("group", 7),
+        ("duplicate_of", "s0/img_000"),
+        ("width", 9),
+        ("orientation", 8),
+        ("suffix", "gif"),
+        ("split", "val"),
+    ],
+)
+def test_columns_that_are_not_so(root, column, value):
+    index = index_of(root)
+    values = index[column].to_list()
+    place = index["split"].to_list().index("train") + 1
+    values[place] = value
+    rewrite_index(root, index.with_columns(pl.Series(column, values, dtype=index.schema[column])), seal=False)
+    kind = {"width": "header", "orientation": "header"}.get(column, column)
+    assert kind in kinds(root)
+    assert findings(root).filter(kind=kind)["member"].to_list() == [index["key"][place]]
+
+
+def test_boxes_that_differ(tmp_path):
+    root = TinyShards(boxes=True).write(tmp_path / "tiny")
+    index = index_of(root)
+    rewrite_index(root, index.with_columns(left=pl.col("left") + 1))
+    found = findings(root)
+    assert set(found["kind"]) == {"box"}
+    assert found.height == index["left"].count()
+    assert found.row(0, named=True)["found"] == "box 1, 2, 30, 20"
+
+
+def test_groups_smaller_than_promised(root):
+    changed_manifest(root, lambda facts: facts.update(group_size=3))
+    found = findings(root)
+    assert set(found["kind"]) == {"group-size"}
+    assert found["found"][0] == "a group of 2"
+    assert found.height == 6
+
+
+def test_keys_of_tables(root):
+    index = index_of(root)
+    key = index["key"][0]
+    pl.DataFrame({"list": ["small"] * 2, "key": [key, "gone"]}).write_parquet(root / files.LISTS)
+    verdicts = {"query": [key, "lost"], "item": [key, "absent"], "verdict": ["easy", "hard"]}
+    pl.DataFrame(verdicts).write_parquet(root / files.JUDGEMENTS)
+    rejected = {"key": [key], "split": ["test"], "file": ["x"], "reason": ["truncated"], "detail": [""]}
+    pl.DataFrame(rejected).write_parquet(root / files.REJECTED)
+    write_manifest(root, index, 2, {"disjoint": True})
+    found = findings(root)
+    assert set(found.select("kind", "shard", "member").rows()) == {
+        ("unknown-key", files.LISTS, "gone"),
+        ("unknown-key", files.JUDGEMENTS, "lost"),
+        ("unknown-key", files.JUDGEMENTS, "absent"),
+        ("rejected-key", files.REJECTED, key),
+    }
+
+
+# -- between splits ---------------------------------------------------------------------------------------------------
+
+
+def shared_class(tmp_path, **provenance):
+    tiny = TinyShards()
+    tiny.add("test", 0, 1, picture(60))
+    return tiny.write(tmp_path / "tiny", **provenance)
+
+
+def test_classes_that_training_and_test_share(tmp_path):
+    found = findings(shared_class(tmp_path))
+    assert found.select("kind", "split", "member").rows() == [("disjoint", "test", "species 1")]
+
+
+def test_shared_classes_are_a_note_where_none_promised_otherwise(tmp_path):
+    found = verify(shared_class(tmp_path, disjoint=False), progress=silent)
+    assert not len(found.findings)
+    assert found.notes == ("1 classes of species are in train and in test.",)
+
+
+def leaking(tmp_path, data):
+    tiny = TinyShards()
+    key = tiny.add("test", 0, 5, data)["key"]
+    return tiny.write(tmp_path / "tiny"), key, tiny.items[0]["key"]
+
+
+def test_images_that_training_and_test_share(tmp_path):
+    root, key, trained = leaking(tmp_path, picture(0))
+    found = findings(root, near=True)
+    assert found.select("kind", "split", "member", "found").rows() == [
+        ("leakage", "test", key, f"the bytes of {trained} of train")
+    ]
+
+
+def test_images_that_look_like_one_of_training(tmp_path):
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(picture(0))) as image:
+        image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=60)
+    root, key, trained = leaking(tmp_path, buffer.getvalue())
+    assert kinds(root) == {}
+    found = findings(root, near=True)
+    assert found.select("kind", "member").rows() == [("near-duplicate", key)]
+    assert found["found"][0].endswith(f"of 64 bits from {trained} of train")
+
+
+def test_plain_images_are_not_compared_by_looks(tmp_path):
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 40), (9, 9, 9)).save(buffer, "PNG")
+    root, _ = dataset_with(tmp_path, buffer.getvalue())
+    found = verify(root, near=True, progress=silent)
+    assert not len(found.findings)
+    assert found.notes == ("1 images are too plain to be compared by their looks.",)
+
+
+# -- no dataset, and the command --------------------------------------------------------------------------------------
+
+
+def test_what_is_no_dataset(tmp_path):
+    with pytest.raises(InputError, match=r"no dataset\.json"):
+        verify(tmp_path, progress=silent)
+    (tmp_path / files.MANIFEST).write_text("{}")
+    with pytest.raises(SchemaError, match="schema version is None"):
+        verify(tmp_path, progress=silent)
+    (tmp_path / files.MANIFEST).unlink()
+    (tmp_path / files.MANIFEST).symlink_to(__file__)
+    with pytest.raises(InputError, match="symbolic link"):
+        verify(tmp_path, progress=silent)
+
+
+def hgld(*arguments):
+    command = [sys.executable, "-m", "hgld", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+
+
+def test_the_command_says_what_is_off_and_how(root, tmp_path):
+    sound = hgld("verify", root)
+    assert (sound.returncode, sound.stderr) == (0, "")
+    assert "Nothing is off." in sound.stdout
+    (root / "[red]evil\x1b.txt").write_text("")
+    flip(root / TRAIN, 1000)
+    off = hgld("verify", root, "--decode", "--near")
+    assert off.returncode == 1
+    assert "[red]evil\N{REPLACEMENT CHARACTER}.txt" in off.stdout
+    assert "\x1b" not in off.stdout
+    assert TRAIN in off.stdout
+    listed = hgld("verify", root, "--json")
+    assert listed.returncode == 1
+    assert {finding["kind"] for finding in json.loads(listed.stdout)["findings"]} >= {"stray-file", "sha256"}
+    nothing = hgld("verify", tmp_path)
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert "hgld index" in nothing.stderr
+
+
+def test_the_command_rebuilds(root):
+    refused = hgld("index", root)
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    (root / files.INDEX).unlink()
+    made = hgld("index", root, "--json")
+    assert made.returncode == 0
+    assert json.loads(made.stdout)["splits"]["train"]["items"] == 12
+    assert hgld("index", root, "--force").stdout.endswith(f"Next: hgld verify {root}\n")
+    assert hgld("verify", root).returncode == 0
