@@ -403,17 +403,21 @@ def surrogate_hap_loss(
 
 
 def surrogate_recall_loss(
-    scores: Tensor, positive: Grades, cutoffs: Sequence[int], temperature: float, surrogate: dict[str, float]
+    scores: Tensor,
+    positive: Grades,
+    cutoffs: Sequence[int],
+    temperatures: Sequence[float],
+    surrogate: dict[str, float],
+    clip: bool = False,
 ) -> Tensor | None:
     positives = [k for k in range(len(positive)) if positive[k]]
     if not positives:
         return None
     ranks = [surrogate_rank(scores, positive, k, surrogate) for k in positives]
-    recalls = [
-        sum((smooth_step(cut - r, temperature) for r in ranks), torch.zeros((), dtype=torch.float64))
-        / min(cut, len(positives))
-        for cut in cutoffs
-    ]
+    recalls = []
+    for cut, temperature in zip(cutoffs, temperatures, strict=True):
+        found = sum((smooth_step(cut - r, temperature) for r in ranks), torch.zeros((), dtype=torch.float64))
+        recalls.append((found.clamp(max=cut) if clip else found) / min(cut, len(positives)))
     return 1 - sum(recalls, torch.zeros((), dtype=torch.float64)) / len(cutoffs)
 
 

@@ -1,4 +1,8 @@
-"""How the losses' inner loops are compiled, and the one transcendental function they need."""
+"""How the losses' inner loops are compiled, and the one transcendental function they need.
+
+Not as the metrics' (:mod:`hgld.metrics.compiled`), which report numbers and so keep the order of every sum: a loss
+promises error bounds alone, and its sums are vectorised only where they may be reordered.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,29 +1,18 @@
 """Losses made of losses: a rank term and a decomposability term, and one binary loss over all levels."""
 
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.label_columns import label_columns
 from hgld.losses.pair_loss import CalibrationLoss
 from hgld.losses.proxies import NormSoftmax
-from hgld.losses.rank_metric import Method
-from hgld.losses.surrogate_loss import SupAP, SupHAP, SupNDCG, SupRecall
+from hgld.losses.rank_loss import RankLoss, Reduction
+from hgld.losses.surrogate_loss import BinaryOptions, GradedOptions, SupAP, SupHAP, SupNDCG, SupRecall
 from hgld.relevance import RelevanceKind
 
 Decomposability = Literal["pair", "proxy"]
-
-
-class SupOptions(TypedDict, total=False):
-    """The options of the rank term, by the names and with the defaults of :class:`SupAP`."""
-
-    tau: float
-    rho: float
-    delta: float
-    offset: float | None
-    normalize: bool
-    exclude_self: bool
-    method: Method
 
 
 class Composition(nn.Module):
@@ -37,15 +26,24 @@ class Composition(nn.Module):
         decomposability: any loss behind the same call, with proxies or of pairs.
         lambda_: weight of the second term (0.1 in ROADMAP and the HAPPIER family; gains are stable below 0.5).
 
+    Attributes:
+        reduction: of both parts. With ``none`` the call returns every query's weighted sum, a part counting 0 where
+            it is undefined, and valid (Q,) where either is defined. Their mean is the scalar of ``mean`` where both
+            parts are defined for the same queries, as they are when all labels are known; several processes that must
+            agree beyond that average the parts of :meth:`query_terms`, each over its own queries.
+
     Raises:
-        ConfigError: ``lambda_`` outside 0..1, or a loss that does not return a scalar.
+        ConfigError: ``lambda_`` outside 0..1, or parts of different reductions.
     """
 
     def __init__(self, rank: nn.Module, decomposability: nn.Module, lambda_: float = 0.1) -> None:
         super().__init__()
         if not 0 <= lambda_ <= 1:
             raise ConfigError(f"lambda_ is {lambda_}; expected the weight of the second term, in 0..1.")
-        _refuse_tables(rank, decomposability)
+        self.reduction: Reduction = getattr(rank, "reduction", "mean")
+        if getattr(decomposability, "reduction", "mean") != self.reduction:
+            one = rank if self.reduction == "none" else decomposability
+            raise ConfigError(f"{type(one).__name__} has reduction='none' and the other part has not; give both one.")
         self.rank = rank
         self.decomposability = decomposability
         self.lambda_ = lambda_
@@ -57,10 +55,12 @@ class Composition(nn.Module):
         ref_embeddings: Tensor | None = None,
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
-    ) -> Tensor:
-        """Loss of a batch; arguments and errors are those of :meth:`RankLoss.forward`."""
-        terms = self.terms(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Loss of a batch; arguments, result and errors are those of :meth:`RankLoss.forward`."""
+        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        if self.reduction == "none":
+            return (1 - self.lambda_) * rank[0] + self.lambda_ * second[0], rank[1] | second[1]
+        return (1 - self.lambda_) * rank + self.lambda_ * second
 
     def terms(
         self,
@@ -70,30 +70,110 @@ class Composition(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The two terms, not yet weighted, by their names."""
-        args = (embeddings, labels, ref_embeddings, ref_labels, self_index)
-        return {"rank": self.rank(*args), "decomposability": self.decomposability(*args)}
+        """The two terms, not yet weighted, by their names: ``rank`` and ``decomposability``.
+
+        Raises:
+            ConfigError: the parts have ``reduction="none"``.
+        """
+        if self.reduction == "none":
+            raise ConfigError("the parts have reduction='none'; their values and valid come from query_terms.")
+        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        return {"rank": rank, "decomposability": second}
+
+    def query_terms(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """For every term, by its name, the unweighted values (Q,) and valid (Q,).
+
+        Raises:
+            ConfigError: the parts have ``reduction="mean"``.
+        """
+        if self.reduction != "none":
+            raise ConfigError("the parts have reduction='mean'; every query's values need reduction='none'.")
+        rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        return {"rank": rank, "decomposability": second}
+
+    def _parts(self, *args: Tensor | None) -> tuple[Any, Any]:
+        return self.rank(*args), self.decomposability(*args)
 
     def extra_repr(self) -> str:
         return f"lambda_={self.lambda_}"
 
 
-class ROADMAP(Composition):
-    """Sup-AP with the pair loss (Ramzi et al., NeurIPS 2021, Eq. 12) or, as mostly reported, with the proxy loss.
+class _Published(Composition):
+    """A rank loss with one of the two decomposability terms, which takes the rank loss's level and options.
 
     Args:
-        num_classes: of the level, for ``proxy``.
+        rank: the rank loss.
+        num_classes: C, classes of its level, for ``proxy``.
         dim: D, dimension of the embeddings, for ``proxy``.
         lambda_: weight of the second term.
-        decomposability: ``pair`` (:class:`CalibrationLoss`) or ``proxy`` (:class:`NormSoftmax`).
-        level: column of the labels, 0 the finest.
+        decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
+            give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
         temperature: of the proxies.
-        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
+    """
 
-    The thresholds of the pair loss are the published 0.9 and 0.6: for others, give :class:`Composition` the parts.
+    def __init__(
+        self,
+        rank: RankLoss,
+        num_classes: int | None,
+        dim: int | None,
+        lambda_: float,
+        decomposability: Decomposability,
+        temperature: float,
+    ) -> None:
+        if decomposability not in get_args(Decomposability):
+            expected = ", ".join(get_args(Decomposability))
+            raise ConfigError(f"decomposability {decomposability!r} is unknown; expected one of {expected}.")
+        if decomposability == "pair":
+            second: nn.Module = CalibrationLoss(
+                reduction=rank.reduction, level=rank.level, normalize=rank.normalize, exclude_self=rank.exclude_self
+            )
+        elif num_classes is None or dim is None:
+            raise ConfigError(
+                "decomposability 'proxy' needs num_classes and dim, one proxy a class; 'pair' needs neither."
+            )
+        else:
+            second = NormSoftmax(num_classes, dim, temperature, level=rank.level, reduction=rank.reduction)
+        super().__init__(rank, second, lambda_)
+
+
+class SupOptions(GradedOptions, total=False):
+    """The options of a graded rank term, by the names and with the defaults of :class:`SupHAP`."""
+
+    tau: float
+    rho: float
+    delta: float
+    offset: float | None
+
+
+class BinarySupOptions(BinaryOptions, SupOptions, total=False):
+    """The options of a binary rank term, by the names and with the defaults of :class:`SupAP`."""
+
+
+class ROADMAP(_Published):
+    """Sup-AP with the pair loss (Ramzi et al., NeurIPS 2021, Eq. 12) or, as mostly reported, with the proxy loss.
+
+    Args:
+        num_classes: C, classes of the level, for ``proxy``.
+        dim: D, dimension of the embeddings, for ``proxy``.
+        lambda_: weight of the second term.
+        decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
+            give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
+        temperature: of the proxies.
+        options: of the rank term, see :mod:`hgld.losses.surrogate_loss`; the second takes ``level``, ``normalize``,
+            ``exclude_self`` and ``reduction`` from it.
+
+    Raises:
+        ConfigError: ``proxy`` without sizes, or what the parts refuse.
     """
 
     def __init__(
@@ -103,30 +183,24 @@ class ROADMAP(Composition):
         lambda_: float = 0.1,
         *,
         decomposability: Decomposability = "pair",
-        level: int = 0,
         temperature: float = 0.05,
-        **options: Unpack[SupOptions],
+        **options: Unpack[BinarySupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, level, temperature, options)
-        super().__init__(SupAP(level=level, **options), second, lambda_)
+        super().__init__(SupAP(**options), num_classes, dim, lambda_, decomposability, temperature)
 
 
-class RODRecall(Composition):
+class RODRecall(_Published):
     """Sup-R@k with a decomposability term (Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023).
 
     Args:
-        num_classes: of the level, for ``proxy``.
-        dim: D, dimension of the embeddings, for ``proxy``.
-        lambda_: weight of the second term.
+        num_classes: see :class:`ROADMAP`, as for what is not named here.
+        dim: see there.
+        lambda_: see there.
         k: the cutoffs that recall is averaged over.
         temperature_k: of the sigmoid at the cutoffs.
-        decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`).
-        level: column of the labels, 0 the finest.
+        decomposability: ``proxy`` or ``pair``.
         temperature: of the proxies.
-        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
-
-    Raises:
-        ConfigError: ``proxy`` without sizes, or what the parts refuse.
+        options: of the rank term.
     """
 
     def __init__(
@@ -138,29 +212,25 @@ class RODRecall(Composition):
         k: tuple[int, ...] = (1, 2, 4, 8, 16),
         temperature_k: float = 1.0,
         decomposability: Decomposability = "proxy",
-        level: int = 0,
         temperature: float = 0.05,
-        **options: Unpack[SupOptions],
+        **options: Unpack[BinarySupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, level, temperature, options)
-        super().__init__(SupRecall(k, temperature_k, level=level, **options), second, lambda_)
+        rank = SupRecall(k, temperature_k, **options)
+        super().__init__(rank, num_classes, dim, lambda_, decomposability, temperature)
 
 
-class HAPPIER(Composition):
+class HAPPIER(_Published):
     """Sup-H-AP with proxies of the finest classes (Ramzi et al., "Hierarchical Average Precision Training", ECCV 2022).
 
     Args:
-        num_classes: finest classes, for ``proxy``.
-        dim: D, dimension of the embeddings, for ``proxy``.
+        num_classes: see :class:`ROADMAP`, as for what is not named here; the second term is of the finest level.
+        dim: see there.
         alpha: exponent of the relevance: 1 is HAPPIER; HAPPIER_F has 5 on Stanford Online Products, 3 on iNaturalist.
-        lambda_: weight of the second term.
+        lambda_: see there.
         relevance: see :func:`hgld.graded_relevance`.
-        decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`), on the finest level.
+        decomposability: ``proxy`` or ``pair``.
         temperature: of the proxies.
-        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
-
-    Raises:
-        ConfigError: ``proxy`` without sizes, or what the parts refuse.
+        options: of the rank term.
 
     >>> import torch
     >>> labels = torch.tensor([[0, 0], [0, 0], [1, 0], [2, 1]])  # finest first
@@ -180,24 +250,12 @@ class HAPPIER(Composition):
         temperature: float = 0.05,
         **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, 0, temperature, options)
-        super().__init__(SupHAP(alpha, relevance=relevance, **options), second, lambda_)
+        rank = SupHAP(alpha, relevance=relevance, **options)
+        super().__init__(rank, num_classes, dim, lambda_, decomposability, temperature)
 
 
-class RODNDCG(Composition):
-    """Sup-NDCG with a decomposability term on the finest level (Ramzi et al., 2023).
-
-    Args:
-        num_classes: finest classes, for ``proxy``.
-        dim: D, dimension of the embeddings, for ``proxy``.
-        lambda_: weight of the second term.
-        decomposability: ``proxy`` (:class:`NormSoftmax`) or ``pair`` (:class:`CalibrationLoss`).
-        temperature: of the proxies.
-        options: of the rank term; the pair term takes ``normalize`` and ``exclude_self`` from them.
-
-    Raises:
-        ConfigError: ``proxy`` without sizes, or what the parts refuse.
-    """
+class RODNDCG(_Published):
+    """Sup-NDCG with a decomposability term on the finest level (Ramzi et al., 2023); arguments as :class:`ROADMAP`."""
 
     def __init__(
         self,
@@ -209,8 +267,7 @@ class RODNDCG(Composition):
         temperature: float = 0.05,
         **options: Unpack[SupOptions],
     ) -> None:
-        second = _second_term(decomposability, num_classes, dim, 0, temperature, options)
-        super().__init__(SupNDCG(**options), second, lambda_)
+        super().__init__(SupNDCG(**options), num_classes, dim, lambda_, decomposability, temperature)
 
 
 class SumOverLevels(nn.Module):
@@ -218,7 +275,8 @@ class SumOverLevels(nn.Module):
 
     Args:
         losses: one loss, which every level shares, or one a level, finest first (proxies must be of a level's own).
-            Each sees one column of the labels, as (B,): its ``level`` stays 0.
+            Each sees one column of the labels, as (B,): its ``level`` stays 0. Every level's mean is over queries of
+            its own, those with positives there, so there is no ``reduction="none"`` of the sum.
 
     Raises:
         ConfigError: no loss, a graded one, or one that does not return a scalar.
@@ -226,7 +284,9 @@ class SumOverLevels(nn.Module):
 
     def __init__(self, *losses: nn.Module) -> None:
         super().__init__()
-        _refuse_tables(*losses)
+        for loss in losses:
+            if getattr(loss, "reduction", "mean") == "none":
+                raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
         if not losses or any(getattr(loss, "graded", False) or getattr(loss, "level", 0) for loss in losses):
             raise ConfigError("SumOverLevels takes one binary loss, or one a level, each with level=0.")
         self.losses = nn.ModuleList(losses)
@@ -244,8 +304,8 @@ class SumOverLevels(nn.Module):
         Raises:
             ConfigError: another number of losses than levels.
         """
-        columns = labels[:, None] if labels.ndim == 1 else labels
-        references = ref_labels[:, None] if ref_labels is not None and ref_labels.ndim == 1 else ref_labels
+        columns = label_columns(labels)
+        references = None if ref_labels is None else label_columns(ref_labels)
         num_levels = columns.shape[1]
         if len(self.losses) not in (1, num_levels):
             raise ConfigError(
@@ -258,24 +318,3 @@ class SumOverLevels(nn.Module):
             gallery = None if references is None else references[:, level]
             total = total + loss(embeddings, columns[:, level], ref_embeddings, gallery, self_index)
         return total
-
-
-def _second_term(
-    decomposability: str, num_classes: int | None, dim: int | None, level: int, temperature: float, options: SupOptions
-) -> nn.Module:
-    if decomposability not in get_args(Decomposability):
-        expected = ", ".join(get_args(Decomposability))
-        raise ConfigError(f"decomposability {decomposability!r} is unknown; expected one of {expected}.")
-    if decomposability == "pair":
-        return CalibrationLoss(
-            level=level, normalize=options.get("normalize", True), exclude_self=options.get("exclude_self", False)
-        )
-    if num_classes is None or dim is None:
-        raise ConfigError("decomposability 'proxy' needs num_classes and dim, one proxy a class; 'pair' needs neither.")
-    return NormSoftmax(num_classes, dim, temperature, level=level)
-
-
-def _refuse_tables(*losses: nn.Module) -> None:
-    for loss in losses:
-        if getattr(loss, "reduction", "mean") == "none":
-            raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum of losses needs scalars.")

@@ -77,7 +77,8 @@ def _metric(work: PairPath | GridPath, objective: Objective, each_part: EachPart
     each_part(work.forward, len(block.scores))
     hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(work.found)
     norm = torch.from_numpy(np.repeat(block.norms, np.diff(offsets)))
-    terms = objective.terms(Positives(hrank, rank, gain, norm))
+    query = torch.from_numpy(np.repeat(np.arange(len(block.norms)), np.diff(offsets)))
+    terms = objective.terms(Positives(hrank, rank, gain, norm, query))
     own = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
     slopes = np.zeros_like(block.scores)
     chain = (own.numpy(), terms.by_hrank.numpy(), terms.by_rank.numpy())

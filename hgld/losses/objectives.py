@@ -1,10 +1,11 @@
 """What a positive adds to its query's metric, as a function of its rank; the derivatives along with it.
 
-An objective is a sum over the positives k of a query; the loss is 1 - that sum. All of them act elementwise on tensors
-of one shape, so that the paths may lay out the positives as suits them.
+An objective is a sum over the positives k of a query; the loss is 1 - that sum. All of them act on tensors of one shape
+and read no order from them, so that the paths may lay out the positives as suits them.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,19 +16,21 @@ from hgld.errors import ConfigError
 
 @dataclass(frozen=True)
 class Positives:
-    """What an objective knows of the positives; all tensors are float64 and of one shape.
+    """What an objective knows of the positives: all of a query's, in any order; all tensors are of one shape.
 
     Attributes:
-        hrank: the numerator of precision: rank+ or Hrank+, smooth or exact.
-        rank: the surrogate of the rank.
-        gain: worth of the positive's grade.
-        norm: its query's normalizer (see the objectives), infinite where the query has no loss.
+        hrank: float64, the numerator of precision: rank+ or Hrank+, smooth or exact.
+        rank: float64, the surrogate of the rank.
+        gain: float64, worth of the positive's grade.
+        norm: float64, its query's normalizer (see the objectives), infinite where the query has no loss.
+        query: int64, which query it is of.
     """
 
     hrank: Tensor
     rank: Tensor
     gain: Tensor
     norm: Tensor
+    query: Tensor
 
 
 @dataclass(frozen=True)
@@ -55,29 +58,51 @@ class RecallMean:
 
     Attributes:
         k: the cutoffs.
-        temperature: width of the second step, in ranks.
+        temperatures: widths of the second step, in ranks, one a cutoff.
+        clip: a query's sum of sigmoids counts as K where it is more, without a gradient.
 
     Raises:
-        ConfigError: no cutoff, one below 1, or a temperature that is not positive.
+        ConfigError: no cutoff, one below 1, or temperatures that are not positive or not one a cutoff.
     """
 
     k: tuple[int, ...] = (1, 2, 4, 8, 16)
-    temperature: float = 1.0
+    temperatures: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0, 1.0)
+    clip: bool = False
 
     def __post_init__(self) -> None:
         if not self.k or any(cutoff < 1 or cutoff != int(cutoff) for cutoff in self.k):
             raise ConfigError(f"k is {self.k}; expected whole numbers >= 1, at least one.")
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"temperature is {self.temperature}; expected a finite number > 0.")
+        if len(self.temperatures) != len(self.k) or not all(0 < t < math.inf for t in self.temperatures):
+            raise ConfigError(
+                f"temperature is {self.temperatures} for the cutoffs {self.k}; expected a finite number > 0, or one "
+                "a cutoff."
+            )
+
+    @classmethod
+    def of(cls, k: Sequence[int], temperature: float | Sequence[float] = 1.0, *, clip: bool = False) -> "RecallMean":
+        """As the losses take it: ``temperature`` may be one for all cutoffs."""
+        each = (temperature,) * len(k) if isinstance(temperature, int | float) else tuple(temperature)
+        return cls(tuple(k), each, clip)
 
     def terms(self, k: Positives) -> Terms:
         values, by_rank = torch.zeros_like(k.rank), torch.zeros_like(k.rank)
-        for cutoff in self.k:
-            within = torch.sigmoid((cutoff - k.rank) / self.temperature)
+        for cutoff, temperature in zip(self.k, self.temperatures, strict=True):
+            within = torch.sigmoid((cutoff - k.rank) / temperature)
             share = (k.norm < math.inf) / (k.norm.clamp(max=cutoff) * len(self.k))
+            slope = within * (1 - within) * share / temperature
+            if self.clip:
+                excess = _query_sums(within * (k.norm < math.inf), k.query) / cutoff
+                within, slope = within / excess.clamp(min=1), torch.where(excess > 1, 0.0, slope)
             values += within * share
-            by_rank -= within * (1 - within) * share / self.temperature
+            by_rank -= slope
         return Terms(values, torch.zeros_like(values), by_rank)
+
+
+def _query_sums(values: Tensor, query: Tensor) -> Tensor:
+    """For every positive the sum over its query's positives."""
+    rows = query.flatten()
+    sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are as many positives as queries
+    return sums[rows].view_as(values)
 
 
 @dataclass(frozen=True)
@@ -98,11 +123,14 @@ _KINDS: dict[str, type[Objective]] = {"precision": PrecisionMean, "recall": Reca
 def pack(objective: Objective) -> tuple[str, list[float]]:
     """An objective as an operator's schema can carry it; :func:`unpack` reads it back."""
     kind = next(name for name, known in _KINDS.items() if isinstance(objective, known))
-    return kind, [objective.temperature, *objective.k] if isinstance(objective, RecallMean) else []
+    if isinstance(objective, RecallMean):
+        return kind, [float(objective.clip), *objective.k, *objective.temperatures]
+    return kind, []
 
 
 def unpack(kind: str, numbers: list[float]) -> Objective:
     """What :func:`pack` packed."""
     if kind == "recall":
-        return RecallMean(tuple(int(k) for k in numbers[1:]), numbers[0])
+        middle = len(numbers) // 2 + 1
+        return RecallMean(tuple(int(k) for k in numbers[1:middle]), tuple(numbers[middle:]), bool(numbers[0]))
     return _KINDS[kind]()

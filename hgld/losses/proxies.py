@@ -36,7 +36,7 @@ class ProxyLoss(nn.Module, ABC):
         check_level(level)
         check_reduction(reduction)
         self.level = level
-        self.reduction = reduction
+        self.reduction: Reduction = reduction
         bound = 1 / math.sqrt(dim)  # as torch draws the weights of a linear layer
         self.proxies = nn.Parameter(torch.empty(num_classes, dim).uniform_(-bound, bound))
 

@@ -56,7 +56,7 @@ class RankLoss(nn.Module, ABC):
         self.level = level
         self.normalize = normalize
         self.exclude_self = exclude_self
-        self.reduction = reduction
+        self.reduction: Reduction = reduction
 
     @abstractmethod
     def query_losses(

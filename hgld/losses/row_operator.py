@@ -15,7 +15,7 @@ from hgld.errors import InputError
 RowFunction = Callable[..., tuple[Tensor, Tensor]]
 
 
-def row_operator(name: str) -> Callable[[RowFunction], RowFunction]:
+def row_operator(name: str) -> Callable[[RowFunction], Any]:
     """Register a function of ``(scores, ...)`` as an operator of torch.
 
     Args:
@@ -27,7 +27,7 @@ def row_operator(name: str) -> Callable[[RowFunction], RowFunction]:
         second derivatives are refused.
     """
 
-    def register(function: RowFunction) -> RowFunction:
+    def register(function: RowFunction) -> Any:
         operator = torch.library.custom_op(name, function, mutates_args=())
         operator.register_fake(_shapes)
         operator.register_autograd(_chain, setup_context=_save_slopes)

@@ -6,8 +6,16 @@ CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a 
 Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower is
 decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
 
-All of them take, by name, the options of :class:`hgld.losses.RankLoss` (``normalize``, ``exclude_self``, ``reduction``)
-and ``method``, the path of computation (:mod:`hgld.losses.rank_metric`).
+What the same word means in all of them:
+
+- ``tau``: width of the sigmoid, in units of the score.
+- ``rho``, ``delta``, ``offset``: slope of the straight line of :class:`SupStep`, the score difference at which it
+  begins, and its value there: what makes H^- continuous, if None (published configurations have 1.44).
+- ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.rank_metric`); for binary losses
+  ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
+  :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
+
+All raise ConfigError for numbers out of range and unknown options.
 """
 
 from collections.abc import Sequence
@@ -24,14 +32,26 @@ from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
 from hgld.relevance import RelevanceKind
 
 
+class GradedOptions(RankOptions, total=False):
+    """The options of a graded loss, by name."""
+
+    method: Method
+
+
+class BinaryOptions(GradedOptions, total=False):
+    """The options of a binary loss, by name."""
+
+    level: int
+
+
 class SurrogateLoss(RankLoss):
     """A rank loss with a stand-in for the step function; a subclass says of which metric.
 
     Args:
         surrogate: the stand-in.
-        graded: see :class:`hgld.losses.RankLoss`.
-        level: see there.
+        graded: whether the loss reads all levels.
         method: path of computation, see :mod:`hgld.losses.rank_metric`.
+        level: column that a binary loss reads.
         options: see :class:`hgld.losses.RankLoss`.
     """
 
@@ -40,8 +60,8 @@ class SurrogateLoss(RankLoss):
         surrogate: Surrogate,
         *,
         graded: bool,
-        level: int = 0,
         method: Method = "auto",
+        level: int = 0,
         **options: Unpack[RankOptions],
     ) -> None:
         super().__init__(graded=graded, level=level, **options)
@@ -65,14 +85,21 @@ class _APLoss(SurrogateLoss):
         return graded_ap_loss(scores, grades, num_levels, surrogate, self.gain, left_out=left_out, method=method)
 
 
-class SmoothAP(_APLoss):
-    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6).
+class _HAPLoss(_APLoss):
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        alpha: float,
+        relevance: RelevanceKind,
+        weights: Sequence[float] | None,
+        options: GradedOptions,
+    ) -> None:
+        super().__init__(surrogate, graded=True, **options)
+        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
 
-    Args:
-        tau: width of the sigmoid, in units of the score.
-        level: column of the labels that decides what is positive, 0 the finest.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+
+class SmoothAP(_APLoss):
+    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6); for the arguments see the module.
 
     >>> import torch
     >>> loss = SmoothAP(tau=0.01)
@@ -80,24 +107,12 @@ class SmoothAP(_APLoss):
     0.167
     """
 
-    def __init__(
-        self, tau: float = 0.01, *, level: int = 0, method: Method = "auto", **options: Unpack[RankOptions]
-    ) -> None:
-        super().__init__(Sigmoid(tau), graded=False, level=level, method=method, **options)
+    def __init__(self, tau: float = 0.01, **options: Unpack[BinaryOptions]) -> None:
+        super().__init__(Sigmoid(tau), graded=False, **options)
 
 
 class SupAP(_APLoss):
-    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6).
-
-    Args:
-        tau: width of the sigmoid, in units of the score.
-        rho: slope beyond delta.
-        delta: score difference at which the straight line begins.
-        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
-        level: column of the labels that decides what is positive, 0 the finest.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
-    """
+    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6); for the arguments see the module."""
 
     def __init__(
         self,
@@ -105,24 +120,20 @@ class SupAP(_APLoss):
         rho: float = 100.0,
         delta: float = 0.05,
         offset: float | None = None,
-        *,
-        level: int = 0,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        **options: Unpack[BinaryOptions],
     ) -> None:
-        super().__init__(SupStep(tau, rho, delta, offset), graded=False, level=level, method=method, **options)
+        super().__init__(SupStep(tau, rho, delta, offset), graded=False, **options)
 
 
-class SmoothHAP(_APLoss):
+class SmoothHAP(_HAPLoss):
     """1 - H-AP with sigmoids for steps, in Hrank+ as in the rank.
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``.
-        tau: width of the sigmoid, in units of the score.
+        tau: see the module.
         relevance: worth of a grade, see :func:`hgld.graded_relevance`.
         weights: of ``weighted_ap``, one a level, coarsest first.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: see the module.
     """
 
     def __init__(
@@ -132,26 +143,23 @@ class SmoothHAP(_APLoss):
         *,
         relevance: RelevanceKind = "population",
         weights: Sequence[float] | None = None,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        **options: Unpack[GradedOptions],
     ) -> None:
-        super().__init__(Sigmoid(tau), graded=True, method=method, **options)
-        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+        super().__init__(Sigmoid(tau), alpha, relevance, weights, options)
 
 
-class SupHAP(_APLoss):
+class SupHAP(_HAPLoss):
     """An upper bound of 1 - H-AP (Ramzi et al., ECCV 2022): the rank term of HAPPIER (alpha 1) and HAPPIER_F (3 or 5).
 
     Args:
         alpha: exponent of the relevances ``population`` and ``total``: the larger, the more the finest level counts.
-        tau: width of the sigmoid, in units of the score.
-        rho: slope beyond delta.
-        delta: score difference at which the straight line begins.
-        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
+        tau: see the module, as for the next three.
+        rho: slope of the line.
+        delta: where it begins.
+        offset: its value there.
         relevance: worth of a grade, see :func:`hgld.graded_relevance`.
         weights: of ``weighted_ap``, one a level, coarsest first.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: see the module.
     """
 
     def __init__(
@@ -164,46 +172,48 @@ class SupHAP(_APLoss):
         *,
         relevance: RelevanceKind = "population",
         weights: Sequence[float] | None = None,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        **options: Unpack[GradedOptions],
     ) -> None:
-        super().__init__(SupStep(tau, rho, delta, offset), graded=True, method=method, **options)
-        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+        super().__init__(SupStep(tau, rho, delta, offset), alpha, relevance, weights, options)
 
 
 class _RecallLoss(SurrogateLoss):
-    recall = RecallMean()
+    def __init__(self, surrogate: Surrogate, recall: RecallMean, options: BinaryOptions) -> None:
+        super().__init__(surrogate, graded=False, **options)
+        self.recall = recall
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         return recall_loss(scores, grades, self.surrogate, self.recall, left_out=left_out, method=self.method)
 
+    def extra_repr(self) -> str:
+        return f"{self.recall}, {super().extra_repr()}"
+
 
 class SmoothRecall(_RecallLoss):
-    """1 - TR@K averaged over cutoffs K, with sigmoids for both steps (Patel et al., CVPR 2022, without their clipping).
+    """1 - TR@K averaged over cutoffs K, with sigmoids for both steps (Patel et al., CVPR 2022).
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks.
-        tau: width of the step in the rank, in units of the score.
-        level: column of the labels that decides what is positive, 0 the finest.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff (Patel et al.'s code has
+            1, 2, 4, 8, 16 for these cutoffs, the core paper 1).
+        tau: see the module.
+        clip: what wide steps count beyond K positives within the first K is cut off, without a gradient, as in
+            Patel et al.'s code.
+        options: see the module.
     """
 
     def __init__(
         self,
         k: Sequence[int] = (1, 2, 4, 8, 16),
-        temperature: float = 1.0,
+        temperature: float | Sequence[float] = 1.0,
         tau: float = 0.01,
         *,
-        level: int = 0,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        clip: bool = True,
+        **options: Unpack[BinaryOptions],
     ) -> None:
-        super().__init__(Sigmoid(tau), graded=False, level=level, method=method, **options)
-        self.recall = RecallMean(tuple(k), temperature)
+        super().__init__(Sigmoid(tau), RecallMean.of(k, temperature, clip=clip), options)
 
 
 class SupRecall(_RecallLoss):
@@ -213,43 +223,34 @@ class SupRecall(_RecallLoss):
 
     Args:
         k: the cutoffs K.
-        temperature: width of the step at the cutoff, in ranks.
-        tau: width of the sigmoid, in units of the score.
-        rho: slope beyond delta.
-        delta: score difference at which the straight line begins.
-        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
-        level: column of the labels that decides what is positive, 0 the finest.
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff.
+        tau: see the module, as for the next three.
+        rho: slope of the line.
+        delta: where it begins.
+        offset: its value there.
+        clip: see :class:`SmoothRecall`; Ramzi et al. do not clip.
+        options: see the module.
     """
 
     def __init__(
         self,
         k: Sequence[int] = (1, 2, 4, 8, 16),
-        temperature: float = 1.0,
+        temperature: float | Sequence[float] = 1.0,
         tau: float = 0.01,
         rho: float = 100.0,
         delta: float = 0.05,
         offset: float | None = None,
         *,
-        level: int = 0,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        clip: bool = False,
+        **options: Unpack[BinaryOptions],
     ) -> None:
-        super().__init__(SupStep(tau, rho, delta, offset), graded=False, level=level, method=method, **options)
-        self.recall = RecallMean(tuple(k), temperature)
+        super().__init__(SupStep(tau, rho, delta, offset), RecallMean.of(k, temperature, clip=clip), options)
 
 
 class SupNDCG(SurrogateLoss):
     """An upper bound of 1 - NDCG over the whole gallery, gain 2^grade - 1 (Ramzi et al., arXiv 2309.08250).
 
-    Args:
-        tau: width of the sigmoid, in units of the score.
-        rho: slope beyond delta.
-        delta: score difference at which the straight line begins.
-        offset: value there; what makes H^- continuous, if None (published configurations have 1.44).
-        method: path of computation.
-        options: see :class:`hgld.losses.RankLoss`.
+    For the arguments see the module.
     """
 
     def __init__(
@@ -258,11 +259,9 @@ class SupNDCG(SurrogateLoss):
         rho: float = 100.0,
         delta: float = 0.05,
         offset: float | None = None,
-        *,
-        method: Method = "auto",
-        **options: Unpack[RankOptions],
+        **options: Unpack[GradedOptions],
     ) -> None:
-        super().__init__(SupStep(tau, rho, delta, offset), graded=True, method=method, **options)
+        super().__init__(SupStep(tau, rho, delta, offset), graded=True, **options)
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None

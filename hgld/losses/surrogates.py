@@ -40,7 +40,7 @@ class SupStep:
             configurations have 1.44, by which H^- falls at delta.
 
     Raises:
-        ConfigError: tau is not positive, rho or delta are negative, or something is not finite.
+        ConfigError: tau is not positive, rho, delta or offset are negative, or something is not finite.
     """
 
     tau: float = 0.01
@@ -53,8 +53,8 @@ class SupStep:
         for name, value in (("rho", self.rho), ("delta", self.delta)):
             if not 0 <= value < math.inf:
                 raise ConfigError(f"{name} is {value}; expected a finite number >= 0.")
-        if self.offset is not None and not math.isfinite(self.offset):
-            raise ConfigError(f"offset is {self.offset}; expected a finite number, or None for the continuous H^-.")
+        if self.offset is not None and not 0 <= self.offset < math.inf:  # below 0 a rank could come to 0
+            raise ConfigError(f"offset is {self.offset}; expected a finite number >= 0, or None: the continuous H^-.")
 
     @property
     def line_start(self) -> float:

@@ -27,11 +27,12 @@ def triton_rank_metric(
     """Metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``, float32."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
     rows = max(1, _MOST_ITEMS // max(1, scores.shape[1]))
-    for start in range(0, len(scores) if scores.numel() else 0, rows):
-        block = slice(start, start + rows)
-        values[block] = _block(
-            scores[block], grades[block], gains[block], norms[block], objective, surrogate, slopes[block]
-        )
+    with torch.cuda.device_of(scores):  # Triton launches on the current device, whatever its tensors' is
+        for start in range(0, len(scores) if scores.numel() else 0, rows):
+            block = slice(start, start + rows)
+            values[block] = _block(
+                scores[block], grades[block], gains[block], norms[block], objective, surrogate, slopes[block]
+            )
     return values.to(scores.dtype), slopes
 
 
@@ -61,7 +62,8 @@ def _block(
     rank_positives(*row_args, hrank, rank, hrank_slope, rank_slope, **blocks)
     gain = gains.gather(1, grade.long())
     norm = torch.where(grade > 0, norms[:, None], torch.inf)
-    terms = objective.terms(Positives(hrank.double(), rank.double(), gain, norm))
+    query = torch.arange(num_queries, device=grade.device)[:, None].expand_as(grade)
+    terms = objective.terms(Positives(hrank.double(), rank.double(), gain, norm, query))
     own = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
     chain = (own, terms.by_hrank.float(), terms.by_rank.float())
     gradient = torch.empty_like(ordered)

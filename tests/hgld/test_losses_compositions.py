@@ -83,6 +83,28 @@ def test_wrong_compositions_are_refused():
         Composition(SupAP(reduction="none"), CalibrationLoss())
 
 
+@pytest.mark.parametrize("decomposability", ["pair", "proxy"])
+def test_every_querys_part_is_the_weighted_sum_of_its_terms(decomposability):
+    embeddings, labels = batch()[:7], LABELS[:7]
+    whole = HAPPIER(4, 5, decomposability=decomposability)
+    each = HAPPIER(4, 5, decomposability=decomposability, reduction="none")
+    each.load_state_dict(whole.state_dict())
+    values, valid = each(embeddings, labels)
+    assert valid.all()
+    torch.testing.assert_close(values.mean(), whole(embeddings, labels))
+    terms = each.query_terms(embeddings, labels)
+    torch.testing.assert_close(0.9 * terms["rank"][0] + 0.1 * terms["decomposability"][0], values)
+    for name, value in whole.terms(embeddings, labels).items():
+        torch.testing.assert_close(terms[name][0].mean(), value)
+    values, valid = each(batch(), LABELS)  # the last item is known at the coarse level alone: it has no proxy
+    assert valid.tolist() == [True] * 8
+    assert each.query_terms(batch(), LABELS)["decomposability"][1].tolist() == [True] * 7 + [False]
+    with pytest.raises(ConfigError, match="query_terms"):
+        each.terms(embeddings, labels)
+    with pytest.raises(ConfigError, match="reduction='none'"):
+        whole.query_terms(embeddings, labels)
+
+
 def test_sum_over_levels_adds_one_loss_a_level():
     embeddings = batch()
     expected = SmoothAP(level=0)(embeddings, LABELS) + SmoothAP(level=1)(embeddings, LABELS)

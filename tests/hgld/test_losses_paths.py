@@ -18,7 +18,12 @@ from hgld.losses.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.row_block import RowBlock, Survey
 from hgld.losses.surrogates import Sigmoid, SupStep
 
-OBJECTIVES = {"precision": PrecisionMean(), "recall": RecallMean(), "ndcg": DiscountedGain()}
+OBJECTIVES = {
+    "precision": PrecisionMean(),
+    "recall": RecallMean(),
+    "clipped recall": RecallMean.of((1, 4, 16), (1.0, 8.0, 40.0), clip=True),
+    "ndcg": DiscountedGain(),
+}
 SURROGATES = {
     "sup": SupStep(),
     "short delta": SupStep(delta=0.025),

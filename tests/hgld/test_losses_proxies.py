@@ -186,3 +186,9 @@ def test_multigrain_is_the_weighted_sum_of_its_terms():
     assert loss.margin.beta.grad is not None
     with pytest.raises(ConfigError):
         MultiGrain(3, DIM, lambda_=1.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_reductions_are_refused(name):
+    with pytest.raises(ConfigError, match="reduction 'sum' is unknown"):
+        make(name, "sum")  # type: ignore[arg-type]

@@ -98,23 +98,38 @@ def test_ap_and_hap_losses_are_their_twins(name, ranking, kind):
     all_paths(fast, twin(scores, grades, left_out, slow), scores)
 
 
+@pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("name", SURROGATES)
-@given(ranking=rankings(), temperature=st.sampled_from([0.2, 1.0]))
-@settings(max_examples=12)
-def test_recall_losses_are_their_twins(name, ranking, temperature):
+@given(ranking=rankings(), temperatures=st.sampled_from([(0.2, 0.2, 0.2), (1.0, 1.0, 1.0), (1.0, 2.0, 40.0)]))
+@settings(max_examples=10)
+def test_recall_losses_are_their_twins(name, clip, ranking, temperatures):
     scores, grades, _, left_out = ranking
     positive = grades.clamp(max=1)
     surrogate, numbers = SURROGATES[name]
     cutoffs = (1, 2, 4)
 
     def slow(row, row_grades):
-        return reference.surrogate_recall_loss(row, row_grades, cutoffs, temperature, numbers)
+        return reference.surrogate_recall_loss(row, row_grades, cutoffs, temperatures, numbers, clip)
 
     def fast(s, method):
-        recall = RecallMean(cutoffs, temperature)
+        recall = RecallMean(cutoffs, temperatures, clip)
         return recall_loss(s, positive, surrogate, recall, left_out=left_out, method=method)
 
     all_paths(fast, twin(scores, positive, left_out, slow), scores)
+
+
+@pytest.mark.parametrize("method", ["pair", "grid", "eager"])
+def test_clipping_keeps_recall_below_one_where_steps_are_wide(method):
+    scores = torch.linspace(0.1, 0.9, 12).expand(2, 12).clone().requires_grad_()
+    grades = torch.stack([torch.ones(12), torch.arange(12) < 3]).long()  # the second row finds nothing above
+    wide = RecallMean.of((1, 4), 16.0)
+    free, _ = recall_loss(scores, grades, SupStep(), wide, method=method)
+    clipped, _ = recall_loss(scores, grades, SupStep(), RecallMean.of((1, 4), 16.0, clip=True), method=method)
+    assert free[0] < 0
+    assert clipped[0] == 0
+    (gradient,) = torch.autograd.grad(clipped.sum(), scores)
+    assert not gradient[0].any()
+    assert hgld.losses.SmoothRecall((1, 4), (1.0, 16.0)).recall == RecallMean((1, 4), (1.0, 16.0), clip=True)
 
 
 @pytest.mark.parametrize("name", SURROGATES)
@@ -352,6 +367,8 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: hgld.losses.SupAP(rho=-1.0), ConfigError, "rho is -1.0"),
         (lambda: hgld.losses.SupAP(delta=math.inf), ConfigError, "delta is inf"),
         (lambda: hgld.losses.SupAP(offset=math.nan), ConfigError, "offset is nan"),
+        (lambda: hgld.losses.SupAP(offset=-0.5), ConfigError, "offset is -0.5"),
+        (lambda: hgld.losses.SupHAP(level=1), ConfigError, "reads all levels"),  # type: ignore[call-arg]
         (lambda: hgld.losses.SupAP(method=BAD), ConfigError, "auto, pair, grid, eager"),
         (lambda: hgld.losses.SupAP(reduction=BAD), ConfigError, "mean, none"),
         (lambda: hgld.losses.SupAP(level=-1), ConfigError, "level is -1"),
@@ -359,7 +376,9 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: hgld.losses.SupHAP(relevance=BAD), ConfigError, "population"),
         (lambda: hgld.losses.SupHAP(relevance="weighted_ap", weights=[1.0])(E, Y), ConfigError, "1 weights for 2"),
         (lambda: hgld.losses.SupRecall(k=()), ConfigError, "at least one"),
-        (lambda: hgld.losses.SupRecall(temperature=0.0), ConfigError, "temperature is 0.0"),
+        (lambda: hgld.losses.SupRecall(temperature=0.0), ConfigError, "temperature is (0.0"),
+        (lambda: hgld.losses.SupRecall(k=(1, 2), temperature=(1.0,)), ConfigError, "temperature is (1.0,) for"),
+        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y[:, 0] + 3), InputError, "self_index runs to 3"),
         (lambda: hgld.losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
         (lambda: hgld.losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
         (lambda: hgld.losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),

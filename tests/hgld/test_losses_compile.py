@@ -1,0 +1,93 @@
+"""torch.compile takes every loss beside the Smooth and Sup family as one graph; what must break it breaks outside."""
+
+from typing import cast
+
+import pytest
+import torch
+from torch import nn
+
+from hgld import Hierarchy
+from hgld.losses.class_weighted import ClassWeighted
+from hgld.losses.compositions import HAPPIER, ROADMAP, SumOverLevels
+from hgld.losses.csl import CSL
+from hgld.losses.fast_ap import FastAP
+from hgld.losses.memory import CrossBatchMemory
+from hgld.losses.mixup import SiMix
+from hgld.losses.multigrain import MultiGrain
+from hgld.losses.pair_loss import CalibrationLoss, Contrastive
+from hgld.losses.proxies import NormSoftmax, ProxyNCApp
+from hgld.losses.soft_bin_ap import SoftBinAP
+from hgld.losses.surrogate_loss import SmoothRecall, SupHAP
+from hgld.losses.triplet import Triplet
+
+DIM = 6
+LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
+TREE = Hierarchy.from_labels(LABELS.numpy(), ("fine", "coarse"))
+
+LOSSES = {
+    "Triplet": lambda: Triplet(),
+    "CalibrationLoss, nonzero": lambda: CalibrationLoss(reduction="nonzero"),
+    "Contrastive": lambda: Contrastive(),
+    "NormSoftmax": lambda: NormSoftmax(4, DIM),
+    "ProxyNCApp": lambda: ProxyNCApp(4, DIM),
+    "CSL": lambda: CSL(TREE, DIM),
+    "HAPPIER": lambda: HAPPIER(4, DIM),
+    "ROADMAP": lambda: ROADMAP(),
+    "SumOverLevels": lambda: SumOverLevels(FastAP()),
+    "ClassWeighted, balanced": lambda: ClassWeighted(SoftBinAP(reduction="none"), "balanced"),
+    "ClassWeighted, given": lambda: ClassWeighted(SoftBinAP(reduction="none"), torch.tensor([1.0, 2.0, 0.5, 0.5])),
+}
+
+
+def compile_module(loss: nn.Module, *, dynamic: bool | None = None) -> nn.Module:
+    return cast(nn.Module, torch.compile(loss, fullgraph=True, backend="aot_eager", dynamic=dynamic))
+
+
+def step(module, embeddings, labels, **more):
+    leaf = embeddings.clone().requires_grad_()
+    value = module(leaf, labels, **more)
+    value.backward()
+    return value.detach(), leaf.grad
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_compiles_without_a_graph_break(name):
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    loss, embeddings = LOSSES[name](), torch.randn(16, DIM)
+    compiled = compile_module(loss)
+    torch.testing.assert_close(step(compiled, embeddings, LABELS), step(loss, embeddings, LABELS))
+
+
+def test_multigrain_compiles_without_a_graph_break():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    loss, embeddings, instances = MultiGrain(4, DIM), torch.randn(16, DIM), torch.arange(16) // 2
+    found = []
+    for module in (loss, compile_module(loss)):
+        torch.manual_seed(1)
+        found.append(step(module, embeddings, LABELS, instances=instances))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_compiled_loss_in_a_memory_has_no_break_while_the_memory_grows_and_wraps():
+    torch.compiler.reset()
+    torch.manual_seed(0)
+    loss = SupHAP()
+    plain = CrossBatchMemory(loss, 40, DIM, num_levels=2)
+    compiled = CrossBatchMemory(compile_module(loss, dynamic=True), 40, DIM, num_levels=2)
+    for _ in range(4):  # 16, 32, 40 and again 40 items
+        embeddings = torch.randn(16, DIM)
+        torch.testing.assert_close(step(compiled, embeddings, LABELS), step(plain, embeddings, LABELS))
+    assert len(compiled) == 40
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it, whatever its input is
+def test_a_compiled_loss_takes_virtual_items():
+    torch.compiler.reset()
+    loss = SmoothRecall(normalize=False)
+    embeddings, found = torch.randn(16, DIM), []
+    for inner in (loss, compile_module(loss, dynamic=True)):
+        torch.manual_seed(1)
+        found.append(step(SiMix(inner), embeddings, LABELS))
+    torch.testing.assert_close(found[1], found[0])
