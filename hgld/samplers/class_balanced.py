@@ -1,0 +1,70 @@
+"""Batches of items drawn with classes in balance."""
+
+import numpy as np
+
+from hgld.errors import ConfigError
+from hgld.samplers.batch_sampler import BatchSampler, at_least
+from hgld.samplers.class_items import ClassItems, Labels, check_enough, label_column
+from hgld.samplers.randomness import below, random_words
+
+_FRACTION_BITS = 53
+
+
+class ClassBalanced(BatchSampler):
+    """Batches of independent draws: a class with probability proportional to n**power, then one of its n items.
+
+    Args:
+        labels: (N,) or (N, L) integers, or a dataset.
+        batch_size: items of a batch, of all processes together.
+        level: the level whose classes are balanced: column, or, with a dataset, name.
+        power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
+        batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
+        seed: of all random choices.
+        process_index: which process this is.
+        process_count: of how many; must divide batch_size.
+
+    Attributes:
+        left_out: items without a label, which are in no batch.
+
+    Raises:
+        ConfigError: power is not in [0, 1], or there is no labelled item.
+
+    Source: Kang et al., "Decoupling representation and classifier for long-tailed recognition", ICLR 2020, eq. 1.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        batch_size: int,
+        *,
+        level: int | str = 0,
+        power: float = 0.0,
+        batches_per_epoch: int | None = None,
+        seed: int = 0,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> None:
+        at_least(1, batch_size=batch_size)
+        if not 0 <= power <= 1:
+            raise ConfigError(f"power is {power}; expected 0 (all classes alike) to 1 (all items alike).")
+        self._classes = ClassItems.from_labels(label_column(labels, level))
+        self.left_out = self._classes.left_out
+        check_enough(len(self._classes.count), 1)
+        weights = self._classes.count.astype(np.float64) ** power
+        self._until = np.cumsum(weights) / weights.sum()
+        batches = max(1, len(self._classes.items) // batch_size) if batches_per_epoch is None else batches_per_epoch
+        at_least(1, batches_per_epoch=batches)
+        super().__init__(
+            batch_size=batch_size,
+            batches=batches,
+            parts=batch_size,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+        )
+
+    def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
+        words = random_words(2 * self.batch_size, self.seed, epoch, step).reshape(2, -1)
+        fraction = (words[0] >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) / (1 << _FRACTION_BITS)
+        classes = np.searchsorted(self._until[:-1], fraction, side="right")
+        return self._classes.items[self._classes.start[classes] + below(words[1], self._classes.count[classes])]
