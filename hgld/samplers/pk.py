@@ -73,7 +73,8 @@ class PKSampler(BatchSampler):
                 raise ConfigError("batches_per_epoch with coverage='exact', whose epochs end when all items were seen.")
             batches = number_of_batches(int(chunks_of(self._classes, k).sum()), p, drop_last, f"chunks of {k} items")
         else:
-            batches = batches_per_epoch or max(1, len(self._classes.items) // (p * k))
+            fitting = max(1, len(self._classes.items) // (p * k))
+            batches = fitting if batches_per_epoch is None else batches_per_epoch
             at_least(1, batches_per_epoch=batches)
         super().__init__(
             batch_size=p * k,

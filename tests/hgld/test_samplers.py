@@ -1,0 +1,488 @@
+import itertools
+import pickle
+from collections import Counter
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.samplers import (
+    BatchSampler,
+    ClassBalanced,
+    EpochSampler,
+    HierarchicalPKSampler,
+    PKSampler,
+    RepeatedAugmentation,
+)
+from hgld.samplers.randomness import below, choose, random_words, shuffled
+
+
+@dataclass
+class Table:
+    """What samplers need of a dataset."""
+
+    labels: torch.Tensor
+    levels: tuple[str, ...]
+
+
+def labels_of(sizes: list[int], seed: int = 0) -> np.ndarray:
+    """sizes[c] items of class c, in random order."""
+    return np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
+    """(N, 2): sizes[s][c] items of the c-th class of super-class s."""
+    classes = [(s, n) for s, under in enumerate(sizes) for n in under]
+    rows = [(c, s) for c, (s, n) in enumerate(classes) for _ in range(n)]
+    return np.random.default_rng(1).permutation(np.array(rows))
+
+
+SAMPLERS = {
+    "pk": lambda **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2, seed=5, **share),
+    "pk, classes": lambda **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6]), 4, 2, seed=5, coverage="classes", **share),
+    "hierarchical": lambda **share: HierarchicalPKSampler(
+        hierarchical_labels([[2, 3, 4], [5, 1], [3, 3, 3]]), 4, 2, seed=5, **share
+    ),
+    "repeated": lambda **share: RepeatedAugmentation(21, 12, 3, seed=5, **share),
+    "balanced": lambda **share: ClassBalanced(labels_of([3, 9, 4]), 8, seed=5, **share),
+    "epoch": lambda **share: EpochSampler(30, 8, seed=5, **share),
+}
+
+
+@pytest.fixture(params=SAMPLERS)
+def make(request):
+    return SAMPLERS[request.param]
+
+
+# -- what holds for every sampler ------------------------------------------------------------------------------------
+
+
+def test_parts_of_processes_are_the_batch_of_one(make):
+    alone = make()
+    for count in (2, 4):
+        parts = [make(process_index=r, process_count=count) for r in range(count)]
+        assert {len(part) for part in parts} == {len(alone)}
+        for epoch, step in itertools.product(range(2), range(len(alone))):
+            joined = np.concatenate([part.batch(epoch, step) for part in parts])
+            assert joined.dtype == np.int64
+            assert joined.tolist() == alone.batch(epoch, step).tolist()
+
+
+def test_a_batch_does_not_depend_on_what_was_asked_before(make):
+    in_order, backwards = make(), make()
+    places = list(itertools.product(range(3), range(len(in_order))))
+    forth = {place: in_order.batch(*place).tolist() for place in places}
+    assert {place: backwards.batch(*place).tolist() for place in reversed(places)} == forth
+    assert len({tuple(batch) for batch in forth.values()}) > 1
+
+
+def test_epochs_differ_and_seeds_differ(make):
+    sampler = make()
+    first, second = ([sampler.batch(epoch, step).tolist() for step in range(len(sampler))] for epoch in (0, 1))
+    assert first != second
+
+
+def test_iterating_resumes_from_two_integers(make):
+    sampler = make()
+    whole = [batch for _ in range(2) for batch in sampler]
+    assert len(whole) == 2 * len(sampler)
+    assert sampler.state_dict() == {"epoch": 2, "step": 0}
+    for done in range(1, len(whole)):
+        stopped = make()
+        batches = itertools.chain.from_iterable(stopped for _ in range(2))
+        assert [next(batches) for _ in range(done)] == whole[:done]
+        resumed = make(process_index=0, process_count=2)
+        resumed.load_state_dict(pickle.loads(pickle.dumps(stopped.state_dict())))
+        resumed.set_epoch(resumed.state_dict()["epoch"])  # as training loops do; must not go back
+        rest = [batch for _ in range(2) for batch in resumed][: len(whole) - done]
+        assert rest == [batch[: len(batch) // 2] for batch in whole[done:]]
+
+
+def test_set_epoch_goes_to_the_beginning_of_another_epoch(make):
+    sampler = make()
+    next(iter(sampler))
+    sampler.set_epoch(3)
+    assert sampler.state_dict() == {"epoch": 3, "step": 0}
+    assert next(iter(sampler)) == sampler.batch(3, 0).tolist()
+
+
+def test_positions_that_do_not_exist_are_refused(make):
+    sampler = make()
+    for epoch, step in ((0, len(sampler)), (0, -1), (-1, 0)):
+        with pytest.raises(ConfigError, match="steps 0"):
+            sampler.batch(epoch, step)
+        with pytest.raises(ConfigError, match="comes from other data"):
+            sampler.load_state_dict({"epoch": epoch, "step": step})
+
+
+def test_processes_that_do_not_fit_are_refused(make):
+    with pytest.raises(ConfigError, match="run 1, 2, 4"):
+        make(process_index=0, process_count=3)
+    with pytest.raises(ConfigError, match="process 2 of 2"):
+        make(process_index=2, process_count=2)
+
+
+def test_a_copy_by_pickle_gives_the_same_batches(make):
+    sampler = make()
+    sampler.batch(1, 0)
+    copy = pickle.loads(pickle.dumps(sampler))
+    assert copy.batch(1, 1).tolist() == sampler.batch(1, 1).tolist()
+
+
+@pytest.mark.parametrize("seed", [-1, 1 << 64])
+def test_seeds_out_of_range_are_refused(seed):
+    with pytest.raises(ConfigError, match="seed"):
+        EpochSampler(4, 2, seed=seed)
+
+
+def test_random_numbers_are_those_of_every_platform_and_release():
+    words = [5072785436057791280, 16434814378201582345, 4915419271048200674]
+    assert random_words(3, 7, 1).tolist() == words
+    assert shuffled(3, 7, 1).tolist() == sorted(range(3), key=words.__getitem__)
+    sampler = PKSampler(np.repeat([0, 1, 2], [3, 4, 5]), 2, 2, seed=3)
+    assert [sampler.batch(0, step).tolist() for step in range(2)] == [[6, 4, 2, 0], [10, 9, 5, 3]]
+
+
+# -- exact coverage ---------------------------------------------------------------------------------------------------
+
+
+def check_epoch(labels: np.ndarray, sampler: PKSampler, epoch: int) -> list[np.ndarray]:
+    """What an exact epoch must be, whatever the order; gives its batches as (P, K)."""
+    batches = [sampler.batch(epoch, step).reshape(sampler.p, sampler.k) for step in range(len(sampler))]
+    sizes = Counter(labels[labels >= 0].tolist())
+    for batch in batches:
+        for row in batch:
+            size = sizes[labels[row[0]]]
+            assert (labels[row] == labels[row[0]]).all()
+            assert len(set(row.tolist())) == min(size, sampler.k)
+    return batches
+
+
+def repeated_classes(labels: np.ndarray, batches: list[np.ndarray]) -> int:
+    return sum(len(batch) - len(set(labels[batch[:, 0]].tolist())) for batch in batches)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=30),
+    p=st.integers(1, 8),
+    k=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    unknown=st.integers(0, 3),
+)
+def test_exact_coverage_sees_all_and_repeats_no_class_that_it_need_not(sizes, p, k, seed, unknown):
+    p = min(p, len(sizes))
+    labels = np.concatenate([labels_of(sizes, seed), np.full(unknown, -1)])
+    sampler = PKSampler(labels, p, k, seed=seed)
+    assert sampler.left_out == unknown
+    batches = check_epoch(labels, sampler, epoch=1)
+    seen = Counter(item for batch in batches for row in batch for item in set(row.tolist()))
+    assert set(seen) == set(np.flatnonzero(labels >= 0).tolist())
+    chunks = [-(-size // k) for size in sizes]
+    assert len(batches) == -(-sum(chunks) // p)
+    # a class of more chunks than batches must come twice in at least as many batches as it has chunks too many
+    assert repeated_classes(labels, batches) == sum(max(0, chunk - len(batches)) for chunk in chunks)
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=20), k=st.integers(1, 4), seed=st.integers(0, 99))
+def test_without_the_last_batch_no_item_comes_more_than_its_chunk_needs(sizes, k, seed):
+    labels = labels_of(sizes, seed)
+    sampler = PKSampler(labels, 2, k, seed=seed, drop_last=True)
+    batches = check_epoch(labels, sampler, epoch=0)
+    chunks = [-(-size // k) for size in sizes]
+    assert len(batches) == sum(chunks) // 2
+    given = Counter(int(labels[row[0]]) for batch in batches for row in batch)
+    assert sum(chunks) - sum(given.values()) == sum(chunks) % 2
+    assert all(given[c] <= chunk for c, chunk in enumerate(chunks))
+    assert repeated_classes(labels, batches) == sum(max(0, given[c] - len(batches)) for c in range(len(sizes)))
+
+
+def test_an_epoch_takes_little_more_than_every_item_once():
+    labels = labels_of([8, 12, 16, 4] * 10)  # whole chunks of 4
+    sampler = PKSampler(labels, 4, 4)
+    batches = check_epoch(labels, sampler, 0)
+    assert Counter(np.concatenate(batches).reshape(-1).tolist()) == dict.fromkeys(range(len(labels)), 1)
+
+
+def test_which_classes_meet_is_as_if_any_epoch_were_as_likely():
+    """40 batches of 3; classes 0 and 1 are in 20 batches each, 80 others in one.
+
+    An epoch in which the two meet x times has x batches with 1 place for the others, 40 - 2x with 2 and x with 3, which
+    80 different classes can take in 80! / (1!^x 2!^(40 - 2x) 3!^x) ways.
+    """
+    labels = labels_of([40, 40] + [2] * 80)
+    sampler = PKSampler(labels, 3, 2, seed=1)
+    assert len(sampler) == 40
+    x = np.arange(21)
+    ways = np.array([comb(20, i) * comb(20, 20 - i) / (2.0 ** (40 - 2 * i) * 6.0**i) for i in x])
+    mean = (ways * x).sum() / ways.sum()
+    deviation = np.sqrt((ways * (x - mean) ** 2).sum() / ways.sum())
+    meetings = []
+    for epoch in range(200):
+        rows = [set(labels[sampler.batch(epoch, step)].tolist()) for step in range(40)]
+        meetings.append(sum({0, 1} <= row for row in rows))
+    assert abs(np.mean(meetings) - mean) < 4 * deviation / np.sqrt(200)
+    assert abs(np.std(meetings) / deviation - 1) < 0.2
+
+
+def test_every_place_of_an_item_is_as_likely():
+    labels = labels_of([4] * 16)
+    sampler = PKSampler(labels, 4, 4, seed=2)
+    steps = np.zeros((16, 4))
+    rows = np.zeros((16, 4))
+    for epoch in range(400):
+        for step in range(4):
+            classes = labels[sampler.batch(epoch, step).reshape(4, 4)[:, 0]]
+            steps[classes, step] += 1
+            rows[classes, range(4)] += 1
+    for counts in (steps, rows):  # 400 draws of 1/4: mean 100, standard deviation 8.7
+        assert np.abs(counts - 100).max() < 4.2 * 8.7
+
+
+def test_small_classes_repeat_are_dropped_or_refused():
+    labels = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2, 2])
+    repeat = PKSampler(labels, 2, 4)
+    assert repeat.dropped == 0
+    rows = np.concatenate([repeat.batch(0, step).reshape(2, 4) for step in range(len(repeat))])
+    small = next(row for row in rows if labels[row[0]] == 1)
+    assert Counter(small.tolist()) == {4: 2, 5: 2}
+    drop = PKSampler(labels, 2, 4, short="drop")
+    assert (drop.dropped, len(drop)) == (2, 1)
+    assert set(drop.batch(0, 0).tolist()) == {0, 1, 2, 3, 6, 7, 8, 9}
+    with pytest.raises(ConfigError, match=r"1 of 3 classes have fewer than 4 items \(label 1 has 2\)"):
+        PKSampler(labels, 2, 4, short="refuse")
+
+
+def test_the_plan_is_the_same_on_repeated_construction_and_differs_by_seed():
+    labels = labels_of([5, 6, 7, 8])
+    batches = [PKSampler(labels, 2, 2, seed=seed).batch(4, 1).tolist() for seed in (1, 1, 2)]
+    assert batches[0] == batches[1] != batches[2]
+
+
+@pytest.mark.slow
+def test_the_plan_of_gldv2_sizes_is_exact():
+    rng = np.random.default_rng(0)
+    weights = (np.arange(46_593) + 20.0) ** -0.8
+    tail = rng.choice(46_593, 970_981 - 46_593, p=weights / weights.sum())
+    labels = np.concatenate([np.arange(46_593), tail])
+    sampler = PKSampler(labels, 64, 4)
+    batches = [sampler.batch(0, step).reshape(64, 4) for step in range(len(sampler))]
+    assert len(np.unique(np.concatenate(batches))) == len(labels)
+    assert repeated_classes(labels, batches) == 0
+
+
+# -- batches drawn by classes -----------------------------------------------------------------------------------------
+
+
+def test_batches_by_classes_have_distinct_classes_and_items():
+    labels = labels_of([3, 9, 4, 1, 7, 6, 5, 2])
+    sampler = PKSampler(labels, 4, 3, coverage="classes", batches_per_epoch=300)
+    classes = Counter()
+    items = Counter()
+    for step in range(300):
+        batch = sampler.batch(0, step).reshape(4, 3)
+        assert len(set(labels[batch[:, 0]])) == 4
+        for row in batch:
+            assert (labels[row] == labels[row[0]]).all()
+            assert len(set(row.tolist())) == min(3, (labels == labels[row[0]]).sum())
+        classes.update(labels[batch[:, 0]].tolist())
+        items.update(batch[labels[batch[:, 0]] == 1].reshape(-1).tolist())
+    # each of 8 classes is in half of the batches; standard deviation 8.7
+    assert max(abs(classes[c] - 150) for c in range(8)) < 4 * 8.7
+    assert len(items) == 9
+
+
+def test_epochs_of_batches_by_classes_have_the_length_asked_for():
+    labels = labels_of([30] * 4)
+    assert len(PKSampler(labels, 4, 2, coverage="classes")) == 15
+    assert len(PKSampler(labels, 4, 2, coverage="classes", batches_per_epoch=7)) == 7
+
+
+def test_options_that_exclude_each_other_are_refused():
+    labels = labels_of([4, 4])
+    with pytest.raises(ConfigError, match="batches_per_epoch with coverage='exact'"):
+        PKSampler(labels, 2, 2, batches_per_epoch=3)
+    with pytest.raises(ConfigError, match="coverage is 'all'"):
+        PKSampler(labels, 2, 2, coverage="all")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="short is 'pad'"):
+        PKSampler(labels, 2, 2, short="pad")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="batches_per_epoch is 0"):
+        PKSampler(labels, 2, 2, coverage="classes", batches_per_epoch=0)
+    for p, k in ((0, 2), (2, 0)):
+        with pytest.raises(ConfigError, match="expected at least 1"):
+            PKSampler(labels, p, k)
+
+
+def test_too_few_classes_are_refused():
+    with pytest.raises(ConfigError, match="2 classes can be sampled; batches of 3"):
+        PKSampler(labels_of([4, 4]), 3, 2)
+    with pytest.raises(ConfigError, match="0 classes"):
+        PKSampler(np.full(5, -1), 1, 1)
+    with pytest.raises(ConfigError, match="3 items make no batch of 4"):
+        EpochSampler(3, 4, drop_last=True)
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+
+
+def test_labels_come_as_tensors_arrays_or_datasets():
+    table = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, -1]])
+    dataset = Table(torch.from_numpy(table), ("fine", "coarse"))
+    by_name = PKSampler(dataset, 2, 2, level="coarse")
+    assert by_name.left_out == 1
+    for labels in (table, torch.from_numpy(table), dataset):
+        assert PKSampler(labels, 2, 2, level=1).batch(0, 0).tolist() == by_name.batch(0, 0).tolist()
+        assert PKSampler(labels, 2, 2, level=-1).batch(0, 0).tolist() == by_name.batch(0, 0).tolist()
+    with pytest.raises(ConfigError, match="'top' is unknown; the levels are fine, coarse"):
+        PKSampler(dataset, 2, 2, level="top")
+    with pytest.raises(ConfigError, match="without names"):
+        PKSampler(table, 2, 2, level="fine")
+    with pytest.raises(ConfigError, match="level 2 of labels with 2 columns"):
+        PKSampler(table, 2, 2, level=2)
+    with pytest.raises(InputError, match="expected integers"):
+        PKSampler(table.astype(float), 2, 2)
+
+
+# -- super-classes ----------------------------------------------------------------------------------------------------
+
+
+def test_every_pair_of_super_classes_comes_as_often():
+    table = hierarchical_labels([[4, 5, 6, 3], [3, 4, 5], [7, 2, 3, 3, 3], [4, 4]])
+    sampler = HierarchicalPKSampler(table, 4, 2, batches_per_combination=3)
+    assert len(sampler) == 6 * 3
+    for epoch in range(2):
+        pairs = Counter()
+        for step in range(len(sampler)):
+            batch = sampler.batch(epoch, step).reshape(4, 2)
+            fine, coarse = table[batch, 0], table[batch, 1]
+            assert (fine == fine[:, :1]).all()
+            assert len(set(fine[:, 0].tolist())) == 4
+            supers = Counter(coarse[:, 0].tolist())
+            assert set(supers.values()) == {2}
+            pairs[tuple(sorted(supers))] += 1
+        assert pairs == dict.fromkeys(itertools.combinations(range(4), 2), 3)
+
+
+def test_small_super_classes_are_filled_up_by_the_others_or_left_out():
+    table = hierarchical_labels([[4] * 6, [4], [4] * 3])
+    sampler = HierarchicalPKSampler(table, 6, 2, batches_per_combination=1)
+    assert sampler.left_out_combinations == 1  # the last two have 4 classes
+    found = {tuple(sorted(Counter(table[sampler.batch(0, s)[::2], 1].tolist()).items())) for s in range(len(sampler))}
+    assert found == {((0, 5), (1, 1)), ((0, 3), (2, 3))}
+
+
+def test_three_super_classes_and_a_length_of_ones_own():
+    table = hierarchical_labels([[2, 2]] * 4)
+    sampler = HierarchicalPKSampler(table, 6, 1, super_classes=3, batches_per_epoch=5, batches_per_combination=1)
+    assert len(sampler) == 5
+    for step in range(5):
+        assert set(Counter(table[sampler.batch(0, step), 1].tolist()).values()) == {2}
+
+
+def test_items_without_a_super_class_are_left_out():
+    table = np.concatenate([hierarchical_labels([[3, 3], [3, 3]]), [[7, -1], [-1, 0]]])
+    sampler = HierarchicalPKSampler(table, 4, 2)
+    assert sampler.left_out == 2
+    assert all(table[sampler.batch(0, step)].min() >= 0 for step in range(len(sampler)))
+
+
+def test_super_classes_that_cannot_be_sampled_are_refused():
+    table = hierarchical_labels([[3, 3], [3, 3]])
+    with pytest.raises(ConfigError, match="not a multiple"):
+        HierarchicalPKSampler(table, 3, 2)
+    with pytest.raises(ConfigError, match="0 combinations of 4"):
+        HierarchicalPKSampler(table, 4, 2, super_classes=4)
+    with pytest.raises(ConfigError, match="have 6 classes together"):
+        HierarchicalPKSampler(hierarchical_labels([[3, 3]] * 3), 6, 2)
+    with pytest.raises(HierarchyError, match="class 0 lies under the super-classes"):
+        HierarchicalPKSampler(np.array([[0, 0], [0, 1], [1, 0], [2, 1]]), 2, 1)
+    many = np.stack([np.arange(1500), np.arange(1500)], axis=1)
+    with pytest.raises(ConfigError, match="combinations of 2; expected 1 to 1000000"):
+        HierarchicalPKSampler(many, 2, 1)
+
+
+# -- the others -------------------------------------------------------------------------------------------------------
+
+
+@given(items=st.integers(4, 50), images=st.integers(1, 4), repeats=st.integers(1, 4), drop_last=st.booleans())
+def test_repeated_augmentation_takes_every_image_once(items, images, repeats, drop_last):
+    sampler = RepeatedAugmentation(items, images * repeats, repeats, seed=3, drop_last=drop_last)
+    seen = Counter()
+    for step in range(len(sampler)):
+        batch = sampler.batch(2, step).reshape(images, repeats)
+        assert (batch == batch[:, :1]).all()
+        assert len(set(batch[:, 0].tolist())) == images
+        seen.update(batch[:, 0].tolist())
+    spare = items % images
+    if drop_last:
+        assert set(seen.values()) == {1}
+        assert len(seen) == items - spare
+    else:
+        assert len(seen) == items
+        assert sum(seen.values()) - items == (images - spare) % images
+
+
+def test_repeated_augmentation_refuses_what_does_not_fit():
+    with pytest.raises(ConfigError, match="take 255 or 258"):
+        RepeatedAugmentation(1000, 256, 3)
+    with pytest.raises(ConfigError, match="5 images; a batch needs 8"):
+        RepeatedAugmentation(5, 16, 2)
+
+
+@pytest.mark.parametrize(("power", "shares"), [(0.0, [1, 1, 1]), (0.5, [1, 2, 4]), (1.0, [1, 4, 16])])
+def test_class_balanced_draws_by_the_power_of_the_size(power, shares):
+    labels = labels_of([10, 40, 160])
+    sampler = ClassBalanced(labels, 1000, power=power, batches_per_epoch=20, seed=4)
+    drawn = np.concatenate([sampler.batch(0, step) for step in range(20)])
+    expected = np.array(shares) / sum(shares)
+    error = np.sqrt(expected * (1 - expected) / len(drawn))
+    assert (np.abs(np.bincount(labels[drawn]) / len(drawn) - expected) < 4 * error).all()
+    assert len(set(drawn[labels[drawn] == 0].tolist())) == 10
+
+
+def test_class_balanced_refuses_what_makes_no_sense():
+    with pytest.raises(ConfigError, match="power is 2"):
+        ClassBalanced(labels_of([3]), 2, power=2)
+    with pytest.raises(ConfigError, match="0 classes"):
+        ClassBalanced(np.array([-1]), 2)
+    assert ClassBalanced(np.array([-1, 3, 3]), 2).left_out == 1
+
+
+def test_epochs_in_order_have_a_short_last_batch():
+    sampler = EpochSampler(10, 4, shuffle=False)
+    assert list(sampler) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    parts = [EpochSampler(10, 4, shuffle=False, process_index=r, process_count=4) for r in range(4)]
+    assert [part.batch(0, 2).tolist() for part in parts] == [[], [8], [], [9]]
+    assert list(EpochSampler(10, 4, shuffle=False, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_shuffled_epochs_take_every_item_once():
+    sampler = EpochSampler(11, 4)
+    assert sorted(np.concatenate(list(sampler))) == list(range(11))
+
+
+@pytest.mark.parametrize(("size", "count"), [(5, 2), (4, 4), (6, 3)])
+def test_every_set_is_as_likely_to_be_chosen(size, count):
+    rows = 20_000
+    chosen = choose(random_words(rows * count, 1).reshape(rows, count), np.full(rows, size))
+    sets = Counter(tuple(sorted(row)) for row in chosen.tolist())
+    assert set(sets) == set(itertools.combinations(range(size), count))
+    mean = rows / len(sets)
+    assert all(abs(n - mean) <= 4.5 * np.sqrt(mean) for n in sets.values())
+
+
+def test_bounded_numbers_stay_in_bounds():
+    words = np.array([0, (1 << 64) - 1], dtype=np.uint64)
+    for limit in (1, 7, (1 << 32) - 1):
+        assert below(words, limit).tolist() == [0, limit - 1]
+
+
+def test_samplers_are_made_for_torch():
+    sampler: BatchSampler = EpochSampler(10, 4, shuffle=False)
+    loader = torch.utils.data.DataLoader(torch.arange(10), batch_sampler=sampler)  # pyright: ignore[reportArgumentType]
+    assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert len(loader) == 3
