@@ -1,9 +1,7 @@
-"""Members of tar files: headers as fast as formatting allows, and a walk that trusts nothing.
+"""Members of tar files: a walk that trusts nothing; and, from :mod:`hgld.tar_headers`, what it takes to write them.
 
-What is written is what :mod:`tarfile` writes in its PAX format with mode 0644 and no owner or time: plain ustar, with a
-pax header before names of more than 100 characters or outside ASCII. What is read is ustar, GNU (long names, base-256
-sizes) and pax (path, size). Nothing is ever extracted: a member is a name, an offset and a size, and one that must not
-be used (a link, a device, a path that leads elsewhere) says so.
+What is read is ustar, GNU (long names, base-256 sizes) and pax (path, size). Nothing is ever extracted: a member is a
+name, an offset and a size, and one that must not be used (a link, a device, a path that leads elsewhere) says so.
 """
 
 import gzip
@@ -16,104 +14,29 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, Literal, Protocol
 
 from hgld.errors import InputError
+from hgld.tar_headers import BLOCK, END_OF_ARCHIVE, checksum, member_header, padding
 
-BLOCK = 512
-END_OF_ARCHIVE = bytes(2 * BLOCK)
+__all__ = [
+    "BLOCK",
+    "END_OF_ARCHIVE",
+    "ByteStream",
+    "Member",
+    "member_header",
+    "padding",
+    "stream_members",
+    "walk_members",
+]
 
 Kind = Literal["file", "directory", "link", "other", "damage"]
 
-_LARGEST_OCTAL = 8**11
-_LONGEST_NAME = 100
 _MOST_HEADER_BYTES = 1 << 16  # of one long name or pax header; 4,096 is the longest path that Linux opens
 _CHUNK = 1 << 20
-_MODE_TO_GROUP = b"0000644\x000000000\x000000000\x00"  # mode, uid, gid
-_TIME = b"00000000000\x00"
-_REST = b"ustar\x0000" + bytes(247)  # magic, version; no owner's names, no device, no prefix, padding
-_AFTER_NAME = _MODE_TO_GROUP + b"%011o\x00" + _TIME + b"%06o\x00 %c" + bytes(100) + _REST
-_CONSTANT_SUM = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
 _MOST_DIGITS = 20
 _EXTENDED = (b"x", b"g", b"L", b"K")  # pax, pax for all members, GNU long name, GNU long link
 _WITHOUT_DATA = b"123456"  # links, devices, directories and pipes, whatever their header says
 _KINDS: dict[int, Kind] = {0: "file", 48: "file", 55: "file", 49: "link", 50: "link", 53: "directory"}  # 0 7 1 2 5
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DAMAGED_COMPRESSION = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-
-
-def member_header(name: str, size: int) -> bytes:
-    """Header of a regular file, to be followed by its bytes and :func:`padding`.
-
-    Args:
-        name: path inside the tar, with ``/``.
-        size: bytes of the file.
-
-    Returns:
-        one block of 512 bytes, or three and more where the name or the size need a pax header.
-
-    Raises:
-        InputError: the name is empty, ends in ``/`` (which means a directory), or cannot be written as UTF-8.
-    """
-    try:
-        stored = name.encode("ascii")
-    except UnicodeEncodeError:
-        stored = b""
-    if (
-        not 0 < len(stored) <= _LONGEST_NAME
-        or stored.endswith(b"/")
-        or b"\0" in stored
-        or not 0 <= size < _LARGEST_OCTAL
-    ):
-        return _with_pax_header(name, size)
-    return _header(stored, size, b"0")
-
-
-def _header(name: bytes, size: int, kind: bytes) -> bytes:
-    digits = b"%011o" % size
-    checksum = _CONSTANT_SUM + sum(name) + sum(digits) + kind[0]
-    return name.ljust(_LONGEST_NAME, b"\0") + _AFTER_NAME % (size, checksum, kind)
-
-
-def _with_pax_header(name: str, size: int) -> bytes:
-    if not name or name.endswith("/") or "\0" in name or size < 0:
-        raise InputError(f"member {name!r} of {size} bytes: expected a file's name, and no negative size.")
-    try:
-        path = name.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(f"member {name!r}: its name cannot be written as UTF-8 ({error.reason}).") from error
-    records = b""
-    if len(path) > _LONGEST_NAME or not name.isascii():
-        records += _pax_record(b"path", path)
-    if size >= _LARGEST_OCTAL:
-        records += _pax_record(b"size", b"%d" % size)
-    plain = name.encode("ascii", "replace")[:_LONGEST_NAME]
-    extended = _header(b"././@PaxHeader", len(records), b"x").replace(b"0000644", b"0000000", 1)
-    extended = _with_checksum(extended)
-    return extended + records + padding(len(records)) + _header(plain, size if size < _LARGEST_OCTAL else 0, b"0")
-
-
-def _with_checksum(block: bytes) -> bytes:
-    return block[:148] + b"%06o\x00 " % _checksum(block) + block[156:]
-
-
-def _checksum(block: bytes) -> int:
-    """Sum of a header's bytes, those of the sum itself read as spaces."""
-    return sum(block) - sum(block[148:156]) + 8 * ord(" ")
-
-
-def _pax_record(key: bytes, value: bytes) -> bytes:
-    """``"LENGTH KEY=VALUE\\n"``, where the length counts its own digits."""
-    body = len(key) + len(value) + 3
-    length = body + len(str(body))
-    length = body + len(str(length))
-    return b"%d %b=%b\n" % (length, key, value)
-
-
-def padding(size: int) -> bytes:
-    """Zeros that fill the last block of a member of ``size`` bytes.
-
-    >>> len(padding(1000)), len(padding(1024))
-    (24, 0)
-    """
-    return bytes(-size % BLOCK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +193,7 @@ def _find_header(cursor: _Cursor) -> bytes | None:
     try:
         while True:
             block = cursor.read(BLOCK)
-            if block[257:262] == b"ustar" and _checksum(block) == _number(block[148:156]):
+            if block[257:262] == b"ustar" and checksum(block) == _number(block[148:156]):
                 return block
     except _Damage:
         return None
@@ -299,7 +222,7 @@ def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
         if not any(block):
             return None
         size = _number(block[124:136])
-        if _number(block[148:156]) != _checksum(block) or size is None:
+        if _number(block[148:156]) != checksum(block) or size is None:
             raise _Damage("damaged header", cursor.position - BLOCK)
         kind, block_read, block = block[156:157], block, None
         if kind in _EXTENDED:

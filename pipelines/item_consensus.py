@@ -9,7 +9,7 @@ import polars as pl
 from hgld import Hierarchy
 from hgld.dataset_files import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
 from hgld.errors import ConfigError, InputError
-from pipelines.shard_scan import ShardScan
+from pipelines.shard_scan import WRONG_SUFFIX, ShardScan
 
 
 class ItemConsensus:
@@ -142,13 +142,17 @@ def _name(c: int) -> str:
 
 
 def _faults(scan: ShardScan) -> pl.DataFrame:
-    """A shard's faults with the columns of ``rejected.parquet``."""
+    """A shard's faults with the columns of ``rejected.parquet``; an image is usable whatever its suffix says."""
     splits = scan.items.select("key", "split")
-    table = scan.faults.join(splits, on="key", how="left", maintain_order="left").select(
-        "key",
-        "split",
-        file=pl.concat_str(pl.lit(f"{scan.name}/"), "member"),
-        reason="reason",
-        detail=pl.concat_str("detail", pl.lit(" at offset "), "offset"),
+    table = (
+        scan.faults.filter(pl.col("reason") != WRONG_SUFFIX)
+        .join(splits, on="key", how="left", maintain_order="left")
+        .select(
+            "key",
+            "split",
+            file=pl.concat_str(pl.lit(f"{scan.name}/"), "member"),
+            reason="reason",
+            detail=pl.concat_str("detail", pl.lit(" at offset "), "offset"),
+        )
     )
     return table.cast(TABLES[REJECTED])

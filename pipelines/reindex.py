@@ -18,8 +18,9 @@ from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from pipelines.croissant import croissant, facts_of_known
 from pipelines.item_consensus import ItemConsensus
 from pipelines.progress import Progress
-from pipelines.shard_scan import ScanOptions, ShardScan, opened_regular, scan_shards
+from pipelines.shard_scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
 from pipelines.stage import sha256_of, write_json
+from pipelines.verify_index import short_runs
 
 _ASIDE = ".index.part"
 _OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # what is kept as it is
@@ -108,7 +109,7 @@ def _write(root: Path, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> 
     manifest = files.Manifest(
         name=earlier.name if earlier else root.resolve().name,
         levels=consensus.levels,
-        group_size=earlier.group_size if earlier else _group_size(index, consensus.levels[0]),
+        group_size=_group_size(index, consensus.levels[0], earlier),
         splits=files.split_facts(index, consensus.levels),
         shards=_shard_facts(index, scans),
         files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
@@ -139,12 +140,17 @@ def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files
     )
 
 
-def _group_size(index: pl.DataFrame, finest: str) -> int:
-    """The largest k that the order serves: the shortest run of the classes that lie in several runs."""
+def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
+    """The earlier manifest's k if the order still serves it, else the largest k that it serves.
+
+    That is the shortest run of the classes that lie in several runs; where no class does, the longest run.
+    """
+    if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
+        return earlier.group_size
     runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "group").len()
     cut = runs.filter(pl.len().over("split", finest) > 1)
-    shortest = cut["len"].min() if len(cut) else runs["len"].max()
-    return shortest if isinstance(shortest, int) else 1
+    size = cut["len"].min() if len(cut) else runs["len"].max()
+    return size if isinstance(size, int) else 1
 
 
 def _earlier_manifest(root: Path) -> files.Manifest | None:
@@ -170,7 +176,10 @@ def _fingerprints(paths: Sequence[Path]) -> dict[str, files.FileFacts]:
 
 def _notes(scans: Sequence[ShardScan], rejected: pl.DataFrame) -> tuple[str, ...]:
     ignored = sum(scan.ignored for scan in scans)
+    misnamed = sum(scan.faults.filter(reason=WRONG_SUFFIX).height for scan in scans)
     notes = [f"{ignored} members that are neither image nor JSON were left alone."] if ignored else []
+    if misnamed:
+        notes.append(f"{misnamed} images are of another format than their suffix says; hgld verify names them.")
     if len(rejected):
         notes.append(f"{len(rejected)} members or items are kept aside; {files.REJECTED} names them.")
     return tuple(notes)

@@ -22,6 +22,7 @@ from pipelines.executor import run_units
 from pipelines.image_facts import SUFFIXES, UnusableImageError, check_decodes, image_facts
 from pipelines.progress import Progress
 
+WRONG_SUFFIX = "wrong-suffix"  # the one fault that leaves an item sound
 LARGEST_MEMBER = 512 << 20  # bytes; larger ones are kept aside
 
 ITEMS = pl.Schema(
@@ -240,7 +241,7 @@ class _Samples:
             self.current |= {"width": facts.width, "height": facts.height, "orientation": facts.orientation}
             if suffix not in SUFFIXES[facts.format]:
                 detail = f"the bytes are {facts.format}, the suffix is {suffix}"
-                self._fault(member, self.current["key"], "wrong-suffix", detail)
+                self._fault(member, self.current["key"], WRONG_SUFFIX, detail)
             if self.options.decode:
                 check_decodes(data, facts)
             if self.options.hashes:

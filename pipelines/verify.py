@@ -15,7 +15,14 @@ from hgld.errors import InputError
 from pipelines.findings import Findings
 from pipelines.progress import Progress
 from pipelines.shard_scan import ITEMS, ScanOptions, ShardScan, opened_regular, scan_shards
-from pipelines.verify_index import check_against_tars, check_counts, check_labels, check_names, check_runs
+from pipelines.verify_index import (
+    check_against_tars,
+    check_counts,
+    check_labels,
+    check_names,
+    check_runs,
+    without_set_aside,
+)
 from pipelines.verify_splits import check_bytes, check_classes, check_near_duplicates
 
 _Read = TypeVar("_Read")
@@ -88,8 +95,8 @@ class _Verifier:
         self._check_strays()
         for name, facts in self.manifest.files.items():
             self._check_file(name, facts)
-        index = self._read(files.INDEX, lambda path: files.read_index(path))
-        tree = self._read(files.HIERARCHY, Hierarchy.from_parquet)
+        index, tree = self._index(), self._tree()
+        rejected = self._table(files.REJECTED)
         scans = scan_shards(self._shards(), options, workers=workers, progress=progress, task="reading shards")
         for scan in scans:
             self._check_shard(scan)
@@ -99,12 +106,13 @@ class _Verifier:
                 *(s.items.with_columns(shard=pl.lit(s.name)) for s in scans),
             ]
         )
-        if tree is not None and self._levels_agree(tree.levels, files.HIERARCHY):
+        if index is not None:
+            stored = without_set_aside(stored, index, rejected)
+        if tree is not None:
             check_names(stored, tree, self.findings)
-        else:
-            tree = None
-        if index is not None and self._levels_agree(index[1], files.INDEX):
-            self._check_index(index[0], tree, scans, stored, near=options.hashes)
+        if index is not None:
+            self._check_index(index, tree, scans, stored, near=options.hashes)
+            self._check_keys(index, rejected)
         return Verification(
             name=self.manifest.name,
             items=int(stored["sound"].sum()),
@@ -125,8 +133,7 @@ class _Verifier:
     ) -> None:
         manifest, findings = self.manifest, self.findings
         read = index.filter(pl.col("shard").is_in([scan.name for scan in scans]))
-        rejected = self._table(files.REJECTED)
-        check_against_tars(read, manifest.levels, stored, rejected, findings)
+        check_against_tars(read, manifest.levels, stored, findings)
         if tree is not None:
             check_labels(index, tree, findings)
         check_runs(index, manifest.levels[0], manifest.group_size, findings)
@@ -135,7 +142,6 @@ class _Verifier:
         check_bytes(index, findings)
         if near:
             self._note(check_near_duplicates(index, stored, findings))
-        self._check_keys(index, rejected)
 
     def _note(self, note: str | None) -> None:
         if note is not None:
@@ -179,6 +185,14 @@ class _Verifier:
         except InputError as error:
             self.findings.add("unreadable-file", error, "a file that hgld wrote (hgld index makes it anew)", shard=name)
             return None
+
+    def _index(self) -> pl.DataFrame | None:
+        found = self._read(files.INDEX, lambda path: files.read_index(path))
+        return found[0] if found is not None and self._levels_agree(found[1], files.INDEX) else None
+
+    def _tree(self) -> Hierarchy | None:
+        found = self._read(files.HIERARCHY, Hierarchy.from_parquet)
+        return found if found is not None and self._levels_agree(found.levels, files.HIERARCHY) else None
 
     def _levels_agree(self, levels: tuple[str, ...], name: str) -> bool:
         if levels != self.manifest.levels:

@@ -21,16 +21,21 @@ _COMPARED = {  # columns that the index and a scan of the tars share, and what a
 _STORED = " in the tar"
 
 
-def check_against_tars(
-    index: pl.DataFrame, levels: Sequence[str], stored: pl.DataFrame, rejected: pl.DataFrame, findings: Findings
-) -> None:
+def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    """What the shards hold without the items that ``rejected.parquet`` names and the index leaves out."""
+    file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
+    aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
+    aside = aside.join(index, on=("shard", "key"), how="anti")
+    return stored.join(aside, on=("shard", "key"), how="anti", maintain_order="left")
+
+
+def check_against_tars(index: pl.DataFrame, levels: Sequence[str], stored: pl.DataFrame, findings: Findings) -> None:
     """Every item of the index in its tar, every item of the tars in the index, and both saying the same of it.
 
     Args:
         index: rows of the shards that were read.
         levels: finest first.
         stored: what the shards hold, :data:`pipelines.shard_scan.ITEMS` and the column shard.
-        rejected: ``rejected.parquet``; what it names may stand in a tar and not in the index.
         findings: to add to.
     """
     joined = index.join(stored, on=("shard", "key"), how="left", suffix=_STORED, maintain_order="left")
@@ -40,8 +45,6 @@ def check_against_tars(
     extra = stored.filter(pl.col("sha256").is_not_null()).join(
         index, on=("shard", "key"), how="anti", maintain_order="left"
     )
-    file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
-    extra = extra.filter(~file.is_in(rejected["file"].to_list()))
     findings.add_rows(extra, "unindexed-member", at, "every image of the tar in the index")
     held = joined.filter(there)
     for name, kind in _COMPARED.items():

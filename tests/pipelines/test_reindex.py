@@ -12,6 +12,7 @@ from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
 from pipelines.progress import silent
 from pipelines.reindex import rebuild_index
+from pipelines.verify import verify
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
 
 
@@ -203,6 +204,39 @@ def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
     assert kept.sort("file").equals(result.rejected.sort("file"))
     assert result.manifest.rejected == {reason: len(kept)}
     assert all(name.startswith("x.tar/") for name in kept["file"])
+
+
+@pytest.mark.parametrize("reason", [r for r in REASONS if r.startswith("other-")])
+def test_items_that_are_named_as_kept_aside_are_no_findings(tmp_path, reason):
+    sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
+    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *bad(reason), *sound[2]])
+    rebuilt(tmp_path)
+    assert verify(tmp_path, progress=silent).findings.to_dicts() == []
+
+
+def test_an_image_of_another_format_than_its_suffix_is_used_and_noted(tmp_path):
+    write_tar(tmp_path / "x.tar", [("a.jpg", picture(0, form="PNG")), ("a.json", foreign_json())])
+    result = rebuilt(tmp_path)
+    assert index_of(tmp_path)["suffix"].to_list() == ["jpg"]
+    assert not len(result.rejected)
+    assert "1 images are of another format" in result.notes[0]
+    assert verify(tmp_path, progress=silent).findings["kind"].to_list() == ["wrong-suffix"]
+
+
+def test_a_group_size_that_no_longer_holds_is_made_smaller(tmp_path):
+    index = TinyShards(k=2).write_tars(tmp_path)
+    write_tar(tmp_path / "train-000000.tar", [])
+    rows = index.filter(shard="train-000001.tar")
+    assert rebuilt(tmp_path).manifest.group_size == 2
+    members = [
+        (f"{key}.{suffix}", data)
+        for place, key in enumerate(rows["key"])
+        for suffix, data in (("jpg", picture(place)), ("json", foreign_json(place % 3, f"species {place % 3}")))
+    ]
+    write_tar(tmp_path / "train-000000.tar", [])
+    write_tar(tmp_path / "train-000001.tar", members)
+    (tmp_path / "test-000000.tar").unlink()
+    assert rebuilt(tmp_path, force=True).manifest.group_size == 1
 
 
 def test_earlier_rejections_stay(tmp_path):

@@ -1,6 +1,5 @@
 """hgld verify: every fault that a dataset can have is named, nothing is followed, and the rest still loads."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,42 +9,31 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from PIL import Image
 
-from hgld import Hierarchy, open_dataset
 from hgld import dataset_files as files
+from hgld import open_dataset
 from hgld.errors import InputError, SchemaError
-from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
+from hgld.tar_members import END_OF_ARCHIVE
 from pipelines.progress import silent
 from pipelines.reindex import rebuild_index
 from pipelines.verify import verify
-from tests.pipelines.tiny_shards import LEVELS, TinyShards, picture, write_manifest
-
-TRAIN = "train-000000.tar"
+from tests.pipelines.tiny_shards import (
+    LEVELS,
+    TRAIN,
+    TinyShards,
+    dataset_with,
+    findings,
+    flip,
+    index_of,
+    kinds,
+    picture,
+    rewrite_tar,
+)
 
 
 @pytest.fixture
 def root(tmp_path):
     return TinyShards().write(tmp_path / "tiny")
-
-
-def findings(root, **options):
-    return verify(root, progress=silent, **options).findings
-
-
-def kinds(root, **options):
-    return dict(findings(root, **options)["kind"].value_counts().iter_rows())
-
-
-def index_of(root):
-    return files.read_index(root / files.INDEX)[0]
-
-
-def rewrite_index(root, frame, *, seal=True):
-    """Another index, with or without a manifest that knows it."""
-    files.write_index(frame, root / files.INDEX, LEVELS)
-    if seal:
-        write_manifest(root, frame, 2, {"disjoint": True})
 
 
 @pytest.mark.parametrize("boxes", [False, True])
@@ -85,12 +73,6 @@ def test_a_truncated_tar(root):
     assert found.filter(kind="missing-member")["member"].to_list() == index_of(root)["key"][7:10].to_list()
 
 
-def flip(path, place):
-    data = bytearray(path.read_bytes())
-    data[place] ^= 0xFF
-    path.write_bytes(data)
-
-
 def test_a_flipped_byte_of_an_image(root):
     row = index_of(root).filter(shard=TRAIN).row(2, named=True)
     flip(root / TRAIN, row["offset"] + row["size"] // 2)
@@ -110,15 +92,6 @@ def test_a_flipped_byte_of_a_header(root):
         "missing-member": 1,
     }
     assert f"offset {row['offset'] - 512}" in found.filter(kind="damaged-tar")["found"][0]
-
-
-def rewrite_tar(path, change):
-    """A tar with its members, (name, bytes) pairs, changed."""
-    with tarfile.open(path) as tar:
-        members = [(info.name, stored.read()) for info in tar if (stored := tar.extractfile(info))]
-    with open(path, "wb") as file:
-        file.writelines(member_header(n, len(d)) + d + padding(len(d)) for n, d in change(members))
-        file.write(END_OF_ARCHIVE)
 
 
 def test_a_deleted_member(root):
@@ -239,16 +212,10 @@ def test_files_that_are_no_tables(root):
     for name in (files.INDEX, files.HIERARCHY, files.REJECTED):
         (root / name).write_bytes(b"torn")
     found = findings(root).filter(kind="unreadable-file")
-    assert set(found["shard"]) == {files.INDEX, files.HIERARCHY}  # without an index nothing else is compared
+    assert set(found["shard"]) == {files.INDEX, files.HIERARCHY, files.REJECTED}
 
 
 # -- images -----------------------------------------------------------------------------------------------------------
-
-
-def dataset_with(tmp_path, data, **changes):
-    tiny = TinyShards()
-    tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
-    return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]
 
 
 def test_a_truncated_image_is_found_by_decoding(tmp_path):
@@ -270,218 +237,6 @@ def test_an_image_of_another_format_than_its_suffix(tmp_path):
     found = findings(root)
     assert found.select("kind", "found").rows()[0][0] == "wrong-suffix"
     assert "PNG" in found["found"][0]
-
-
-# -- labels -----------------------------------------------------------------------------------------------------------
-
-
-def test_two_swapped_labels_in_the_index(root):
-    index = index_of(root)
-    place = index["split"].to_list().index("train")
-    labels = index["species"].to_list()
-    labels[place], labels[place + 4] = labels[place + 4], labels[place]
-    rewrite_index(root, index.with_columns(species=pl.Series(labels, dtype=pl.Int32)))
-    found = findings(root)
-    swapped = found.filter(kind="labels")
-    assert set(swapped["member"]) == {index["key"][place], index["key"][place + 4]}
-    assert swapped["found"][0] == "labels 0, 0"
-    assert swapped["expected"][0] == "labels 2, 0"
-    assert set(found["kind"]) == {"labels", "group", "group-size"}
-
-
-def test_two_swapped_labels_in_a_tar(root):
-    first, second = index_of(root).filter(shard=TRAIN)["key"][0], index_of(root).filter(shard=TRAIN)["key"][2]
-
-    def swap(members):
-        facts = dict(members)
-        one, two = (json.loads(facts[f"{key}.json"]) for key in (first, second))
-        one["labels"], two["labels"] = two["labels"], one["labels"]
-        facts |= {
-            f"{key}.json": json.dumps(j, separators=(",", ":")).encode() for key, j in ((first, one), (second, two))
-        }
-        return list(facts.items())
-
-    rewrite_tar(root / TRAIN, swap)
-    found = findings(root)
-    assert set(found["kind"]) == {"sha256", "labels", "names"}
-    for kind in ("labels", "names"):
-        assert set(found.filter(kind=kind)["member"]) == {first, second}
-
-
-def test_labels_against_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    parents = tree.parents[0].copy()
-    parents[2] = 1
-    Hierarchy(tree.levels, tree.names, (parents,)).to_parquet(root / files.HIERARCHY)
-    found = findings(root).filter(kind="hierarchy")
-    assert set(found["member"]) == set(index_of(root).filter(species=2)["key"])
-    assert found["found"][0] == "species 2 under family 0"
-    assert found["expected"][0] == "under family 1"
-
-
-def test_labels_beyond_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    smaller = Hierarchy(tree.levels, (tree.names[0][:3], tree.names[1]), (tree.parents[0][:3],))
-    smaller.to_parquet(root / files.HIERARCHY)
-    found = findings(root).filter(kind="hierarchy")
-    assert set(found["member"]) == set(index_of(root).filter(pl.col("species") >= 3)["key"])
-    assert set(found["expected"]) == {"species below 3"}
-
-
-def test_names_against_the_hierarchy(root):
-    tree = Hierarchy.from_parquet(root / files.HIERARCHY)
-    Hierarchy(tree.levels, (("renamed", *tree.names[0][1:]), tree.names[1]), tree.parents).to_parquet(
-        root / files.HIERARCHY
-    )
-    found = findings(root).filter(kind="names")
-    assert set(found["member"]) == set(index_of(root).filter(species=0)["key"])
-    assert found["expected"][0] == "called renamed"
-
-
-def test_levels_that_differ(root):
-    frame = index_of(root).rename({"family": "genus"})
-    files.write_index(frame, root / files.INDEX, ("species", "genus"))
-    write_manifest(root, index_of(root).rename({"genus": "family"}), 2, {})
-    found = findings(root)
-    assert found.select("kind", "shard").rows() == [("levels", files.INDEX)]
-
-
-# -- counts, groups, keys ---------------------------------------------------------------------------------------------
-
-
-def changed_manifest(root, change):
-    facts = json.loads((root / files.MANIFEST).read_text())
-    change(facts)
-    (root / files.MANIFEST).write_text(json.dumps(facts))
-
-
-def test_counts_that_differ(root):
-    def change(facts):
-        facts["splits"]["train"]["classes"]["species"] = 9
-        facts["shards"][0]["items"] = 5
-
-    changed_manifest(root, change)
-    found = findings(root)
-    assert set(found["kind"]) == {"counts"}
-    assert set(found["expected"]) == {"9 classes of species", "5 items"}
-
-
-def test_a_shard_that_the_manifest_does_not_name(root):
-    changed_manifest(root, lambda facts: facts["shards"].pop())
-    found = findings(root)
-    assert set(found["kind"]) == {"stray-file", "counts"}
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("group", 7),
-        ("duplicate_of", "s0/img_000"),
-        ("width", 9),
-        ("orientation", 8),
-        ("suffix", "gif"),
-        ("split", "val"),
-    ],
-)
-def test_columns_that_are_not_so(root, column, value):
-    index = index_of(root)
-    values = index[column].to_list()
-    place = index["split"].to_list().index("train") + 1
-    values[place] = value
-    rewrite_index(root, index.with_columns(pl.Series(column, values, dtype=index.schema[column])), seal=False)
-    kind = {"width": "header", "orientation": "header"}.get(column, column)
-    assert kind in kinds(root)
-    assert findings(root).filter(kind=kind)["member"].to_list() == [index["key"][place]]
-
-
-def test_boxes_that_differ(tmp_path):
-    root = TinyShards(boxes=True).write(tmp_path / "tiny")
-    index = index_of(root)
-    rewrite_index(root, index.with_columns(left=pl.col("left") + 1))
-    found = findings(root)
-    assert set(found["kind"]) == {"box"}
-    assert found.height == index["left"].count()
-    assert found.row(0, named=True)["found"] == "box 1, 2, 30, 20"
-
-
-def test_groups_smaller_than_promised(root):
-    changed_manifest(root, lambda facts: facts.update(group_size=3))
-    found = findings(root)
-    assert set(found["kind"]) == {"group-size"}
-    assert found["found"][0] == "a group of 2"
-    assert found.height == 6
-
-
-def test_keys_of_tables(root):
-    index = index_of(root)
-    key = index["key"][0]
-    pl.DataFrame({"list": ["small"] * 2, "key": [key, "gone"]}).write_parquet(root / files.LISTS)
-    verdicts = {"query": [key, "lost"], "item": [key, "absent"], "verdict": ["easy", "hard"]}
-    pl.DataFrame(verdicts).write_parquet(root / files.JUDGEMENTS)
-    rejected = {"key": [key], "split": ["test"], "file": ["x"], "reason": ["truncated"], "detail": [""]}
-    pl.DataFrame(rejected).write_parquet(root / files.REJECTED)
-    write_manifest(root, index, 2, {"disjoint": True})
-    found = findings(root)
-    assert set(found.select("kind", "shard", "member").rows()) == {
-        ("unknown-key", files.LISTS, "gone"),
-        ("unknown-key", files.JUDGEMENTS, "lost"),
-        ("unknown-key", files.JUDGEMENTS, "absent"),
-        ("rejected-key", files.REJECTED, key),
-    }
-
-
-# -- between splits ---------------------------------------------------------------------------------------------------
-
-
-def shared_class(tmp_path, **provenance):
-    tiny = TinyShards()
-    tiny.add("test", 0, 1, picture(60))
-    return tiny.write(tmp_path / "tiny", **provenance)
-
-
-def test_classes_that_training_and_test_share(tmp_path):
-    found = findings(shared_class(tmp_path))
-    assert found.select("kind", "split", "member").rows() == [("disjoint", "test", "species 1")]
-
-
-def test_shared_classes_are_a_note_where_none_promised_otherwise(tmp_path):
-    found = verify(shared_class(tmp_path, disjoint=False), progress=silent)
-    assert not len(found.findings)
-    assert found.notes == ("1 classes of species are in train and in test.",)
-
-
-def leaking(tmp_path, data):
-    tiny = TinyShards()
-    key = tiny.add("test", 0, 5, data)["key"]
-    return tiny.write(tmp_path / "tiny"), key, tiny.items[0]["key"]
-
-
-def test_images_that_training_and_test_share(tmp_path):
-    root, key, trained = leaking(tmp_path, picture(0))
-    found = findings(root, near=True)
-    assert found.select("kind", "split", "member", "found").rows() == [
-        ("leakage", "test", key, f"the bytes of {trained} of train")
-    ]
-
-
-def test_images_that_look_like_one_of_training(tmp_path):
-    buffer = io.BytesIO()
-    with Image.open(io.BytesIO(picture(0))) as image:
-        image.resize((70, 58), Image.Resampling.BICUBIC).save(buffer, "JPEG", quality=60)
-    root, key, trained = leaking(tmp_path, buffer.getvalue())
-    assert kinds(root) == {}
-    found = findings(root, near=True)
-    assert found.select("kind", "member").rows() == [("near-duplicate", key)]
-    assert found["found"][0].endswith(f"of 64 bits from {trained} of train")
-
-
-def test_plain_images_are_not_compared_by_looks(tmp_path):
-    buffer = io.BytesIO()
-    Image.new("RGB", (40, 40), (9, 9, 9)).save(buffer, "PNG")
-    root, _ = dataset_with(tmp_path, buffer.getvalue())
-    found = verify(root, near=True, progress=silent)
-    assert not len(found.findings)
-    assert found.notes == ("1 images are too plain to be compared by their looks.",)
 
 
 # -- no dataset, and the command --------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from hgld import Hierarchy
 from hgld import dataset_files as files
 from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
 from pipelines.croissant import croissant
+from pipelines.progress import silent
 from pipelines.stage import write_json
+from pipelines.verify import verify
 
 LEVELS = ("species", "family")
+TRAIN = "train-000000.tar"
 FAMILIES = ("cat", "dog")
 
 
@@ -130,3 +134,45 @@ def write_manifest(root: Path, index: pl.DataFrame, k: int, provenance: dict) ->
 def _fingerprint(path: Path):
     data = path.read_bytes()
     return files.FileFacts(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def index_of(root):
+    return files.read_index(root / files.INDEX)[0]
+
+
+def rewrite_index(root, frame, *, seal=True):
+    """Write another index, with or without a manifest that knows it."""
+    files.write_index(frame, root / files.INDEX, LEVELS)
+    if seal:
+        write_manifest(root, frame, 2, {"disjoint": True})
+
+
+def flip(path, place):
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+
+
+def rewrite_tar(path, change):
+    """Change the (name, bytes) pairs of a tar's members."""
+    with tarfile.open(path) as tar:
+        members = [(info.name, stored.read()) for info in tar if (stored := tar.extractfile(info))]
+    with open(path, "wb") as file:
+        file.writelines(member_header(n, len(d)) + d + padding(len(d)) for n, d in change(members))
+        file.write(END_OF_ARCHIVE)
+
+
+def dataset_with(tmp_path, data, **changes):
+    """A dataset with other bytes in one item, and that item's key."""
+    tiny = TinyShards()
+    tiny.items[4] |= {"data": data, "suffix": "png" if data.startswith(b"\x89PNG") else "jpg"} | changes
+    return tiny.write(tmp_path / "tiny"), tiny.items[4]["key"]
+
+
+def findings(root, **options):
+    return verify(root, progress=silent, **options).findings
+
+
+def kinds(root, **options):
+    return dict(findings(root, **options)["kind"].value_counts().iter_rows())
