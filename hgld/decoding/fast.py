@@ -10,6 +10,7 @@ import numpy as np
 import simplejpeg
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from hgld.decoding.colors import change_colors
@@ -62,7 +63,7 @@ def _resized_crop(
         reduction = next((d for d in _REDUCTIONS if region[2] >= d * target[0] and region[3] >= d * target[1]), 1)
         pixels = _decode_jpeg(image.data, header, reduction)
         if pixels is not None:
-            return _resize(_cut_reduced(pixels, region, reduction), target)
+            return _resize_reduced(pixels, region, reduction, target)
     pixels = decode_with_pillow(image, boxed)
     region = stored_rectangle((left, top, width, height), *upright_size(pixels.shape[1], pixels.shape[0], turn), turn)
     return _resize(_cut(pixels, region), target)
@@ -77,14 +78,21 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
         return None
 
 
-def _cut_reduced(pixels: NDArray[np.uint8], region: Rectangle, reduction: int) -> NDArray[np.uint8]:
-    """The region of the full picture, out of the reduced one: its sides at whole pixels, its middle in its place."""
+def _resize_reduced(
+    pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int]
+) -> NDArray[np.uint8]:
+    """The region of the full picture, out of the reduced one, its edges where they are between the reduced pixels."""
     left, top, width, height = region
-    size = ((2 * width + reduction) // (2 * reduction), (2 * height + reduction) // (2 * reduction))
-    if (left % reduction, top % reduction) == (0, 0):
-        return _cut(pixels, (left // reduction, top // reduction, *size))
-    middle = ((left + width / 2) / reduction - 0.5, (top + height / 2) / reduction - 0.5)  # of pixels' centres
-    return np.asarray(cv2.getRectSubPix(pixels, size, middle), dtype=np.uint8)
+    if not any(side % reduction for side in region):
+        return _resize(
+            _cut(pixels, (left // reduction, top // reduction, width // reduction, height // reduction)), target
+        )
+    patch = (width // reduction + 1, height // reduction + 1)
+    middle = (left / reduction + (patch[0] - 1) / 2, top / reduction + (patch[1] - 1) / 2)
+    shifted = np.asarray(cv2.getRectSubPix(pixels, patch, middle), dtype=np.uint8)
+    scale = (target[1] * reduction / height, target[0] * reduction / width)
+    resized = interpolate(_tensor(shifted), scale_factor=scale, mode="bilinear", antialias=True)
+    return resized[0, :, : target[1], : target[0]].permute(1, 2, 0).numpy()
 
 
 def _cut(pixels: NDArray[np.uint8], region: Rectangle) -> NDArray[np.uint8]:
@@ -95,9 +103,13 @@ def _cut(pixels: NDArray[np.uint8], region: Rectangle) -> NDArray[np.uint8]:
 def _resize(pixels: NDArray[np.uint8], target: tuple[int, int]) -> NDArray[np.uint8]:
     if (pixels.shape[1], pixels.shape[0]) == target:
         return pixels
-    tensor = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
-    resized = interpolate(tensor, (target[1], target[0]), mode="bilinear", antialias=True)
+    resized = interpolate(_tensor(pixels), (target[1], target[0]), mode="bilinear", antialias=True)
     return resized[0].permute(1, 2, 0).numpy()
+
+
+def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
+    """(1, 3, H, W), channels last in memory."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
 
 
 def _pair(values: NDArray[np.int64]) -> tuple[int, int]:

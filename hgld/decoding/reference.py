@@ -1,15 +1,16 @@
-"""The reference path: torchvision's decoder and torchvision.transforms.v2, one step after another."""
+"""The reference path: Pillow and torchvision.transforms.v2, one step after another.
+
+Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
+"""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms.v2 import functional
 
 from hgld.decoding.colors import change_colors
 from hgld.decoding.encoded import EncodedImage
-from hgld.decoding.headers import check_size, plain_jpeg_size
 from hgld.decoding.orientation import turn_of
 from hgld.decoding.pillow import decode_with_pillow
 from hgld.decoding.views import ViewParameters
@@ -18,7 +19,8 @@ from hgld.decoding.views import ViewParameters
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
     """One image into its place in the batch; arguments and errors as in :func:`hgld.decoding.fast.decode`."""
     boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
-    pixels = _upright(_stored(image, boxed), image.orientation)
+    pixels = torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
+    pixels = _upright(pixels, image.orientation)
     if image.box is not None:
         pixels = pixels[:, image.box[1] : image.box[3], image.box[0] : image.box[2]]
     left, top, width, height = (int(value) for value in parameters.crop[row])
@@ -32,24 +34,6 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
     if parameters.flip[row]:
         pixels = functional.horizontal_flip(pixels)
     out[...] = pixels.permute(1, 2, 0).numpy()
-
-
-def _stored(image: EncodedImage, boxed: tuple[int, int]) -> Tensor:
-    """(3, H, W) uint8."""
-    header = plain_jpeg_size(image)
-    if header is not None:
-        check_size(image, header, boxed)
-        try:
-            return _decode_jpeg(image.data)
-        except RuntimeError:  # Pillow judges how grave
-            pass
-    return torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
-
-
-def _decode_jpeg(data: bytes) -> Tensor:
-    pixels = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
-    assert isinstance(pixels, Tensor)  # a list only for a list
-    return pixels
 
 
 def _upright(pixels: Tensor, orientation: int) -> Tensor:

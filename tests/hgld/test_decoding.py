@@ -1,0 +1,389 @@
+import io
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.datasets import load_sample_image
+from torchvision.transforms.v2 import functional
+
+from hgld.decoding.batch import normalize
+from hgld.decoding.colors import change_colors, color_matrices
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.encoded import EncodedImage
+from hgld.decoding.headers import MOST_PIXELS
+from hgld.decoding.orientation import turn_of, turned
+from hgld.decoding.pillow import decode_with_pillow
+from hgld.decoding.views import TestView, TrainView, View, places
+from hgld.errors import ConfigError, InputError
+
+TRANSPOSES = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def picture(width: int, height: int, *, noise: float = 0.0, seed: int = 0) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    corners = rng.integers(0, 256, (max(2, height // 40), max(2, width // 40), 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(corners).resize((width, height), Image.Resampling.BICUBIC)).astype(float)
+    return Image.fromarray((smooth + rng.normal(0, noise, smooth.shape)).clip(0, 255).astype(np.uint8))
+
+
+def pure_noise(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def stored(image: Image.Image, kind: str = "JPEG", **options) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def encoded(data: bytes, orientation: int = 1, box: tuple[int, int, int, int] | None = None) -> EncodedImage:
+    return EncodedImage(data, orientation, box, "train-000000.tar: item 7")
+
+
+def boxed_size(image: EncodedImage) -> tuple[int, int]:
+    if image.box is not None:
+        return image.box[2] - image.box[0], image.box[3] - image.box[1]
+    width, height = Image.open(io.BytesIO(image.data)).size
+    return (height, width) if image.orientation > 4 else (width, height)
+
+
+def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.ndarray:
+    """(B, S, S, 3) by that path."""
+    widths, heights = zip(*map(boxed_size, images), strict=True)
+    parameters = view.parameters(widths, heights, seed=seed, epoch=0, positions=np.arange(len(images)))
+    out = torch.empty(len(images), view.size, view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    decode_batch(images, parameters, out, path)
+    return out.permute(0, 2, 3, 1).numpy()
+
+
+def differences(images: list[EncodedImage], view: View) -> np.ndarray:
+    """(B, S, S, 3) absolute differences between the paths."""
+    fast, reference = (decoded(images, view, path).astype(int) for path in ("fast", "torchvision"))
+    return np.abs(fast - reference)
+
+
+VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
+    sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
+    images = [
+        encoded(stored(picture(w, h, noise=40, seed=w + q), quality=q, subsampling=s), orientation)
+        for (w, h), q, s, orientation in zip(
+            sizes, (50, 75, 90, 95, 100), (0, 1, 2, 2, 0), (1, 2, 3, 4, 1), strict=True
+        )
+    ]
+    if view.size == 48:  # a crop of 127 x 120 may be twice the square
+        images = images[:4]
+    assert not differences(images, view).any()
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_images_on_their_side_differ_by_the_rounding_between_two_directions(view):
+    images = [encoded(stored(picture(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
+    assert differences(images, view).max() <= 2 if view.size == 48 else differences(images, view).max() <= 1
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("photograph", 6.0), ("smooth", 1.5), ("noisy", 7.0), ("noise", 12.0)])
+def test_reduced_decoding_stays_within_the_stated_tolerance(name, tolerance):
+    make = {
+        "photograph": lambda: Image.fromarray(load_sample_image("china.jpg")),
+        "smooth": lambda: picture(640, 480),
+        "noisy": lambda: picture(640, 480, noise=40),
+        "noise": lambda: pure_noise(640, 480),
+    }
+    data = stored(make[name](), quality=90)
+    images = [encoded(data, orientation) for orientation in (*range(1, 9), *range(1, 9))]
+    for view in (
+        TrainView(64, scale=(0.3, 1.0)),
+        TrainView(150, scale=(0.6, 1.0)),
+        TestView(64, 72),
+        TestView(200, 224),
+    ):
+        mean = differences(images, view).mean(axis=(1, 2, 3))
+        assert mean.max() < tolerance, view
+        assert mean.max() > 0  # so the images were reduced
+        assert name != "photograph" or mean.mean() < 2.5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+def test_orientation_is_applied_before_box_and_crop(path, orientation):
+    upright = picture(96, 80, seed=3)
+    kept = upright if orientation == 1 else _stored_from(upright, orientation)
+    data = stored(kept, "PNG")
+    for box in (None, (10, 7, 90, 71)):
+        same = decoded([encoded(data, orientation, box)], TrainView(40), path)
+        assert (
+            np.abs(same.astype(int) - decoded([encoded(stored(upright, "PNG"), 1, box)], TrainView(40), path)).max()
+            <= 1
+        )
+
+
+def _stored_from(upright: Image.Image, orientation: int) -> Image.Image:
+    """What a camera stores so that the orientation makes it upright."""
+    inverse = {6: 8, 8: 6}.get(orientation, orientation)
+    return upright.transpose(TRANSPOSES[inverse])
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_turns_are_exifs(orientation):
+    image = picture(5, 3, seed=1)
+    expected = image.transpose(TRANSPOSES[orientation]) if orientation in TRANSPOSES else image
+    assert np.array_equal(turned(np.asarray(image), turn_of(orientation)), np.asarray(expected))
+
+
+def _palette() -> bytes:
+    return stored(picture(60, 50).quantize(16), "PNG", transparency=3)
+
+
+def _sixteen_bits() -> bytes:
+    grey = np.asarray(picture(60, 50).convert("L")).astype(np.uint16) * 257
+    return cv2.imencode(".png", grey)[1].tobytes()
+
+
+def _sixteen_bits_rgb() -> bytes:
+    return cv2.imencode(".png", np.asarray(picture(60, 50))[:, :, ::-1].astype(np.uint16) * 257)[1].tobytes()
+
+
+def _alpha() -> bytes:
+    image = picture(60, 50).convert("RGBA")
+    image.putalpha(Image.fromarray(np.tile(np.arange(60, dtype=np.uint8), (50, 1))))
+    return stored(image, "PNG")
+
+
+KINDS = {
+    "jpeg": (lambda: stored(picture(60, 50), quality=98, subsampling=0), 6),
+    "progressive": (lambda: stored(picture(60, 50), quality=98, subsampling=0, progressive=True), 6),
+    "grey jpeg": (lambda: stored(picture(60, 50).convert("L"), quality=98), None),
+    "cmyk jpeg": (lambda: stored(picture(60, 50).convert("CMYK"), quality=98), 12),
+    "png": (lambda: stored(picture(60, 50), "PNG"), 0),
+    "grey png": (lambda: stored(picture(60, 50).convert("L"), "PNG"), None),
+    "bilevel png": (lambda: stored(picture(60, 50).convert("1"), "PNG"), None),
+    "palette": (_palette, 60),
+    "16 bits of grey": (_sixteen_bits, None),
+    "16 bits": (_sixteen_bits_rgb, 1),
+    "alpha": (_alpha, 0),
+    "webp": (lambda: stored(picture(60, 50), "WEBP", lossless=True), 0),
+    "gif": (lambda: stored(picture(60, 50), "GIF"), 60),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_file_by_both_paths(kind):
+    make, tolerance = KINDS[kind]
+    image = encoded(make())
+    view = TestView(50, 50)
+    fast, reference = (decoded([image], view, path).astype(int)[0] for path in ("fast", "torchvision"))
+    assert np.array_equal(fast, reference)
+    middle = np.asarray(picture(60, 50))[:, 5:55].astype(int)
+    if tolerance is not None:
+        assert np.abs(fast - middle).max() <= tolerance
+    else:
+        assert (fast == fast[:, :, :1]).all()
+        grey = middle @ [0.299, 0.587, 0.114]
+        close = np.abs(fast[:, :, 0] - grey).max() <= 4
+        assert close or kind == "bilevel png"
+
+
+def test_the_test_view_is_torchvisions_resize_and_center_crop():
+    for seed, (width, height) in enumerate([(341, 256), (256, 300), (100, 77), (500, 499), (64, 250)]):
+        image = picture(width, height, noise=20, seed=seed)
+        tensor = functional.pil_to_tensor(image)
+        expected = functional.center_crop(functional.resize(tensor, [72], antialias=True), [64, 64])
+        for path in ("torchvision", "fast"):
+            found = decoded([encoded(stored(image, "PNG"))], TestView(64, 72), path)[0]
+            assert np.array_equal(found, expected.permute(1, 2, 0).numpy()), (width, height, path)
+
+
+def test_long_strips_are_cut_to_their_middle_instead_of_filling_the_memory():
+    strip = np.zeros((4, 40_000, 3), dtype=np.uint8)
+    strip[:, 19_000:21_000] = 200
+    found = decoded([encoded(stored(Image.fromarray(strip), "PNG"))], TestView(224, 256), "fast")
+    assert (found == 200).all()
+
+
+def test_colors_are_torchvisions_step_by_step():
+    pixels = (np.asarray(picture(40, 30, seed=5)).astype(int) // 4 + 90).astype(np.uint8)  # far from both ends
+    numbers = np.random.default_rng(0).uniform(size=(24, 7))
+    matrices = color_matrices(numbers, jitter=0.15, lighting=0.0)
+    orders = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+    adjust = [functional.adjust_brightness, functional.adjust_contrast, functional.adjust_saturation]
+    seen = set()
+    for row, matrix in zip(numbers, matrices, strict=True):
+        order = orders[int(row[3] * 6)]
+        seen.add(order)
+        expected = torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
+        for step in order:
+            expected = adjust[step](expected, 1 + 0.15 * (2 * row[step] - 1))
+        found = change_colors(pixels, matrix).transpose(2, 0, 1)
+        assert np.abs(found - 255 * expected.numpy()).max() < 1.0  # torchvision rounds no floats, we round once
+    assert len(seen) == 6
+
+
+def test_lighting_moves_along_the_principal_components():
+    numbers = np.random.default_rng(0).uniform(size=(4000, 7))
+    matrices = color_matrices(numbers, jitter=0.0, lighting=0.1)
+    assert np.allclose(matrices[:, :, :3], np.eye(3))
+    assert np.allclose(matrices[:, :, 3:6], 0)
+    values = np.linalg.svd(matrices[:, :, 6] / 255 / 0.1, compute_uv=False) / np.sqrt(4000)
+    assert np.allclose(values, [0.2175, 0.0188, 0.0045], rtol=0.05)
+
+
+def test_buffers_of_either_layout_take_a_batch():
+    images = [encoded(stored(picture(40, 40, seed=s))) for s in range(3)]
+    parameters = TrainView(32).parameters([40] * 3, [40] * 3, seed=0, epoch=0, positions=places(0, 3))
+    outs = [
+        torch.empty(3, 3, 32, 32, dtype=torch.uint8, memory_format=f)
+        for f in (torch.channels_last, torch.contiguous_format)
+    ]
+    for out in outs:
+        decode_batch(images, parameters, out)
+    assert torch.equal(outs[0], outs[1])
+
+
+def test_what_does_not_belong_together_is_refused():
+    image = encoded(stored(picture(40, 40)))
+    parameters = TrainView(32).parameters([40], [40], seed=0, epoch=0, positions=[0])
+    good = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
+    with pytest.raises(ConfigError, match="2 images, 1 parameters"):
+        decode_batch([image, image], parameters, good)
+    with pytest.raises(ConfigError, match=r"float32 on cpu"):
+        decode_batch([image], parameters, good.float())
+    with pytest.raises(ConfigError, match=r"expected one of fast, torchvision"):
+        decode_batch([image], parameters, good, "pillow")  # type: ignore[arg-type]
+
+
+BROKEN = {
+    "nothing": lambda: b"",
+    "text": lambda: b"<html>403 Forbidden</html>",
+    "half a jpeg": lambda: stored(picture(90, 90, noise=20))[:2000],
+    "half a png": lambda: stored(picture(90, 90, noise=20), "PNG")[:5000],
+    "half a webp": lambda: stored(picture(90, 90, noise=20), "WEBP")[:800],
+    "a jpeg's header": lambda: stored(picture(90, 90))[:200],
+    "a tiff": lambda: stored(picture(90, 90), "TIFF"),
+    "a bmp": lambda: stored(picture(90, 90), "BMP"),
+}
+
+
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_broken_files_are_named(kind, path):
+    good = encoded(stored(picture(90, 90)))
+    parameters = TestView(32, 32).parameters([90, 90], [90, 90])
+    out = torch.full((2, 3, 32, 32), 7, dtype=torch.uint8)
+    bad = encoded(BROKEN[kind]())
+    with pytest.raises(InputError, match=r"train-000000\.tar: item 7: "):
+        decode_batch([good, bad], parameters, out, path)
+    faults: list[tuple[int, InputError]] = []
+    decode_batch([bad, good], parameters, out, path, faults)
+    assert [row for row, _ in faults] == [0]
+    assert not out[0].any()
+    assert out[1].float().std() > 0
+
+
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_images_of_another_size_than_the_index_says(path, kind):
+    image = encoded(stored(picture(90, 60), kind), orientation=6)
+    out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
+    with pytest.raises(InputError, match=r"upright image has 60 x 90 pixels, the index says 90 x 60"):
+        decode_batch([image], TestView(32, 32).parameters([90], [60]), out, path)
+    outside = EncodedImage(image.data, 6, (0, 0, 61, 90), "train-000000.tar: item 7")
+    with pytest.raises(InputError, match=r"box \(0, 0, 61, 90\) is not inside the image of 60 x 90"):
+        decode_batch([outside], TestView(32, 32).parameters([61], [90]), out, path)
+
+
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+def test_bombs_are_refused_by_their_header(path):
+    data = bytearray(stored(picture(64, 64)))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"  # 65,535 x 65,535
+    out = torch.empty(1, 3, 32, 32, dtype=torch.uint8)
+    parameters = TestView(32, 32).parameters([65_535], [65_535])
+    with pytest.raises(InputError, match=f"more than the {MOST_PIXELS:,} that|limit of {MOST_PIXELS}"):
+        decode_batch([encoded(bytes(data))], parameters, out, path)
+
+
+SEEDS = [
+    stored(picture(70, 60, noise=10), quality=80),
+    stored(picture(70, 60, noise=10), quality=80, progressive=True),
+    stored(picture(70, 60).convert("CMYK")),
+    stored(picture(70, 60, noise=10), "PNG"),
+    stored(picture(70, 60).quantize(8), "PNG"),
+    stored(picture(70, 60, noise=10), "WEBP"),
+    stored(picture(70, 60), "GIF"),
+]
+
+
+@settings(max_examples=400)
+@given(st.sampled_from(SEEDS), st.data())
+def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
+    damaged = bytearray(seed)
+    for _ in range(data.draw(st.integers(0, 6))):
+        place = data.draw(st.one_of(st.integers(0, min(len(seed), 300) - 1), st.integers(0, len(seed) - 1)))
+        damaged[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.one_of(st.just(len(seed)), st.integers(0, len(seed))))
+    image = encoded(bytes(damaged[:cut]))
+    parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
+    for path in ("fast", "torchvision"):
+        out = torch.full((1, 3, 24, 24), 255, dtype=torch.uint8)
+        faults: list[tuple[int, InputError]] = []
+        decode_batch([image], parameters, out, path, faults)
+        assert all(str(error).startswith("train-000000.tar: item 7: ") for _, error in faults)
+        assert bool(faults) <= (not out.any())
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.9, 0.995])
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+def test_cut_short_is_a_fault_wherever_it_is_cut(path, cut):
+    for seed in SEEDS[:2]:
+        image = encoded(seed[: int(len(seed) * cut)])
+        parameters = TrainView(24).parameters([70], [60], seed=0, epoch=0, positions=[0])
+        with pytest.raises(InputError):
+            decode_batch([image], parameters, torch.empty(1, 3, 24, 24, dtype=torch.uint8), path)
+
+
+def test_harmless_warnings_of_libjpeg_are_no_fault():
+    seed = stored(picture(70, 60, noise=10))
+    image = encoded(seed[:-2] + b"\0\0\0\0" + seed[-2:])  # extraneous bytes before the end marker
+    assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([image], TrainView(24), "torchvision"))
+    assert np.array_equal(decoded([image], TrainView(24), "fast"), decoded([encoded(seed)], TrainView(24), "fast"))
+
+
+def test_pillow_decodes_whole_pictures_as_stored():
+    assert np.array_equal(decode_with_pillow(encoded(stored(picture(30, 20), "PNG"), 6)), np.asarray(picture(30, 20)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_normalize_is_torchvisions(dtype):
+    images = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8).contiguous(memory_format=torch.channels_last)
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    expected = functional.normalize(images.double() / 255, list(mean), list(std))
+    found = normalize(images, mean, std, "cpu", dtype)
+    assert found.dtype == dtype
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.allclose(found.double(), expected, atol=2e-6 if dtype == torch.float32 else 2e-2)
+
+
+@pytest.mark.slow
+def test_real_images_by_both_paths(real_data: Path):
+    for name in ("grocery", "omniglot"):
+        files = sorted((real_data / name / "images").rglob("*.*"))[::97]
+        images = [encoded(file.read_bytes()) for file in files if file.suffix in {".jpg", ".png"}]
+        assert len(images) > 20
+        assert differences(images, TrainView(40)).mean() < 1.0

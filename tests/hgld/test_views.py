@@ -1,0 +1,162 @@
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchvision.transforms import RandomResizedCrop
+from torchvision.transforms.v2 import functional
+
+from hgld.decoding.philox import philox, uniforms
+from hgld.decoding.views import TestView, TrainView, places
+from hgld.errors import ConfigError
+
+# Known answers of Random123's philox4x32-10: counter, key, result.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
+def test_philox_gives_the_published_answers(counter, key, expected):
+    words = philox(np.array(counter, dtype=np.uint64)[:, None], key)
+    assert tuple(words[:, 0].tolist()) == expected
+
+
+def test_uniforms_depend_on_seed_epoch_and_position_alone():
+    positions = np.array([5, 0, 1 << 40, -3, 5])
+    numbers = uniforms(7, 2, positions, 8)
+    assert np.array_equal(numbers[0], numbers[4])
+    assert np.array_equal(uniforms(7, 2, positions[2:3], 4)[0], numbers[2, :4])
+    others = [uniforms(8, 2, positions, 8), uniforms(7, 3, positions, 8), uniforms(7 + (1 << 32), 2, positions, 8)]
+    assert all(not np.isclose(numbers, other).any() for other in others)
+    assert len(np.unique(numbers[:4])) == 32
+
+
+def test_uniforms_are_uniform():
+    numbers = uniforms(0, 0, places(3, 20_000), 24)
+    assert 0 < numbers.min() < numbers.max() < 1
+    counts = np.stack([np.histogram(column, bins=20, range=(0, 1))[0] for column in numbers.T])
+    chi_square = ((counts - 1000.0) ** 2 / 1000.0).sum(axis=1)
+    assert chi_square.max() < 50  # 19 degrees of freedom
+    correlation = np.corrcoef(numbers.T) - np.eye(24)
+    assert np.abs(correlation).max() < 0.03
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(-1, 0), (1 << 64, 0), (0, -1), (0, 1 << 32)])
+def test_seeds_out_of_bounds_are_refused(seed, epoch):
+    with pytest.raises(ConfigError, match="expected 0 <= seed"):
+        uniforms(seed, epoch, np.zeros(1, dtype=np.int64), 4)
+
+
+def slow_crop(width: int, height: int, numbers: list[float], scale, ratio) -> tuple[int, int, int, int]:
+    """RandomResizedCrop.get_params of torchvision, its random numbers given: ten areas, ten shapes, left, top."""
+    for share, shape in zip(numbers[:10], numbers[10:20], strict=True):
+        area = height * width * (scale[0] + share * (scale[1] - scale[0]))
+        aspect = math.exp(math.log(ratio[0]) + shape * (math.log(ratio[1]) - math.log(ratio[0])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(numbers[20] * (width - w + 1)), int(numbers[21] * (height - h + 1)), w, h
+    w, h = width, height
+    if width / height < min(ratio):
+        h = round(w / min(ratio))
+    elif width / height > max(ratio):
+        w = round(h * max(ratio))
+    return (width - w) // 2, (height - h) // 2, max(w, 1), max(h, 1)
+
+
+SIDES = st.one_of(st.integers(1, 30), st.integers(1, 5000))
+
+
+@given(st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=8), st.integers(0, 2**64 - 1), st.integers(0, 99))
+def test_crops_are_torchvisions_algorithm(sizes, seed, epoch):
+    view = TrainView(32, scale=(0.3, 1.0))
+    positions = np.arange(len(sizes)) * 7
+    widths, heights = zip(*sizes, strict=True)
+    found = view.parameters(widths, heights, seed=seed, epoch=epoch, positions=positions)
+    numbers = uniforms(seed, epoch, positions, 24)
+    for row, (width, height) in enumerate(sizes):
+        assert tuple(found.crop[row]) == slow_crop(width, height, numbers[row].tolist(), view.scale, view.ratio)
+        left, top, w, h = found.crop[row]
+        assert left >= 0 <= top
+        assert 0 < w <= width - left
+        assert 0 < h <= height - top
+    assert found.flip.tolist() == (numbers[:, 22] < 0.5).tolist()
+
+
+def test_crops_have_the_distribution_of_torchvisions():
+    random.seed(0)
+    torch.manual_seed(0)
+    width, height, count = 300, 200, 4000
+    image = torch.empty(3, height, width)
+    drawn = [RandomResizedCrop.get_params(image, [0.16, 1.0], [3 / 4, 4 / 3]) for _ in range(count)]
+    theirs = np.array(drawn, dtype=float)[:, [1, 0, 3, 2]]
+    ours = TrainView().parameters([width] * count, [height] * count, seed=0, epoch=0, positions=places(0, count)).crop
+    spread = np.sqrt(theirs.var(axis=0) / count + ours.var(axis=0) / count)
+    assert (np.abs(theirs.mean(axis=0) - ours.mean(axis=0)) < 5 * spread).all()
+    assert np.allclose(theirs.std(axis=0), ours.std(axis=0), rtol=0.05)
+
+
+def test_parameters_do_not_depend_on_the_batch_they_are_drawn_in():
+    view = TrainView(64, jitter=0.3, lighting=0.1)
+    sizes = np.random.default_rng(0).integers(20, 500, (12, 2))
+    whole = view.parameters(*sizes.T, seed=1, epoch=4, positions=places(9, 12))
+    for process in range(3):
+        rows = slice(4 * process, 4 * process + 4)
+        part = view.parameters(*sizes[rows].T, seed=1, epoch=4, positions=places(9, 4, process))
+        for name in ("sizes", "crop", "resized", "window", "flip", "colors"):
+            assert np.array_equal(getattr(part, name), getattr(whole.part(rows), name)), name
+    plain = TrainView(64).parameters(*sizes.T, seed=1, epoch=4, positions=places(9, 12))
+    assert np.array_equal(plain.crop, whole.crop)  # colours take none of the crops' random numbers
+    assert plain.colors is None
+
+
+def test_places_tell_every_slot_of_an_epoch_apart():
+    slots = [places(step, 8, process) for step in range(50) for process in range(4)]
+    assert len(np.unique(np.concatenate(slots))) == 50 * 32
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 40), st.integers(0, 20))
+def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
+    found = TestView(size, size + more).parameters([width], [height])
+    left, top, kept_width, kept_height = found.crop[0].tolist()
+    assert abs(2 * left + kept_width - width) <= 1
+    assert abs(2 * top + kept_height - height) <= 1
+    if max(width, height) <= 4 * min(width, height):
+        assert (kept_width, kept_height) == (width, height)
+    resized = functional.resize(torch.zeros(1, kept_height, kept_width), [size + more])
+    assert found.resized[0].tolist() == [resized.shape[2], resized.shape[1]]
+    assert found.window[0].tolist() == [round((side - size) / 2.0) for side in found.resized[0].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda: TrainView(0), "size 0"),
+        (lambda: TrainView(scale=(0.0, 1.0)), "scale"),
+        (lambda: TrainView(scale=(0.5, 1.1)), "scale"),
+        (lambda: TrainView(ratio=(2.0, 1.0)), "ratio"),
+        (lambda: TrainView(flip=1.5, jitter=-1), "flip 1.5, jitter -1"),
+        (lambda: TrainView(lighting=float("nan")), "lighting nan"),
+        (lambda: TestView(224, 200), "resize 200"),
+        (lambda: TestView(0, 200), "size 0"),
+    ],
+)
+def test_impossible_views_are_refused(make, named):
+    with pytest.raises(ConfigError, match=named):
+        make()
+
+
+def test_impossible_sizes_are_refused():
+    with pytest.raises(ConfigError, match=r"image 1 of \[0, 5\] pixels"):
+        TestView(4, 4).parameters([5, 0], [5, 5])
+    with pytest.raises(ConfigError, match=r"shapes \[\(2,\), \(1,\), \(2,\)\]"):
+        TrainView(4).parameters([5, 6], [5], seed=0, epoch=0, positions=[0, 1])
