@@ -8,7 +8,7 @@ index alone, before any image is read: it is a pure function of the index, the o
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,19 +18,27 @@ from hgld.errors import ConfigError, InputError
 
 Short = Literal["repeat", "drop", "refuse"]
 
-_PURPOSE = 0x5F1A  # sets these random numbers apart from others of the same seed and epoch
+_PURPOSE = 0x5F1A  # sets these random words apart from others of the same seed and epoch
 _TRIES = 8
 _MOST_NAMED = 5
 
 
-def random_numbers(*key: int) -> np.random.Generator:
-    """Random numbers that are a function of ``key`` alone, on every platform."""
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((_PURPOSE, *key))))
+def random_bits(seed: int, *key: int) -> np.random.Philox:
+    """Random words that are a function of the key alone, on every platform and under every numpy.
+
+    numpy keeps the words of a bit generator stable, but not what its distributions and shuffles make of them (NEP 19).
+    """
+    return np.random.Philox(np.random.SeedSequence(seed, spawn_key=(_PURPOSE, *key)))
 
 
-def shuffled(count: int, rng: np.random.Generator) -> np.ndarray:
-    """A random order of ``range(count)``; by sorting, because numpy may change how it permutes."""
-    return np.argsort(rng.random(count), kind="stable")
+def shuffled(count: int, bits: np.random.Philox) -> np.ndarray:
+    """A random order of ``range(count)``."""
+    return np.argsort(bits.random_raw(count), kind="stable")
+
+
+def below(word: int, limit: int) -> int:
+    """A number in [0, limit) from a random word of 64 bits."""
+    return (word * limit) >> 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +130,7 @@ class EpochPlan:
         left_out: (R,) numbers of the chunks that do not fill a batch.
         per_step: chunks that a batch takes from every lane.
         window: chunks that a lane holds at most.
-        key: of the random numbers.
+        key: of the random words.
     """
 
     items: np.ndarray
@@ -136,7 +144,7 @@ class EpochPlan:
 
     def steps(self) -> Iterator[Step]:
         """The batches, in order."""
-        return deal(self.lanes.tolist(), self.label, self.per_step, self.window, random_numbers(*self.key, 1))
+        return deal(self.lanes.tolist(), self.label, self.per_step, self.window, random_bits(*self.key, 1))
 
 
 class StreamPlan:
@@ -193,17 +201,17 @@ class StreamPlan:
 
     def epoch(self, epoch: int) -> EpochPlan:
         """The plan of one epoch."""
-        rng = random_numbers(self.seed, epoch)
+        bits = random_bits(self.seed, epoch)
         groups, k = self.groups, self.k
-        rank = shuffled(int(groups.shard.max()) + 1, rng)  # place of every shard in the epoch
+        rank = shuffled(int(groups.shard.max()) + 1, bits)  # place of every shard in the epoch
         order = np.argsort(rank[groups.shard], kind="stable")
         chunks = self._chunks[order]
         group = np.repeat(order, chunks)
         number = np.arange(self.total_chunks) - np.repeat(np.cumsum(chunks) - chunks, chunks)  # within its group
-        items = self._shuffled_items(rng)
+        items = self._shuffled_items(bits)
         first = np.cumsum(groups.count) - groups.count  # of every group in `items`
         place = (number[:, None] * k + np.arange(k)) % groups.count[group][:, None]
-        sequence = np.roll(np.arange(self.total_chunks), -int(rng.random() * self.total_chunks))
+        sequence = np.roll(np.arange(self.total_chunks), -below(int(bits.random_raw()), self.total_chunks))
         dealt = len(self) * self.p
         return EpochPlan(
             items=items[first[group][:, None] + place],
@@ -216,13 +224,13 @@ class StreamPlan:
             key=(self.seed, epoch),
         )
 
-    def _shuffled_items(self, rng: np.random.Generator) -> np.ndarray:
+    def _shuffled_items(self, bits: np.random.Philox) -> np.ndarray:
         """Positions of all items in use, group after group, shuffled within each."""
         count = self.groups.count
         total = int(count.sum())
         owner = np.repeat(np.arange(len(count)), count)
         within = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-        return (np.repeat(self.groups.start, count) + within)[np.lexsort((rng.random(total), owner))]
+        return (np.repeat(self.groups.start, count) + within)[np.lexsort((bits.random_raw(total), owner))]
 
 
 def check_shape(p: int, k: int, lanes: int, window: int) -> None:
@@ -257,7 +265,7 @@ def _without_short(groups: Groups, k: int, short: Short) -> tuple[Groups, int]:
 
 
 def deal(
-    lanes: Sequence[Sequence[int]], label: np.ndarray, per_step: int, window: int, rng: np.random.Generator
+    lanes: Sequence[Sequence[int]], label: np.ndarray, per_step: int, window: int, bits: np.random.Philox
 ) -> Iterator[Step]:
     """Deal the chunks of all lanes into batches.
 
@@ -270,13 +278,13 @@ def deal(
         label: (C,) class of every chunk.
         per_step: chunks that a batch takes from every lane.
         window: chunks that a lane holds at most, at least ``per_step``.
-        rng: draws.
+        bits: draws.
     """
     steps = len(lanes[0]) // per_step
     classes, dense = np.unique(label, return_inverse=True)
     remaining = np.bincount(dense[np.asarray(lanes).ravel()], minlength=len(classes))
     labels: list[int] = dense.tolist()
-    windows = [_Window(labels) for _ in lanes]
+    windows = [Window(labels) for _ in lanes]
     entered = 0
     for step in range(steps):
         while entered < min(len(lanes[0]), step * per_step + window):
@@ -288,17 +296,17 @@ def deal(
         urgent = np.flatnonzero(remaining >= steps - step)
         for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
             _take_class(c, windows, batch, per_step, taken)
-        draws = iter(rng.random(len(lanes) * per_step).tolist())
+        words = iter(bits.random_raw(len(lanes) * per_step).tolist())
         for at in range(len(lanes)):
             lane = (at + step) % len(lanes)  # no lane is always the last to choose
             while len(batch[lane]) < per_step:
-                batch[lane].append(windows[lane].draw(next(draws), taken))
+                batch[lane].append(windows[lane].draw(next(words), taken))
         drawn = dense[np.concatenate([np.asarray(chunks) for chunks in batch])]
         np.subtract.at(remaining, drawn, 1)
         yield Step(batch, entered, len(drawn) - len(taken))
 
 
-def _take_class(c: int, windows: list["_Window"], batch: list[list[int]], per_step: int, taken: set[int]) -> None:
+def _take_class(c: int, windows: list["Window"], batch: list[list[int]], per_step: int, taken: set[int]) -> None:
     """Give the batch a chunk of class ``c`` from the lane that holds most of it."""
     open_lanes = [v for v, held in enumerate(windows) if len(batch[v]) < per_step and held.by_class.get(c)]
     if open_lanes:
@@ -309,12 +317,20 @@ def _take_class(c: int, windows: list["_Window"], batch: list[list[int]], per_st
         taken.add(c)
 
 
-class _Window:
-    """The chunks that a lane holds; drawing and removing take constant time."""
+class Window:
+    """The chunks that a lane holds; drawing and removing take constant time.
+
+    Args:
+        labels: class of every chunk, by its number; may grow later.
+
+    Attributes:
+        chunks: numbers of those held.
+        by_class: the same, class by class.
+    """
 
     __slots__ = ("_labels", "_slot", "by_class", "chunks")
 
-    def __init__(self, labels: list[int]) -> None:
+    def __init__(self, labels: Sequence[int] | Mapping[int, int]) -> None:
         self._labels = labels
         self.chunks: list[int] = []
         self._slot: dict[int, int] = {}
@@ -335,18 +351,18 @@ class _Window:
         if not self.by_class[c]:
             del self.by_class[c]
 
-    def draw(self, draw: float, taken: set[int]) -> int:
-        """A chunk of a class that is not ``taken`` yet, where there is one; ``draw`` in [0, 1) says which."""
+    def draw(self, word: int, taken: set[int]) -> int:
+        """A chunk of a class that is not ``taken`` yet, where there is one; a random word says which."""
         count = len(self.chunks)
-        first = int(draw * count)
+        first = below(word, count)
         # The golden ratio's steps spread the first tries over the window; then all of it is looked through.
         for i in range(_TRIES + count):
             at = (first + (i * 0x9E3779B1 if i < _TRIES else i)) % count
             chunk = self.chunks[at]
             if self._labels[chunk] not in taken:
                 break
-        else:
-            chunk = self.chunks[first]
+        else:  # repeated, then, from the class that is repeated most easily
+            chunk = max(self.by_class.values(), key=len)[0]
         self.remove(chunk)
         taken.add(self._labels[chunk])
         return chunk

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.stream_plan import Groups, StreamPlan, deal, random_numbers
+from hgld.stream_plan import Groups, StreamPlan, deal, random_bits
 
 
 def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ def test_an_index_without_rows_has_no_groups():
 def test_a_group_of_two_classes_is_refused_with_its_place():
     shard, group, label = index_of([(0, 4, 1), (3, 4, 2)])
     label[6] = 5
-    with pytest.raises(InputError, match="group 0 of shard 3 .* classes 2 and 5"):
+    with pytest.raises(InputError, match=r"group 0 of shard 3 .* classes 2 and 5"):
         Groups.from_index(shard, group, label)
 
 
@@ -116,7 +116,7 @@ def test_lanes_are_read_in_order_and_a_window_never_holds_more_than_it_may(seed,
         assert (np.diff(start)[same] >= 0).sum() >= same.sum() - 1  # once it may wrap from the end to the beginning
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(counts=st.lists(st.integers(1, 12), min_size=4, max_size=30), p=st.integers(2, 4), seed=st.integers(0, 99))
 def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, p, seed):
     label = np.repeat(np.arange(len(counts)), counts)
@@ -126,18 +126,18 @@ def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, 
     lane = list(range(steps * p))
     held = np.bincount(label[lane], minlength=len(counts))
     must = int(np.maximum(held - steps, 0).sum())
-    repeated = sum(step.repeated for step in deal([lane], label, p, len(lane), random_numbers(seed)))
+    repeated = sum(step.repeated for step in deal([lane], label, p, len(lane), random_bits(seed)))
     assert repeated == must
 
 
 def test_over_lanes_and_small_windows_classes_stay_apart():
     label = np.random.default_rng(0).permutation(np.repeat(np.arange(500), 20))
     lanes = np.arange(9984).reshape(8, -1).tolist()
-    assert sum(step.repeated for step in deal(lanes, label, 4, 32, random_numbers(0))) == 0
+    assert sum(step.repeated for step in deal(lanes, label, 4, 32, random_bits(0))) == 0
 
 
 def test_repetitions_are_counted():
-    steps = list(deal([[0, 1, 2, 3]], np.array([5, 5, 5, 9]), 2, 4, random_numbers(0)))
+    steps = list(deal([[0, 1, 2, 3]], np.array([5, 5, 5, 9]), 2, 4, random_bits(0)))
     assert sorted(step.repeated for step in steps) == [0, 1]
 
 
@@ -155,7 +155,12 @@ def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
 def test_the_plan_is_the_same_on_every_machine():
     groups = Groups.from_index(*index_of([(i // 10, 4 + i % 3, i % 7) for i in range(30)]))
     plan = StreamPlan(groups, 4, 4, lanes=2, seed=5)
-    assert batches(plan, 2)[1].tolist() == [[94, 97, 95, 96], [81, 79, 80, 83], [125, 124, 127, 128], [49, 50, 52, 51]]
+    assert batches(plan, 2)[1].tolist() == [
+        [125, 124, 126, 127],
+        [130, 134, 129, 132],
+        [42, 43, 44, 39],
+        [84, 87, 89, 85],
+    ]
     assert plan.fingerprint() == "83817bfd2a8a7c55c0ea2ed0182442bc"
 
 

@@ -1,0 +1,88 @@
+"""An iterator that works in a thread of its own, a bounded distance in front of who takes its values."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+_SECONDS_TO_END = 5.0
+
+
+class ReadAhead(Generic[T]):
+    """Runs a generator in a thread, at most ``ahead`` values in front of who takes them.
+
+    What the generator raises is raised where the value would have been taken. :meth:`close` ends the generator, which
+    then runs its ``finally``; a generator that waits for a server at that moment is left behind and ends on its own.
+
+    Args:
+        values: is run and closed by the thread alone.
+        ahead: values that wait at most.
+        name: of the thread.
+
+    Attributes:
+        waited: seconds that the last value was waited for.
+    """
+
+    def __init__(self, values: Generator[T, None, None], ahead: int, name: str) -> None:
+        self._values, self._ahead = values, max(ahead, 1)
+        self._ready: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._closed, self._ended = False, False
+        self._error: BaseException | None = None
+        self.waited = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for value in self._values:
+                with self._changed:
+                    self._ready.append(value)
+                    self._changed.notify_all()
+                    while len(self._ready) >= self._ahead and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        break
+        except BaseException as error:  # noqa: BLE001  # raised again by __next__, in the taker's thread
+            self._error = error
+        finally:
+            self._values.close()
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def __iter__(self) -> "ReadAhead[T]":
+        return self
+
+    def __next__(self) -> T:
+        begin = time.perf_counter()
+        with self._changed:
+            while not self._ready and not self._ended and not self._closed:
+                self._changed.wait()
+            self.waited = time.perf_counter() - begin
+            if self._ready and not self._closed:
+                value = self._ready.popleft()
+                self._changed.notify_all()
+                return value
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the thread; nothing can be taken any more."""
+        with self._changed:
+            self._closed = True
+            self._ready.clear()
+            self._changed.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_SECONDS_TO_END)
+
+    def __enter__(self) -> "ReadAhead[T]":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

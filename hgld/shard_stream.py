@@ -1,0 +1,306 @@
+"""P x K batches from shards that are read from front to end, on a disk or at URLs."""
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from os import fspath
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from hgld.batch_buffers import BatchBuffers
+from hgld.dataset import ShardDataset, open_dataset
+from hgld.dataset_files import INDEX, Manifest, read_index
+from hgld.decoding.batch import Batch
+from hgld.decoding.decode import Path as Decoder
+from hgld.decoding.decode import decoder_of
+from hgld.decoding.views import TrainView, View
+from hgld.errors import ConfigError
+from hgld.read_ahead import ReadAhead
+from hgld.shard_urls import Tar, expand_braces, is_shard, open_tars
+from hgld.stream_batches import BatchDecoder, FaultLog
+from hgld.stream_lanes import Chunk, IndexedItems, PlannedChunks
+from hgld.stream_plan import Groups, Short, StreamPlan, check_shape
+from hgld.stream_runs import RunChunks
+
+
+def stream(
+    root_or_urls: str | Path | Sequence[str],
+    p: int,
+    k: int,
+    *,
+    split: str = "train",
+    levels: Sequence[str] | None = None,
+    view: View | None = None,
+    seed: int = 0,
+    process_index: int = 0,
+    process_count: int = 1,
+    lanes: int = 8,
+    window: int = 8,
+    short: Short = "repeat",
+    batches_per_epoch: int | None = None,
+    decoder: Decoder = "fast",
+    workers: int = 1,
+    prefetch: int = 2,
+    pin_memory: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+) -> "ShardStream":
+    """Stream P x K batches from shards whose items of a class stand together, as ``hgld build-shards`` writes them.
+
+    The shards are read in ``lanes``, each from front to end; every batch takes P / lanes groups from every lane, out of
+    the ``window`` of those that the lane has read and not yet given. The processes share the lanes, so that the union
+    of their parts, in order, is the batch of a single process, whatever their number.
+
+    From a dataset directory everything is planned from its index: an epoch gives every item at least once (groups that
+    k does not divide are filled with their own items), fewer than P groups apart, which differ from epoch to epoch; no
+    class comes twice in a batch where the windows allow that; going on in the middle of an epoch reads only what is
+    still needed. From bare tars the groups are found while reading: the shards of a lane come round without end, so
+    ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going on
+    reads the epoch's shards again, without decoding.
+
+    Args:
+        root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
+            braces expanded: ``https://host/train-{000000..000012}.tar``.
+        p: P, classes of a batch, over all processes.
+        k: K, items of a class.
+        split: the split of a dataset directory; bare shards are read whatever split they are of.
+        levels: levels to keep, finest first, of a dataset directory; all if None.
+        view: how images are cropped and varied; ``TrainView()`` if None.
+        seed: of everything random.
+        process_index: which part of every batch to give.
+        process_count: number of parts; divides ``lanes``.
+        lanes: sequences of shards read side by side, over all processes; divides P. Other lanes make other batches.
+        window: batches' worth of groups that the lanes hold, as bytes: the more, the better they are mixed.
+        short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
+            ``drop`` leaves them out, ``refuse`` raises.
+        batches_per_epoch: batches of an epoch; None: all that there are.
+        decoder: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (the reference).
+        workers: threads that decode.
+        prefetch: batches decoded ahead.
+        pin_memory: give batches in page-locked memory, for copies to a GPU.
+        storage_options: what fsspec takes for the URLs: credentials, headers, endpoints.
+
+    Raises:
+        ConfigError: numbers that do not fit together, with those that do.
+        InputError: no dataset is there, or it has no such split or level.
+        ServiceError: the server kept failing.
+    """
+    _check_processes(p, lanes, process_index, process_count)
+    check_shape(p, k, lanes, window)
+    if min(workers, prefetch) < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
+        raise ConfigError(
+            f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1."
+        )
+    decoder_of(decoder)
+    if not isinstance(root_or_urls, str | Path) or is_shard(fspath(root_or_urls)):
+        if levels is not None:
+            raise ConfigError("levels can be chosen from a dataset directory only, not from bare shards.")
+        if batches_per_epoch is None:
+            raise ConfigError(
+                "bare shards do not say how many batches they hold: give batches_per_epoch, or a dataset directory "
+                "(`hgld index` makes one of shards)."
+            )
+        urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
+        tars = open_tars(expand_braces(urls), storage_options)
+        _check_enough(tars, lanes)
+        source = RunChunks(
+            tars,
+            p,
+            k,
+            lanes=lanes,
+            window=window,
+            short=short,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        dataset, fingerprint = None, source.fingerprint()
+    else:
+        dataset = open_dataset(root_or_urls, split, levels=levels, storage_options=storage_options)
+        _check_group_size(k, dataset.manifest)
+        items = _indexed(dataset)
+        groups = Groups.from_index(items.shard, items.group, items.labels[:, 0])
+        plan = StreamPlan(groups, p, k, lanes=lanes, window=window, short=short, seed=seed)
+        if (batches_per_epoch or 0) > len(plan):
+            raise ConfigError(f"batches_per_epoch is {batches_per_epoch}; an epoch of this stream has {len(plan)}.")
+        source = PlannedChunks(items, plan, process_index, process_count)
+        batches_per_epoch = batches_per_epoch or len(plan)
+        fingerprint = plan.fingerprint()
+    decoding = _Decoding(view or TrainView(), decoder, seed, process_index, workers, prefetch, pin_memory)
+    return ShardStream(source, batches_per_epoch, decoding, fingerprint, dataset)
+
+
+def _check_processes(p: int, lanes: int, index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise ConfigError(f"process_index is {index} of process_count {count}; expected 0 to {count - 1}.")
+    if lanes % count:
+        fitting = [n for n in range(count, p + 1, count) if p % n == 0]
+        way_out = (
+            f"take lanes={min(fitting, key=lambda n: abs(n - lanes))}"
+            if fitting
+            else f"take a multiple of {count} as p"
+        )
+        raise ConfigError(f"{count} processes cannot share {lanes} lanes equally; {way_out}, or other processes.")
+
+
+def _check_enough(tars: Sequence[Tar], lanes: int) -> None:
+    if len(tars) < lanes:
+        raise ConfigError(
+            f"{len(tars)} shards for {lanes} lanes, each of which reads its own; take fewer lanes, more shards, or a "
+            "dataset directory, whose lanes may share a shard."
+        )
+
+
+def _check_group_size(k: int, manifest: Manifest) -> None:
+    if k > manifest.group_size:
+        raise ConfigError(
+            f"k is {k}, but in {manifest.name} only {manifest.group_size} items of a class stand together, which a batch "
+            f"would hold twice. Take k={manifest.group_size}, or build the shards with --group-size {k}."
+        )
+
+
+def _indexed(dataset: ShardDataset) -> IndexedItems:
+    """What the stream needs of the dataset's index."""
+    where = f"{dataset.storage.where}/{INDEX}"
+    frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=("sha256", "suffix", "duplicate_of"))
+    return IndexedItems(frame.filter(split=dataset.split), dataset.labels.numpy(), dataset.storage)
+
+
+class _Source(Protocol):
+    """Where a stream's chunks come from: a plan, or runs found while reading."""
+
+    @property
+    def unlabelled(self) -> int: ...
+
+    @property
+    def dropped(self) -> int: ...
+
+    def batches(self, epoch: int, step: int) -> Generator[list[Chunk], None, None]: ...
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """How a stream decodes: as the arguments of :func:`stream`."""
+
+    view: View
+    path: Decoder
+    seed: int
+    process_index: int
+    workers: int
+    prefetch: int
+    pin_memory: bool
+
+
+class ShardStream(IterableDataset[Batch]):
+    """Batches from shards read from front to end; :func:`stream` makes it.
+
+    Iterating gives the rest of the current epoch and then stands at the beginning of the next. Whoever stops in between
+    goes on there. Also a torch ``IterableDataset`` of whole batches: for ``DataLoader(stream, batch_size=None)`` with
+    at most one worker process (it has threads of its own), for webdataset's ``WebLoader``, and as the first stage of
+    its ``DataPipeline``. The position is counted where the batches are taken: with a worker process, in that process.
+
+    Attributes:
+        dataset: the dataset directory; None for bare shards.
+        epoch: the epoch that the next batch belongs to.
+        step: the number of the next batch in its epoch.
+        faults: damaged items met so far.
+        wait_seconds: how long takers have waited for batches.
+    """
+
+    def __init__(
+        self, source: _Source, batches: int, decoding: _Decoding, fingerprint: str, dataset: ShardDataset | None
+    ) -> None:
+        super().__init__()
+        self.dataset = dataset
+        self.epoch, self.step = 0, 0
+        self.faults = FaultLog()
+        self.wait_seconds = 0.0
+        self._source, self._batches, self._decoding, self._fingerprint = source, batches, decoding, fingerprint
+        self._buffers = BatchBuffers(decoding.pin_memory)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every process."""
+        return self._batches
+
+    @property
+    def unlabelled(self) -> int:
+        """Items that no batch holds because their class is unknown; of bare shards, those met so far."""
+        return self._source.unlabelled
+
+    @property
+    def dropped(self) -> int:
+        """Items that no batch holds because their group is too short; of bare shards, those met so far."""
+        return self._source.dropped
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; nothing happens if the stream is within it already.
+
+        Raises:
+            ConfigError: it is negative.
+        """
+        if epoch < 0:
+            raise ConfigError(f"epoch is {epoch}; expected 0 or more.")
+        if epoch != self.epoch:
+            self.epoch, self.step = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands, by the batches handed out: ``epoch``, ``step``, and what it is a stream of."""
+        return {"epoch": self.epoch, "step": self.step, "fingerprint": self._fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go where another stream of the same batches stood; the number of processes may be another.
+
+        Raises:
+            ConfigError: the state is of a stream that gives other batches, or no position.
+        """
+        epoch, step = state.get("epoch"), state.get("step")
+        if not (type(epoch) is int and type(step) is int and epoch >= 0 and 0 <= step <= len(self)):
+            raise ConfigError(f"epoch {epoch!r}, step {step!r}; expected a position in epochs of {len(self)} batches.")
+        if state.get("fingerprint", self._fingerprint) != self._fingerprint:
+            raise ConfigError(
+                "the state is of a stream that gives other batches: of other shards, or with another p, k, seed, "
+                "lanes, window or short. Give it the same, or begin an epoch with set_epoch."
+            )
+        self.epoch, self.step = (epoch, step) if step < len(self) else (epoch + 1, 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from the current position to the end of its epoch.
+
+        Raises:
+            ConfigError: in one of several worker processes, each of which would give all batches.
+            InputError: a shard cannot be had, or so much is damaged that nothing can stand in for it.
+            ServiceError: a server kept failing.
+        """
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise ConfigError(
+                f"{worker.num_workers} worker processes would each give every batch; take num_workers=0 (or 1), and "
+                "`workers`, threads, for more speed."
+            )
+        with ReadAhead(self._decoded(self.epoch, self.step), self._decoding.prefetch, "hgld stream") as batches:
+            for batch in batches:
+                self.wait_seconds += batches.waited
+                self.faults.add(batch.faults)
+                self.load_state_dict({"epoch": self.epoch, "step": self.step + 1})
+                yield batch
+
+    def _decoded(self, epoch: int, step: int) -> Generator[Batch, None, None]:
+        how = self._decoding
+        decoder = BatchDecoder(
+            how.view,
+            how.path,
+            seed=how.seed,
+            process_index=how.process_index,
+            threads=how.workers,
+            buffers=self._buffers,
+        )
+        with closing(decoder), closing(self._source.batches(epoch, step)) as found:
+            for number in range(step, len(self)):
+                yield decoder.decode(next(found), epoch, number)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_buffers": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _buffers=BatchBuffers(state["_decoding"].pin_memory))
