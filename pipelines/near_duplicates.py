@@ -25,10 +25,11 @@ def perceptual_hash(data: bytes, facts: ImageFacts) -> int | None:
         UnusableImageError: the image cannot be decoded.
     """
     grey = thumbnail(data, facts, _SIDE)
-    if grey.std() < _LEAST_CONTRAST:
+    if cv2.meanStdDev(grey)[1].item() < _LEAST_CONTRAST:
         return None
     lowest = cv2.dct(grey)[:_KEPT, :_KEPT].ravel()
-    bits = lowest > np.median(lowest[1:])  # the first is the mean brightness, far above the others
+    median = np.sort(lowest[1:])[len(lowest) // 2 - 1]  # without the first, the mean brightness, far above the others
+    bits = lowest > median
     return int(np.packbits(bits).view(">u8")[0])
 
 

@@ -70,10 +70,9 @@ def rebuild_index(
     consensus.hierarchy()  # refuses before anything is written
     try:
         manifest = _write(root, consensus, scans)
-    except OSError as error:
-        raise StorageError(
-            f"{root}: cannot be written ({error.strerror or error}). Free space there, then run again."
-        ) from error
+    except (OSError, pl.exceptions.PolarsError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StorageError(f"{root}: cannot be written ({why}). Free space there, then run again.") from error
     finally:
         shutil.rmtree(root / _ASIDE, ignore_errors=True)
     rejected = consensus.rejected()
@@ -165,7 +164,12 @@ def _earlier_manifest(root: Path) -> files.Manifest | None:
 def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
     """What the dataset's build and this run set aside."""
     path = root / files.REJECTED
-    earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
+    try:
+        earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
+    except InputError as error:
+        raise InputError(
+            f"{error} Move it out of the folder, then run again: it names what the build left out."
+        ) from error
     return pl.concat([earlier, rejected]).unique().sort(pl.all())
 
 

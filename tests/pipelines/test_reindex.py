@@ -8,7 +8,7 @@ import pytest
 
 from hgld import Hierarchy
 from hgld import dataset_files as files
-from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
 from pipelines.progress import silent
 from pipelines.reindex import rebuild_index
@@ -246,6 +246,28 @@ def test_earlier_rejections_stay(tmp_path):
     result = rebuilt(root, force=True)
     assert result.manifest.rejected == {"truncated": 1}
     assert files.read_table(files.REJECTED, root / files.REJECTED).to_dicts() == [earlier]
+
+
+def test_a_table_of_rejections_that_cannot_be_read_is_not_thrown_away(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    (root / files.REJECTED).write_bytes(b"torn")
+    before = bytes_of(root)
+    with pytest.raises(InputError, match="Move it out of the folder"):
+        rebuilt(root, force=True)
+    assert bytes_of(root) == before
+
+
+def test_a_folder_that_cannot_be_written_is_left_as_it_is(tmp_path, monkeypatch):
+    root = TinyShards().write(tmp_path / "tiny")
+    before = bytes_of(root)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_index", full)
+    with pytest.raises(StorageError, match="No space left"):
+        rebuilt(root, force=True)
+    assert bytes_of(root) == before
 
 
 def test_a_key_in_two_shards_is_taken_from_the_first(tmp_path):
