@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import InputError, TableError
+from hgld.errors import ConfigError, TableError
 from pipelines.catalog import Catalog, Container
 from pipelines.gldv2_files import BASE_URL, TARS, checksum_name, tar_name
 from pipelines.sources.release import need, read_csv, refuse_options
@@ -26,7 +26,6 @@ LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 SPLITS = {"train": "train", "gallery": "index", "query": "test"}  # split: GLDv2's own name of the set
 OBTAIN = f"Get it from {BASE_URL}: hgld download gldv2 --metadata --out DIR."
 _ID = r"^[0-9a-f]{16}$"
-_DROPPED = ["file", "split", "reason", "detail"]
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
@@ -41,47 +40,38 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
             Google's own) if they are not in the source; ``distractors``; ``splits``.
 
     Raises:
-        ConfigError: options that GLDv2 does not take.
+        ConfigError: options that GLDv2 does not take, or a split that it does not have.
         InputError: a list is missing.
         TableError: a list cannot be read or contradicts itself.
     """
     from pipelines.sources.gldv2_queries import read_queries  # imports torch
 
     refuse_options(options, ("labels", "distractors"), "gldv2")
-    wanted = options.splits or tuple(SPLITS)
+    wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:
-        raise InputError(f"gldv2 has no split {unknown[0]!r}; its splits are {', '.join(SPLITS)}.")
+        raise ConfigError(f"gldv2 has no split {unknown[0]!r}; its splits are {', '.join(SPLITS)}. Correct --splits.")
     lists = _Lists(source, options.labels)
-    parts, dropped, judgements, judged_lists = [], [], None, None
+    parts: dict[str, tuple[pl.DataFrame, pl.DataFrame]] = {}
     if "train" in wanted:
-        clean = read_csv(lists.find("train_clean.csv"), ["landmark_id", "images"], OBTAIN)
-        clean = clean.select("landmark_id", id=pl.col("images").str.split(" ")).explode("id")
-        kept, left = _label(clean, lists.labels("train"), "train", keep_unlabelled=False)
-        parts.append(kept)
-        dropped.append(left)
-    if {"gallery", "query"} & set(wanted):
-        index = read_csv(lists.find("index_image_to_landmark.csv"), ["id", "landmark_id"], OBTAIN)
-        gallery, left = _label(index, lists.labels("index"), "gallery", keep_unlabelled=options.distractors)
-        if "query" in wanted:
-            found = read_queries(lists.find("retrieval_solution_v2.1.csv"), gallery)
-            parts.append(found.items)
-            dropped.append(found.dropped)
-            judged_lists = found.lists
-            judgements = found.judgements if "gallery" in wanted else None
-        if "gallery" in wanted:
-            parts.append(gallery)
-            dropped.append(left)
-    items = pl.concat(parts)
+        parts["train"] = _read_train(lists)
+    if "gallery" in wanted or "query" in wanted:
+        parts["gallery"] = _read_gallery(lists, whole=options.distractors)
+    queries = (
+        read_queries(lists.find("retrieval_solution_v2.1.csv"), parts["gallery"][0]) if "query" in wanted else None
+    )
+    if queries:
+        parts["query"] = (queries.items, queries.dropped)
+    items = pl.concat([parts[split][0] for split in wanted])
     _check_ids(items, source)
     return Catalog(
         name="gldv2",
         levels=LEVELS,
-        items=items.select("key", "split", "file", *LEVELS),
+        items=items,
         root=source,
         containers=tuple(c for split in wanted for c in _containers(source, SPLITS[split])),
-        lists=judged_lists,
-        judgements=judgements,
-        dropped=pl.concat(dropped),
+        lists=queries.lists if queries else None,
+        judgements=queries.judgements if queries and "gallery" in wanted else None,
+        dropped=pl.concat([parts[split][1] for split in wanted]),
         notes=("train and index number their landmarks apart: one place may be a class of each.",),
         sources=tuple(lists.read),
         disjoint=False,
@@ -107,6 +97,21 @@ class _Lists:
         return read_labels(self.find(f"{name}_label_to_hierarchical.csv", *folder), name)
 
 
+def _read_train(lists: _Lists) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The images of train_clean.csv as items, and those of landmarks without labels."""
+    columns = ["landmark_id", "images"]
+    clean = read_csv(lists.find("train_clean.csv"), columns, OBTAIN, filled=columns)
+    images = clean.select("landmark_id", pl.col("images").str.split(" ").alias("id")).explode("id")
+    return _label(images, lists.labels("train"), "train", keep_unlabelled=False)
+
+
+def _read_gallery(lists: _Lists, *, whole: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The index images as items, and, unless the whole gallery is wanted, those of landmarks without labels."""
+    columns = ["id", "landmark_id"]
+    index = read_csv(lists.find("index_image_to_landmark.csv"), columns, OBTAIN, filled=columns)
+    return _label(index, lists.labels("index"), "gallery", keep_unlabelled=whole)
+
+
 def read_labels(path: Path, name: str) -> pl.DataFrame:
     """The labels of GLDv2's hierarchical CSV, one row a landmark that has any: landmark_id (text), then the levels.
 
@@ -117,7 +122,7 @@ def read_labels(path: Path, name: str) -> pl.DataFrame:
         TableError: it cannot be read, or has a landmark twice.
     """
     _, group, top = LEVELS
-    table = read_csv(path, ["landmark_id", "category", group, top], OBTAIN)
+    table = read_csv(path, ["landmark_id", "category", group, top], OBTAIN, filled=["landmark_id"])
     table = table.filter(pl.col(group).is_not_null() & (pl.col(group).str.to_lowercase() != "unclassified"))
     if not (twice := table.filter(pl.col("landmark_id").is_duplicated())).is_empty():
         raise TableError(f"{path}: landmark {twice['landmark_id'][0]} has two rows; expected one a landmark.")

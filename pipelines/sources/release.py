@@ -135,12 +135,18 @@ def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool 
             yield words
 
 
-def read_csv(path: Path, columns: Sequence[str], obtain: str) -> pl.DataFrame:
+def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequence[str] = ()) -> pl.DataFrame:
     """Columns of a CSV as text, null where a cell is empty, in the order of the file.
+
+    Args:
+        path: the CSV.
+        columns: those wanted; others are ignored.
+        obtain: where to get the release.
+        filled: columns that have no empty cell.
 
     Raises:
         InputError: the file is missing.
-        TableError: it cannot be read as CSV, or lacks a column.
+        TableError: it cannot be read as CSV, lacks a column, or has an empty cell where none may be.
     """
     data = read_bytes(path, obtain)
     try:
@@ -151,6 +157,10 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str) -> pl.DataFrame:
     if missing:
         found = ", ".join(repr(name[:_SHOWN]) for name in table.columns[:20])
         raise TableError(f"{path} lacks the column {missing[0]!r}; found {found}, expected {', '.join(columns)}.")
+    for column in filled:
+        if table[column].null_count():
+            row = table[column].is_null().arg_true()[0] + 2
+            raise TableError(f"{path}, row {row}: {column} is empty; expected a value in every row. Is the file whole?")
     return table.select(columns)
 
 

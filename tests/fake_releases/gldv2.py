@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,7 @@ def _write_solution(folder: Path, tests: list[str], index: list[list[str]]) -> N
     _write_csv(folder / "ground_truth" / "retrieval_solution_v2.1.csv", ["id", "images", "Usage"], rows)
 
 
-def _write_csv(path: Path, columns: list[str], rows: list[list[object]]) -> None:
+def _write_csv(path: Path, columns: list[str], rows: Sequence[Sequence[object]]) -> None:
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)

@@ -5,7 +5,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
     def etag(self, data: bytes) -> str:
         return f'"{hashlib.md5(data).hexdigest()}"'
 
-    def send_file(self, data: bytes, *, cut: int | None = None, **changed: str) -> None:
+    def send_file(self, data: bytes, cut: int | None = None) -> None:
         """The file, or the range asked for; with ``cut`` the connection ends after so many bytes of the body."""
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         headers: dict[str, str] = {"ETag": self.etag(data)} if self.site.validators else {}
@@ -100,15 +100,15 @@ class Handler(BaseHTTPRequestHandler):
         if asked and self.headers.get("If-Range") in (None, self.etag(data)):
             start = int(asked[1])
             if start >= len(data):
-                self.send(416, b"", **{"Content-Range": f"bytes */{len(data)}"})
+                self.send(416, b"", {"Content-Range": f"bytes */{len(data)}"})
                 return
             status, body = 206, data[start:]
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-        self.send(status, body, cut=cut, **(headers | changed))
+        self.send(status, body, headers, cut)
 
-    def send(self, status: int, body: bytes, *, cut: int | None = None, **headers: str) -> None:
+    def send(self, status: int, body: bytes, headers: Mapping[str, str] | None = None, cut: int | None = None) -> None:
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -122,31 +122,31 @@ def cut_after(count: int) -> Fault:
     return lambda handler, data: handler.send_file(data, cut=count)
 
 
-def status(code: int, **headers: str) -> Fault:
+def status(code: int, headers: Mapping[str, str] | None = None) -> Fault:
     """Answer this HTTP status instead."""
-    return lambda handler, data: handler.send(code, b"<Error><Code>SlowDown</Code></Error>", **headers)
+    return lambda handler, data: handler.send(code, b"<Error><Code>SlowDown</Code></Error>", headers)
 
 
 def whole(handler: Handler, data: bytes) -> None:
     """Ignore the Range and send the whole file."""
-    handler.send(200, data, ETag=handler.etag(data))
+    handler.send(200, data, {"ETag": handler.etag(data)})
 
 
 def other_range(handler: Handler, data: bytes) -> None:
     """Answer a range with one that begins elsewhere."""
-    handler.send(206, data[1:], **{"Content-Range": f"bytes 1-{len(data) - 1}/{len(data)}"})
+    handler.send(206, data[1:], {"Content-Range": f"bytes 1-{len(data) - 1}/{len(data)}"})
 
 
 def other_version(handler: Handler, data: bytes) -> None:
     """Answer a range without minding that it was asked of another version."""
     start = int(handler.headers["Range"].removeprefix("bytes=").rstrip("-")) if handler.headers["Range"] else 0
     headers = {"ETag": handler.etag(data), "Content-Range": f"bytes {start}-{len(data) - 1}/{len(data)}"}
-    handler.send(206 if start else 200, data[start:], **headers)
+    handler.send(206 if start else 200, data[start:], headers)
 
 
 def wrong_bytes(handler: Handler, data: bytes) -> None:
     """The right length and headers, one byte wrong."""
-    handler.send(200, bytes([data[0] ^ 1]) + data[1:], ETag=handler.etag(data))
+    handler.send(200, bytes([data[0] ^ 1]) + data[1:], {"ETag": handler.etag(data)})
 
 
 def endless(handler: Handler, data: bytes) -> None:
@@ -163,7 +163,7 @@ def endless(handler: Handler, data: bytes) -> None:
 
 def compressed(handler: Handler, data: bytes) -> None:
     """Compressed though nobody asked for it."""
-    handler.send(200, data, **{"Content-Encoding": "gzip"})
+    handler.send(200, data, {"Content-Encoding": "gzip"})
 
 
 def without_length(handler: Handler, data: bytes) -> None:

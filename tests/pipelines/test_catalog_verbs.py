@@ -1,0 +1,140 @@
+"""The verbs datasets and card, as people and machines meet them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hgld.cli import EXIT_BAD_INPUT, main
+from hgld.manifest import Manifest
+from pipelines.card_files import remake_card
+from pipelines.data_card import load_card
+from pipelines.sources import OWN_DATA, SOURCES
+from pipelines.stage import sha256_of
+from tests.pipelines.tiny_shards import TinyShards
+
+
+@pytest.fixture
+def hgld(capsys):
+    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
+
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    return TinyShards().write(tmp_path / "data", notes=["the release <b>lacks</b> a list"])
+
+
+def manifest(root: Path) -> Manifest:
+    return Manifest.from_json((root / "dataset.json").read_bytes())
+
+
+def rename(root: Path, **facts) -> None:
+    path = root / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+def test_datasets_are_listed_with_what_is_published(hgld):
+    code, out, _ = hgld("datasets")
+    assert code == 0
+    for name in set(SOURCES) - set(OWN_DATA):
+        assert f"\n{name} " in out
+    assert "train: 59,551 images" in out
+    code, out, _ = hgld("datasets", "--json")
+    facts = {entry["name"]: entry for entry in json.loads(out)["datasets"]}
+    assert list(facts) == [name for name in SOURCES if name not in OWN_DATA]
+    assert facts["sop"]["splits"]["test"] == {"items": "60502", "classes": {"product": "11316", "category": "12"}}
+    assert [name for name, entry in facts.items() if entry["download"]] == ["gldv2"]
+
+
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - set(OWN_DATA)))
+def test_a_card_says_how_to_obtain_the_files(hgld, name):
+    code, out, _ = hgld("datasets", name)
+    assert code == 0
+    card = load_card(name)
+    assert all(step in out for step in card.obtain)
+    assert "## Known faults" in out
+    assert "pretty_name" not in out
+    assert f"hgld build-shards {name} --source DIR --out OUT" in out
+    code, out, _ = hgld("datasets", name, "--json")
+    assert json.loads(out)["card"] == card.text
+
+
+def test_the_other_name_of_gldv2(hgld):
+    assert "build-shards gldv2" in hgld("datasets", "h-gldv2")[1]
+
+
+@pytest.mark.parametrize(("name", "said"), [("imagenet", "no dataset 'imagenet'"), ("manifest", "your own images")])
+def test_datasets_that_have_no_card(hgld, name, said):
+    code, out, err = hgld("datasets", name)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert said in err
+
+
+def test_a_card_is_made_anew_and_entered_in_the_manifest(hgld, root):
+    before = manifest(root)
+    code, out, _ = hgld("card", root)
+    assert (code, out) == (0, f"{root}: wrote README.md, croissant.json.\n")
+    after = manifest(root)
+    for name in ("README.md", "croissant.json"):
+        assert after.files[name]["sha256"] == sha256_of(root / name)
+    assert {k: v for k, v in after.files.items() if k not in ("README.md", "croissant.json")} == {
+        k: v for k, v in before.files.items() if k not in ("README.md", "croissant.json")
+    }
+    assert r"the release \<b\>lacks\</b\> a list" in (root / "README.md").read_text()
+    files = {path.name: path.read_bytes() for path in root.iterdir()}
+    hgld("card", root)
+    assert {path.name: path.read_bytes() for path in root.iterdir()} == files
+
+
+def test_what_hgld_verify_says_of_it(hgld, root):
+    hgld("card", root)
+    assert hgld("verify", root)[0] == 0
+
+
+def test_differences_from_the_published_counts_are_shown(hgld, root):
+    levels = load_card("cub").levels[:2]
+    card = load_card("cub")
+    assert levels  # a build under the card's name, of its levels
+    text = (root / "dataset.json").read_text().replace('"species"', '"@0"').replace('"family"', '"@1"')
+    facts = json.loads(text.replace('"@0"', f'"{card.levels[0]}"').replace('"@1"', f'"{card.levels[1]}"'))
+    facts |= {"name": "cub", "levels": [*facts["levels"], card.levels[2]]}
+    for split in facts["splits"].values():
+        split["classes"][card.levels[2]] = 1
+    (root / "dataset.json").write_text(json.dumps(facts))
+    code, out, _ = hgld("card", root)
+    assert code == 0
+    assert "train, items: 5,864 published, 12 here" in out
+    assert "Caltech" in (root / "README.md").read_text()
+    code, out, _ = hgld("card", root, "--json")
+    assert {"split": "train", "what": "items", "published": "5,864", "found": 12} in json.loads(out)["differences"]
+
+
+def test_a_dataset_that_only_shares_a_cards_name_does_not_get_its_card(root):
+    rename(root, name="sop")
+    assert remake_card(root).card is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda root: (root / "dataset.json").unlink(), "has no dataset.json"),
+        (lambda root: (root / "dataset.json").write_text("{"), "not valid JSON"),
+        (lambda root: rename(root, files={}), "does not list index.parquet"),
+        (lambda root: (root / "index.parquet").write_bytes(b"PAR1"), "is no parquet table"),
+    ],
+)
+def test_a_folder_that_is_no_dataset(hgld, root, damage, said):
+    damage(root)
+    before = {path.name: path.read_bytes() for path in root.iterdir()}
+    code, _, err = hgld("card", root)
+    assert code == EXIT_BAD_INPUT
+    assert said in err
+    assert {path.name: path.read_bytes() for path in root.iterdir()} == before

@@ -1,0 +1,352 @@
+"""Downloads against a server that cuts, lies and refuses."""
+
+import hashlib
+import json
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError
+from pipelines import download as downloading
+from pipelines.download import Downloader, RemoteFile
+from pipelines.gldv2_download import download_gldv2
+from pipelines.gldv2_files import BASE_URL, TARS, checksum_name, metadata_names, parse_checksum, tar_name
+from pipelines.partial_file import PartialFile
+from tests.pipelines import cutting_server as faults
+from tests.pipelines.cutting_server import CuttingServer
+
+DATA = random.Random(0).randbytes(700_000)
+MD5 = hashlib.md5(DATA).hexdigest()
+
+
+@pytest.fixture
+def server():
+    with CuttingServer({"a.tar": DATA}) as running:
+        yield running
+
+
+def downloader(**given: Any) -> Downloader:
+    return Downloader(**{"backoff": 0.001, "timeout": 5.0, **given})
+
+
+def one(server: CuttingServer, tmp_path: Path, md5: str | None = MD5, **given: Any) -> RemoteFile:
+    return RemoteFile(f"{server.url}/a.tar", tmp_path / "sub" / "a.tar", md5, **given)
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_file_arrives_checked_and_is_not_fetched_twice(server, tmp_path):
+    file = one(server, tmp_path)
+    (first,) = downloader().fetch([file])
+    assert (first.bytes, first.received, first.outcome, first.checked) == (len(DATA), len(DATA), "fetched", True)
+    assert file.path.read_bytes() == DATA
+    (second,) = downloader().fetch([file])
+    assert (second.outcome, second.received) == ("there", 0)
+    assert len(server.log) == 1
+    assert left_in(tmp_path) == ["a.tar"]
+
+
+def test_a_cut_connection_is_resumed_where_it_broke_off(server, tmp_path):
+    server.faults["a.tar"] = [faults.cut_after(300_000), faults.cut_after(100_000), faults.status(503)]
+    (got,) = downloader().fetch([one(server, tmp_path)])
+    assert got.path.read_bytes() == DATA
+    assert got.received == len(DATA)  # nothing came twice
+    ranges = [request.range for request in server.asked("a.tar")]
+    assert ranges == ["", "bytes=300000-", "bytes=400000-", "bytes=400000-"]
+    assert all(request.if_range == f'"{MD5}"' for request in server.asked("a.tar")[1:])
+
+
+def test_another_run_goes_on_from_the_part(server, tmp_path):
+    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(403)]
+    with pytest.raises(ServiceError, match=r"1 of 1 files could not be fetched:\n.*HTTP 403[\s\S]*what came is kept"):
+        downloader().fetch([one(server, tmp_path)])
+    assert left_in(tmp_path) == ["a.tar.part", "a.tar.part.json"]
+    (got,) = downloader().fetch([one(server, tmp_path)])
+    assert (got.outcome, got.received) == ("resumed", len(DATA) - 300_000)
+    assert got.path.read_bytes() == DATA
+
+
+def test_a_part_that_was_whole_already_is_only_renamed(server, tmp_path):
+    file = one(server, tmp_path)
+    file.path.parent.mkdir()
+    with PartialFile(file.path, file.url) as part:
+        part.restart(f'"{MD5}"')
+        part.write(DATA)
+    (got,) = downloader().fetch([file])
+    assert (got.outcome, got.received) == ("resumed", 0)
+    assert got.path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("answer", [faults.whole, faults.other_range, faults.other_version])
+def test_a_server_that_does_not_resume_is_asked_for_everything(server, tmp_path, answer):
+    changed = DATA[::-1]  # the file was replaced between the runs
+    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]
+    with pytest.raises(ServiceError):
+        downloader().fetch([one(server, tmp_path)])
+    server.files["a.tar"] = changed
+    server.faults["a.tar"] = [answer]
+    (got,) = downloader().fetch([one(server, tmp_path, hashlib.md5(changed).hexdigest())])
+    assert got.path.read_bytes() == changed
+
+
+def test_a_changed_file_is_not_glued_to_the_old_part(server, tmp_path):
+    server.faults["a.tar"] = [faults.cut_after(300_000), faults.status(404)]
+    with pytest.raises(ServiceError):
+        downloader().fetch([one(server, tmp_path, None)])
+    server.files["a.tar"] = DATA[::-1]
+    (got,) = downloader().fetch([one(server, tmp_path, None)])
+    assert got.path.read_bytes() == DATA[::-1]
+    assert not got.checked
+
+
+def test_without_a_validator_everything_is_fetched_anew(server, tmp_path):
+    server.validators = False
+    server.faults["a.tar"] = [faults.cut_after(300_000)]
+    (got,) = downloader().fetch([one(server, tmp_path, None)])
+    assert got.path.read_bytes() == DATA
+    assert [request.range for request in server.log] == ["", ""]
+
+
+def test_a_kept_part_longer_than_the_file_is_begun_anew(server, tmp_path):
+    file = one(server, tmp_path)
+    file.path.parent.mkdir()
+    with PartialFile(file.path, file.url) as part:
+        part.restart(f'"{MD5}"')
+        part.write(DATA + b"more")
+    (got,) = downloader().fetch([file])
+    assert got.path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("facts", ["", "[1]", "{", '{"url": "http://elsewhere", "validator": "\\"x\\""}'])
+def test_a_part_of_unknown_origin_is_not_used(server, tmp_path, facts):
+    file = one(server, tmp_path)
+    file.path.parent.mkdir()
+    file.path.with_name("a.tar.part").write_bytes(b"x" * 100)
+    file.path.with_name("a.tar.part.json").write_text(facts)
+    (got,) = downloader().fetch([file])
+    assert (got.outcome, got.path.read_bytes()) == ("fetched", DATA)
+    assert server.log[0].range == ""
+
+
+def test_wrong_bytes_once_are_fetched_anew_and_twice_are_refused(server, tmp_path):
+    server.faults["a.tar"] = [faults.wrong_bytes]
+    (got,) = downloader().fetch([one(server, tmp_path)])
+    assert got.path.read_bytes() == DATA
+    got.path.write_bytes(b"rotten")  # found by the checksum, and fetched again
+    server.faults["a.tar"] = [faults.wrong_bytes] * 2
+    with pytest.raises(ServiceError, match=rf"the bytes have the MD5 [0-9a-f]{{32}}; published is {MD5}"):
+        downloader().fetch([one(server, tmp_path)])
+    assert not got.path.exists()
+    assert got.path.with_name("a.tar.part").stat().st_size == 0
+
+
+@pytest.mark.parametrize("code", [403, 404, 410])
+def test_a_refusal_is_not_asked_again(server, tmp_path, code):
+    server.faults["a.tar"] = [faults.status(code)] * 9
+    with pytest.raises(ServiceError, match=f"answered HTTP {code}"):
+        downloader().fetch([one(server, tmp_path)])
+    assert len(server.log) == 1
+
+
+def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(server, tmp_path):
+    server.faults["a.tar"] = [faults.status(503)] * 9
+    with pytest.raises(ServiceError, match="HTTP 503; given up after 3 attempts in a row"):
+        downloader(retries=3).fetch([one(server, tmp_path)])
+    assert len(server.log) == 3
+    server.faults["a.tar"] = [faults.cut_after(80_000)] * 8
+    (got,) = downloader(retries=3).fetch([one(server, tmp_path)])
+    assert got.path.read_bytes() == DATA
+
+
+def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(Downloader, "_sleep", lambda self, seconds: waits.append(seconds))
+    server.faults["a.tar"] = [faults.status(503, {"Retry-After": "7"}), faults.status(429, {"Retry-After": "x"})]
+    downloader().fetch([one(server, tmp_path)])
+    assert waits[0] == 7
+    assert waits[1] < 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (faults.endless, "more bytes than the 1,000,000 expected"),
+        (faults.compressed, "came compressed"),
+        (faults.without_length, "without its length and has no checksum"),
+    ],
+)
+def test_answers_that_cannot_be_right_are_refused(server, tmp_path, answer, said):
+    server.faults["a.tar"] = [answer]
+    with pytest.raises(ServiceError, match=said):
+        downloader().fetch([one(server, tmp_path, None, most_bytes=1_000_000)])
+    assert not (tmp_path / "sub" / "a.tar").exists()
+
+
+def test_a_file_larger_than_expected_is_refused_before_it_comes(server, tmp_path):
+    with pytest.raises(ServiceError, match="has 700,000 bytes; expected at most 1,000"):
+        downloader().fetch([one(server, tmp_path, most_bytes=1000)])
+
+
+def test_a_trickle_does_not_hide_from_the_clock(server, tmp_path):
+    server.faults["a.tar"] = [faults.trickle]
+    (got,) = downloader(timeout=0.3).fetch([one(server, tmp_path)])
+    assert got.path.read_bytes() == DATA
+
+
+def test_a_full_disk_is_said_before_it_is_full(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(downloading.shutil, "disk_usage", lambda path: downloading.shutil._ntuple_diskusage(9, 9, 1000))
+    with pytest.raises(StorageError, match="needs 700,000 more bytes; 1,000 are free"):
+        downloader().fetch([one(server, tmp_path)])
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(server, tmp_path):
+    (tmp_path / "sub").write_text("a file where the folder should be")
+    with pytest.raises(StorageError, match=r"a\.tar cannot be written"):
+        downloader().fetch([one(server, tmp_path)])
+
+
+def test_two_runs_do_not_write_one_part(server, tmp_path):
+    file = one(server, tmp_path)
+    file.path.parent.mkdir()
+    with PartialFile(file.path, file.url), pytest.raises(StorageError, match="being written by another process"):
+        downloader().fetch([file])
+
+
+def test_nobody_there_is_said_at_once(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ServiceError, match=r"cannot be reached .* Check the address"):
+        downloader(backoff=60).fetch([RemoteFile(f"http://127.0.0.1:{port}/a", tmp_path / "a")])
+
+
+def test_requests_that_make_no_sense_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="no address"):
+        downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
+    with pytest.raises(ConfigError, match="same place"):
+        downloader().fetch([RemoteFile(f"http://x/{n}", tmp_path / "a") for n in "ab"])
+    with pytest.raises(ConfigError, match="--workers is 0"):
+        Downloader(workers=0)
+
+
+def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(tmp_path):
+    files = {f"{n}.tar": bytes([n]) * 400_000 for n in range(8)}
+    told: list[tuple[str, int, int | None]] = []
+    with CuttingServer(files) as server:
+        server.faults["3.tar"] = [faults.status(404)]
+        wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in files]
+        with pytest.raises(ServiceError, match="1 of 8 files"):
+            downloader(workers=4, progress=lambda *step: told.append(step)).fetch(wanted)
+        assert server.most_together > 1
+        assert left_in(tmp_path) == sorted((set(files) - {"3.tar"}) | {"3.tar.part", "3.tar.part.json"})
+        assert ("files", 8, 8) in told
+        assert ("MiB", 2, None) in told
+        results = downloader().fetch(wanted)
+    assert [result.path.read_bytes() for result in results] == list(files.values())
+
+
+def test_any_pattern_of_cuts_gives_the_same_bytes(server, tmp_path):
+    rng = random.Random(1)
+    for trial in range(10):
+        server.faults["a.tar"] = [
+            rng.choice([faults.cut_after(rng.randrange(1, 500_000)), faults.status(500), faults.whole])
+            for _ in range(6)
+        ]
+        (got,) = downloader(retries=20).fetch([one(server, tmp_path / str(trial), None)])
+        assert got.path.read_bytes() == DATA
+
+
+# -- GLDv2 ----------------------------------------------------------------------------------------------------------
+
+
+def gldv2_site(tars: int = 3) -> dict[str, bytes]:
+    site = {f"index/images_{n:03d}.tar": random.Random(n).randbytes(50_000) for n in range(tars)}
+    sums = {
+        checksum_name(
+            "index", n
+        ): f"{hashlib.md5(site[tar_name('index', n)]).hexdigest()}  images_{n:03d}.tar\n".encode()
+        for n in range(tars)
+    }
+    return site | sums | {name: name.encode() for name in metadata_names(["index"])}
+
+
+def test_the_published_names():
+    assert tar_name("train", 499) == "train/images_499.tar"
+    assert checksum_name("index", 0) == "md5sum/index/md5.images_000.txt"
+    assert metadata_names(["test"])[1] == "ground_truth/retrieval_solution_v2.1.csv"
+    assert BASE_URL == "https://s3.amazonaws.com/google-landmark"
+    assert TARS == {"train": 500, "index": 100, "test": 20}
+    with pytest.raises(ConfigError, match=r"no tar 20; its tars are 0-19"):
+        tar_name("test", 20)
+    with pytest.raises(ConfigError, match="no split 'query'"):
+        tar_name("query", 0)
+
+
+@pytest.mark.parametrize("text", ["", "abc  images_000.tar", f"{'0' * 32}  images_001.tar", "<Error/>"])
+def test_a_checksum_file_that_is_none(text):
+    with pytest.raises(InputError, match=r"x\.txt says .* expected 32 hex digits and images_000\.tar"):
+        parse_checksum(text, "images_000.tar", "x.txt")
+    assert parse_checksum(f"{'A' * 32} *./images_000.tar\n", "images_000.tar", "x.txt") == "a" * 32
+
+
+def test_gldv2_comes_with_its_lists_and_is_checked(tmp_path):
+    with CuttingServer(gldv2_site()) as server:
+        server.faults["index/images_001.tar"] = [faults.cut_after(100)]
+        fetched = download_gldv2(tmp_path, "index", [2, 1], metadata=True, downloader=downloader(), base_url=server.url)
+        assert [f.path.relative_to(tmp_path).as_posix() for f in fetched] == [
+            *metadata_names(["index"]),
+            "index/images_001.tar",
+            "index/images_002.tar",
+        ]
+        assert [f.checked for f in fetched] == [False] * 3 + [True] * 2
+        server.files["index/images_000.tar"] += b"!"
+        with pytest.raises(ServiceError, match=r"images_000\.tar: the bytes have the MD5"):
+            download_gldv2(tmp_path, "index", [0], metadata=False, downloader=downloader(), base_url=server.url)
+
+
+@pytest.fixture
+def hgld(capsys):
+    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_the_command(hgld, tmp_path):
+    with CuttingServer(gldv2_site(4)) as server:
+        where = ("--out", str(tmp_path), "--base-url", server.url)
+        code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0-2,3", *where, "--json")
+        assert code == 0
+        assert [file["outcome"] for file in json.loads(out)["files"]] == ["fetched"] * 4
+        code, out, _ = hgld("download", "gldv2", "--split", "index", "--tars", "0", "--metadata", *where)
+        assert code == 0
+        assert "4 files" in out
+        assert "1 there already" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("gldv2", "--split", "index"), "--tars or --metadata"),
+        (("gldv2", "--split", "index", "--tars", "3-1"), "3-1"),
+        (("gldv2", "--split", "index", "--tars", "99-100"), "its tars are 0-99"),
+        (("sop", "--split", "index", "--tars", "0"), "hgld datasets sop"),
+        (("nonsense", "--split", "index", "--tars", "0"), "no dataset 'nonsense'"),
+    ],
+)
+def test_the_command_refuses(hgld, tmp_path, arguments, said):
+    code, _, err = hgld("download", *arguments, "--out", str(tmp_path))
+    assert code == 2
+    assert said in err
+    assert not left_in(tmp_path)

@@ -1,0 +1,315 @@
+"""Your own images: by a table, by folders, and the class-disjoint split of either."""
+
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.dataset_names import is_safe_key
+from hgld.errors import ConfigError, HierarchyError, InputError, TableError
+from pipelines.catalog import Catalog
+from pipelines.class_split import draw_test_classes
+from pipelines.shard_config import SourceConfig
+from pipelines.sources import resolve
+from pipelines.sources.image_files import is_image_name, keys_of_paths
+
+ROWS = [
+    ("img/a 1.jpg", "tabby", "cat", "pet"),
+    ("img/a2.jpg", "siamese", "cat", "pet"),
+    ("img/b1.png", "poodle", "dog", "pet"),
+    ("img/b2.jpg", "husky", "dog", "pet"),
+    ("img/c1.jpg", "", "cow", "farm"),
+]
+LEVELS = ("fine", "coarse", "kind")
+
+
+def read(source: Path, name: str = "manifest", **options) -> Catalog:
+    return resolve(name)(source, SourceConfig(**options))
+
+
+def write_csv(path: Path, rows, columns=("path", *LEVELS)) -> Path:
+    pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row").write_csv(path)
+    return path
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    return write_csv(tmp_path / "labels.csv", ROWS)
+
+
+def present(frame: pl.DataFrame | None) -> pl.DataFrame:
+    assert frame is not None
+    return frame
+
+
+# -- manifest -------------------------------------------------------------------------------------------------------
+
+
+def test_a_manifest(table):
+    catalog = read(table, levels=LEVELS)
+    assert catalog.items.rows() == [
+        ("img/a_1", "train", "img/a 1.jpg", "tabby", "cat", "pet"),
+        ("img/a2", "train", "img/a2.jpg", "siamese", "cat", "pet"),
+        ("img/b1", "train", "img/b1.png", "poodle", "dog", "pet"),
+        ("img/b2", "train", "img/b2.jpg", "husky", "dog", "pet"),
+        ("img/c1", "train", "img/c1.jpg", None, "cow", "farm"),
+    ]
+    assert (catalog.root, catalog.sources, present(catalog.dropped).height) == (table.parent, (table,), 0)
+    assert read(table, levels=("kind",)).levels == ("kind",)
+    assert read(table, levels=LEVELS, images=Path("elsewhere")).root == Path("elsewhere")
+
+
+def test_parquet_says_the_same(table):
+    frame = pl.read_csv(table, infer_schema=False).with_columns(number=pl.int_range(pl.len()))
+    frame.write_parquet(table.with_suffix(".parquet"))
+    one, other = read(table, levels=LEVELS), read(table.with_suffix(".parquet"), levels=LEVELS)
+    assert one.items.equals(other.items)
+    assert read(table.with_suffix(".parquet"), levels=("number",)).items["number"].to_list() == list("01234")
+
+
+@pytest.mark.parametrize("column", ["path", "file", "image", "filename"])
+def test_the_column_of_the_files(tmp_path, column):
+    source = write_csv(tmp_path / "t.csv", ROWS, (column, *LEVELS))
+    assert read(source, levels=LEVELS).items["file"][1] == "img/a2.jpg"
+
+
+def test_a_class_disjoint_split(table):
+    catalog = read(table, levels=LEVELS, test_classes=0.5, seed=3)
+    sides = {split: set(part["fine"].drop_nulls()) for (split,), part in catalog.items.group_by("split")}
+    assert (len(sides["train"]), len(sides["test"])) == (2, 2)
+    assert not sides["train"] & sides["test"]
+    assert catalog.items.filter(pl.col("fine").is_null())["split"].to_list() == ["train"]
+    assert catalog.items.equals(read(table, levels=LEVELS, test_classes=0.5, seed=3).items)
+    draws = {tuple(read(table, levels=LEVELS, test_classes=0.5, seed=s).items["split"]) for s in range(8)}
+    assert len(draws) > 1
+
+
+def test_a_split_of_ones_own(tmp_path):
+    rows = [(*row, split) for row, split in zip(ROWS, ("train", "query", "gallery", "query", "val"), strict=True)]
+    source = write_csv(tmp_path / "t.csv", rows, ("path", *LEVELS, "split"))
+    assert read(source, levels=LEVELS).items["split"].to_list() == ["train", "query", "gallery", "query", "val"]
+    assert len(read(source, levels=LEVELS, splits=("query",)).items) == 2
+    with pytest.raises(ConfigError, match="leave --test-classes out"):
+        read(source, levels=LEVELS, test_classes=0.5)
+    with pytest.raises(ConfigError, match="no split 'test'; its splits are gallery, query, train, val"):
+        read(source, levels=LEVELS, splits=("test",))
+
+
+@pytest.mark.parametrize("split", ["", "../x", "a b", "x" * 100])
+def test_a_split_that_cannot_be_a_file_name(tmp_path, split):
+    source = write_csv(tmp_path / "t.csv", [(*ROWS[0], "train"), (*ROWS[1], split)], ("path", *LEVELS, "split"))
+    with pytest.raises(TableError, match=r"row 3: split is .* expected a name of letters"):
+        read(source, levels=LEVELS)
+
+
+def test_rows_that_cannot_be_used_are_kept_aside_with_their_line(tmp_path):
+    bad = [("", "x", "cat", "pet"), ("../evil.jpg", "x", "cat", "pet"), ("/etc/passwd", "x", "cat", "pet"), ROWS[1]]
+    source = write_csv(tmp_path / "t.csv", [*ROWS, *bad])
+    catalog = read(source, levels=LEVELS)
+    assert len(catalog.items) == len(ROWS)
+    assert present(catalog.dropped).rows() == [
+        ("", "train", "no path", "row 7"),
+        ("../evil.jpg", "train", "unsafe-path", "row 8"),
+        ("/etc/passwd", "train", "unsafe-path", "row 9"),
+        ("img/a2.jpg", "train", "repeats an earlier row", "row 10"),
+    ]
+
+
+def test_labels_that_are_no_tree_are_named(tmp_path):
+    source = write_csv(tmp_path / "t.csv", [*ROWS, ("img/d.jpg", "poodle", "cat", "pet")])
+    with pytest.raises(HierarchyError, match=r"'poodle' under 'cat' and 'dog'"):
+        read(source, levels=LEVELS)
+
+
+def test_two_statements_of_one_image_are_refused(tmp_path):
+    source = write_csv(tmp_path / "t.csv", [*ROWS, ("./img/a2.jpg", "tabby", "cat", "pet")])
+    with pytest.raises(TableError, match=r"'img/a2\.jpg' has the fine 'siamese' in row 3 and 'tabby' in row 7"):
+        read(source, levels=LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        (("path", *LEVELS), {}, "--levels A,B. There are fine, coarse, kind"),
+        (("path", *LEVELS), {"levels": ("fine", "genus")}, "There are fine, coarse, kind"),
+        (("path", *LEVELS), {"levels": ("fine", "fine")}, "expected different columns"),
+        (("path", *LEVELS), {"levels": ("path", "fine")}, "expected different columns"),
+        (("path", "file", "coarse", "kind"), {"levels": ("kind",)}, "has the columns path, file; expected exactly one"),
+        (("photo", *LEVELS), {"levels": ("kind",)}, "has no column that names the image files"),
+        (("path", *LEVELS), {"levels": LEVELS, "labels": Path("x")}, "manifest does not take --labels"),
+        (("path", *LEVELS), {"levels": LEVELS, "test_classes": 1.5}, "--test-classes is 1.5"),
+    ],
+)
+def test_options_that_do_not_fit_the_table(tmp_path, columns, options, said):
+    with pytest.raises(ConfigError, match=said):
+        read(write_csv(tmp_path / "t.csv", ROWS, columns), **options)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"path,fine\n", "no rows below the header"),
+        (b"path,fine\n,x\n", "none of its 1 rows names an image; the first: no path"),
+        (b"path,fine\na.jpg\n", "line 2: 1 cells where the header has 2"),
+        (b"path,fine\na.jpg,\xff\n", "not UTF-8"),
+    ],
+)
+def test_a_table_that_cannot_be_read(tmp_path, content, said):
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(TableError, match=said):
+        read(tmp_path / "t.csv", levels=("fine",))
+
+
+def test_a_parquet_file_that_is_none(tmp_path):
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(TableError, match="cannot be read as a parquet table"):
+        read(tmp_path / "t.parquet", levels=("fine",))
+    pl.DataFrame({"path": ["a.jpg"], "fine": [[1, 2]]}).write_parquet(tmp_path / "t.parquet")
+    with pytest.raises(TableError, match="cannot be read as a table of text and numbers"):
+        read(tmp_path / "t.parquet", levels=("fine",))
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=300), unique=True, max_size=20))
+def test_keys_differ_and_are_safe_whatever_the_paths(paths):
+    keys = keys_of_paths(paths)
+    assert len(set(keys)) == len(paths)
+    assert all(map(is_safe_key, keys))
+    assert keys == list(reversed(keys_of_paths(paths[::-1])))
+
+
+def test_names_of_images():
+    assert keys_of_paths(["a/b.c.jpg", "a/b.jpg"]) == ["a/b_c", "a/b"]
+    one, other = keys_of_paths(["a.jpg", "a.png"])
+    assert one.startswith("a=")
+    assert other.startswith("a=")
+    assert is_image_name("A.JPEG")
+    assert not is_image_name("a.txt")
+
+
+# -- folders --------------------------------------------------------------------------------------------------------
+
+TREE = (
+    *("farm/cow/zebu/1.jpg", "pet/cat/tabby/1.jpg", "pet/cat/tabby/2.PNG", "pet/dog/husky/1.webp"),
+    "pet/dog/poodle/1.jpg",
+)
+
+
+def plant(root: Path, files=TREE) -> Path:
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_bytes(b"not opened here")
+    return root
+
+
+def test_folders(tmp_path):
+    catalog = read(plant(tmp_path), "folders", levels=LEVELS)
+    assert catalog.items.rows()[0] == ("farm/cow/zebu/1", "train", "farm/cow/zebu/1.jpg", "zebu", "cow", "farm")
+    assert catalog.items["file"].to_list() == sorted(TREE)
+    assert catalog.hierarchy().num_classes == (4, 3, 2)
+    assert read(tmp_path, "folders").levels == ("level_0", "level_1", "level_2")
+
+
+def test_folders_of_one_name_under_two_parents_are_two_classes(tmp_path):
+    catalog = read(plant(tmp_path, (*TREE, "farm/cow/tabby/1.jpg")), "folders", levels=LEVELS)
+    assert set(catalog.items["fine"]) >= {"farm/cow/tabby", "pet/cat/tabby"}
+    assert set(catalog.items["coarse"]) == {"cat", "cow", "dog"}
+
+
+def test_folders_of_splits(tmp_path):
+    plant(tmp_path, [f"{split}/{file}" for split in ("train", "test") for file in TREE])
+    catalog = read(tmp_path, "folders", levels=LEVELS)
+    assert dict(catalog.items.group_by("split").len().iter_rows()) == {"train": 5, "test": 5}
+    assert set(catalog.items["kind"]) == {"farm", "pet"}
+    with pytest.raises(ConfigError, match="has folders of splits already"):
+        read(tmp_path, "folders", test_classes=0.5)
+
+
+def test_folders_with_a_drawn_split(tmp_path):
+    catalog = read(plant(tmp_path), "folders", levels=LEVELS, test_classes=0.25)
+    sides = {split: set(part["fine"]) for (split,), part in catalog.items.group_by("split")}
+    assert (len(sides["train"]), len(sides["test"])) == (3, 1)
+    assert not sides["train"] & sides["test"]
+
+
+def test_what_is_no_image_is_counted(tmp_path):
+    plant(tmp_path, (*TREE, ".DS_Store", "pet/cat/notes.txt", "pet/.hidden/1.jpg"))
+    (tmp_path / "pet" / "link").symlink_to(tmp_path / "farm")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/pet/\xff")).mkdir()
+    catalog = read(tmp_path, "folders", levels=LEVELS)
+    assert len(catalog.items) == len(TREE)
+    assert set(present(catalog.dropped).select("file", "reason").iter_rows()) == {
+        (".DS_Store", "hidden"),
+        ("pet/.hidden", "hidden"),
+        ("pet/cat/notes.txt", "not an image"),
+        ("pet/link", "link to a folder"),
+        ("pet/\ufffd", "name is not UTF-8"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "error", "said"),
+    [
+        ((*TREE, "pet/1.jpg"), {}, InputError, r"different depths \(1 folders: pet/1\.jpg; 3 folders: farm/cow"),
+        (("1.jpg", "2.jpg"), {}, InputError, "lie in no folder"),
+        (("a/1.txt",), {}, InputError, r"no images in it \(1 other files\)"),
+        (TREE, {"levels": ("fine",)}, ConfigError, "--levels names 1 levels; .* lie in 3 folders each"),
+        (TREE, {"images": Path("x")}, ConfigError, "folders does not take --images"),
+        (("/".join("abcdefghijklmnopqrst") + "/1.jpg",), {}, InputError, "more than 16 folders deep"),
+    ],
+)
+def test_folders_that_cannot_be_classes(tmp_path, files, options, error, said):
+    with pytest.raises(error, match=said):
+        read(plant(tmp_path, files), "folders", **options)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="is no folder"):
+        read(tmp_path / "no", "folders")
+
+
+# -- the split ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_a_draw_depends_on_the_classes_alone(classes, fraction, seed):
+    drawn = draw_test_classes(classes, fraction, seed)
+    assert drawn < set(classes)
+    assert len(drawn) == min(max(round(fraction * len(classes)), 1), len(classes) - 1)
+    assert drawn == draw_test_classes([*reversed(classes), *classes], fraction, seed)
+
+
+def test_draws_that_cannot_be():
+    for fraction in (0, 1, -0.5, float("nan")):
+        with pytest.raises(ConfigError, match="between 0 and 1"):
+            draw_test_classes("ab", fraction, 0)
+    with pytest.raises(ConfigError, match="there are 1 finest classes"):
+        draw_test_classes("a", 0.5, 0)
+
+
+# -- real data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "levels"),
+    [
+        pytest.param(
+            *("grocery", ("fine", "coarse", "top")),
+            marks=pytest.mark.xfail(raises=InputError, reason="the index calls a side of the box 'top'"),
+        ),
+        ("grocery", ("fine", "coarse")),
+        ("gldv2_washington", ("fine", "hierarchical_label", "natural_or_human_made")),
+        ("omniglot", ("fine", "alphabet", "script_type")),
+    ],
+)
+def test_real_manifests(real_data, name, levels):
+    source = real_data / name / "labels.csv"
+    if not source.is_file():
+        pytest.skip(f"{name} is not in HGLD_DATA")
+    catalog = read(source, levels=levels, test_classes=0.5)
+    assert len(catalog.items) == len(pl.read_csv(source))
+    assert all((catalog.root / file).is_file() for file in catalog.items["file"])
+    counts = {split: part[levels[0]].n_unique() for (split,), part in catalog.items.group_by("split")}
+    assert abs(counts["train"] - counts["test"]) <= 1
