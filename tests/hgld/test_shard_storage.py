@@ -1,0 +1,406 @@
+import itertools
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
+from hgld.local_files import MOST_OPEN_FILES
+from hgld.shard_storage import ShardStorage, _merged
+from tests.hgld.range_server import RangeServer, serve
+
+SIZE = 300_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files that play shards."""
+    rng = np.random.default_rng(0)
+    for name in ("train-000000.tar", "train-000001.tar"):
+        (tmp_path / name).write_bytes(rng.bytes(SIZE))
+    (tmp_path / "empty.json").write_bytes(b"")
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder):
+    with serve(folder) as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "file", "memory", "http"])
+def storage(request, folder, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # between tries
+    if request.param == "http":
+        server: RangeServer = request.getfixturevalue("server")
+        yield ShardStorage(server.url)
+    elif request.param == "memory":
+        memory = fsspec.filesystem("memory")
+        memory.put(f"{folder}/", "/shards", recursive=True)
+        yield ShardStorage("memory://shards")
+        memory.rm("/shards", recursive=True)
+    else:
+        yield ShardStorage(folder.as_uri() if request.param == "file" else folder)
+
+
+@pytest.fixture
+def remote(server, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    return ShardStorage(server.url)
+
+
+def bytes_of(folder: Path, name: str, offset: int, size: int) -> bytes:
+    return (folder / name).read_bytes()[offset : offset + size]
+
+
+# -- every kind of storage ---------------------------------------------------------------------------------------------
+
+
+def test_ranges_are_read(storage, folder):
+    for name, offset, size in (("train-000000.tar", 0, 10), ("train-000001.tar", 1234, 5000), ("empty.json", 0, 0)):
+        assert storage.read_at(name, offset, size) == bytes_of(folder, name, offset, size)
+
+
+def test_many_ranges_come_in_the_order_asked_for(storage, folder):
+    rng = np.random.default_rng(1)
+    requests = [
+        (f"train-00000{rng.integers(2)}.tar", int(offset), int(rng.integers(0, 3000)))
+        for offset in rng.integers(0, SIZE - 3000, 60)
+    ]
+    requests += [requests[0], ("train-000000.tar", SIZE - 5, 5)]
+    assert storage.read_many(requests) == [bytes_of(folder, *request) for request in requests]
+    assert storage.read_many([]) == []
+
+
+def test_whole_files_are_read_up_to_a_size(storage, folder):
+    assert storage.read_file("train-000000.tar", SIZE) == (folder / "train-000000.tar").read_bytes()
+    with pytest.raises(InputError, match=r"train-000000.tar: more than 299999 bytes"):
+        storage.read_file("train-000000.tar", SIZE - 1)
+
+
+def test_streams_begin_anywhere(storage, folder):
+    for offset in (0, 700, SIZE):
+        with storage.open_stream("train-000001.tar", offset) as stream:
+            assert stream.read(100) == bytes_of(folder, "train-000001.tar", offset, 100)
+            assert stream.read() == bytes_of(folder, "train-000001.tar", offset + 100, SIZE)
+            assert stream.read(1) == b""
+
+
+def test_what_is_there_and_what_is_not(storage):
+    assert storage.exists("train-000000.tar")
+    assert storage.exists("empty.json")
+    assert not storage.exists("train-000002.tar")
+    for read in (
+        lambda: storage.read_at("train-000002.tar", 0, 1),
+        lambda: storage.read_file("train-000002.tar", 10),
+        lambda: storage.read_many([("train-000000.tar", 0, 1), ("train-000002.tar", 0, 1)]),
+        lambda: storage.open_stream("train-000002.tar"),
+        lambda: storage.table("train-000002.tar"),
+    ):
+        with pytest.raises(InputError, match=r"train-000002.tar: no such file"):
+            read()
+
+
+def test_ranges_beyond_the_end_are_named(storage):
+    message = r"train-000000.tar: 10 bytes at offset 299990; expected 20. The file is cut off"
+    with pytest.raises(InputError, match=message):
+        storage.read_at("train-000000.tar", SIZE - 10, 20)
+    with pytest.raises(InputError, match=message):
+        storage.read_many([("train-000000.tar", 0, 5), ("train-000000.tar", SIZE - 10, 20)])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0", "a\nb"])
+def test_names_never_lead_out(storage, name):
+    for use in (
+        lambda: storage.exists(name),
+        lambda: storage.read_at(name, 0, 1),
+        lambda: storage.read_many([(name, 0, 1)]),
+        lambda: storage.read_file(name, 1),
+        lambda: storage.open_stream(name),
+        lambda: storage.table(name),
+    ):
+        with pytest.raises(InputError, match="not the name of a file in a dataset"):
+            use()
+
+
+def test_a_copy_by_pickle_reads_the_same(storage, folder):
+    storage.read_at("train-000000.tar", 0, 1)
+    copy = pickle.loads(pickle.dumps(storage))
+    assert copy.where == storage.where
+    assert copy.is_local == storage.is_local
+    assert copy.read_at("train-000000.tar", 5, 9) == bytes_of(folder, "train-000000.tar", 5, 9)
+
+
+def test_threads_share_a_storage(storage, folder):
+    requests = [(f"train-00000{i % 2}.tar", i * 1000, 500) for i in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda r: storage.read_at(*r), requests)) == [bytes_of(folder, *r) for r in requests]
+
+
+def read_in_child(storage: ShardStorage, request: tuple[str, int, int], out: "multiprocessing.SimpleQueue") -> None:
+    out.put(storage.read_many([request]))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_other_processes_open_their_own_files(method, storage, folder, request):
+    if method == "spawn" and storage.where.startswith("memory"):
+        pytest.skip("memory:// belongs to one process")
+    wanted = ("train-000001.tar", 77, 1000)
+    storage.read_many([wanted, ("train-000000.tar", 0, 9)])  # files and connections are open already
+    context = multiprocessing.get_context(method)
+    out = context.SimpleQueue()
+    child = context.Process(target=read_in_child, args=(storage, wanted, out))
+    child.start()
+    assert out.get() == [bytes_of(folder, *wanted)]
+    child.join(20)
+    assert child.exitcode == 0
+    assert storage.read_many([wanted]) == [bytes_of(folder, *wanted)]
+
+
+# -- a disk ------------------------------------------------------------------------------------------------------------
+
+
+def open_files(folder: Path) -> list[Path]:
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [target for target in (link.readlink() for link in links) if target.is_relative_to(folder)]
+
+
+def test_few_files_stay_open(tmp_path):
+    names = [f"train-{i:06d}.tar" for i in range(MOST_OPEN_FILES + 20)]
+    for name in names:
+        (tmp_path / name).write_bytes(name.encode())
+    storage = ShardStorage(tmp_path)
+    requests = [(name, 0, len(name)) for name in names]
+    assert storage.read_many(requests) == [name.encode() for name in names]
+    assert len(open_files(tmp_path)) == MOST_OPEN_FILES
+    with ThreadPoolExecutor(8) as pool:  # threads that push each other's files out
+        assert list(pool.map(storage.read_at, *zip(*requests * 3, strict=True))) == [n.encode() for n in names] * 3
+    assert len(open_files(tmp_path)) == MOST_OPEN_FILES
+    del storage
+    assert open_files(tmp_path) == []
+
+
+def test_a_fork_while_a_thread_holds_the_lock_does_not_hang(folder):
+    storage = ShardStorage(folder)
+    storage.read_at("train-000000.tar", 0, 1)
+    holding, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with storage._files._lock:  # pyright: ignore[reportAttributeAccessIssue]
+            holding.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if storage.read_at("train-000000.tar", 3, 4) == bytes_of(folder, "train-000000.tar", 3, 4) else 1)
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    done.set()
+    thread.join()
+    if ended[0] == 0:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert ended == (child, 0)
+
+
+def test_links_out_of_the_folder_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret")
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "train-000000.tar").symlink_to(tmp_path / "secret")
+    (folder / "real.tar").write_bytes(b"real")
+    (folder / "train-000001.tar").symlink_to("real.tar")
+    storage = ShardStorage(folder)
+    for use in (
+        lambda: storage.read_at("train-000000.tar", 0, 6),
+        lambda: storage.open_stream("train-000000.tar"),
+        lambda: storage.table("train-000000.tar"),
+    ):
+        with pytest.raises(InputError, match="a link that leads out of the folder is not followed"):
+            use()
+    assert storage.read_at("train-000001.tar", 0, 4) == b"real"
+    (tmp_path / "link").symlink_to(folder)  # the folder itself may be one
+    assert ShardStorage(tmp_path / "link").read_at("real.tar", 0, 4) == b"real"
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "train-000000.tar")
+    (tmp_path / "train-000001.tar").mkdir()
+    storage = ShardStorage(tmp_path)
+    for name in ("train-000000.tar", "train-000001.tar"):
+        with pytest.raises(InputError, match="this is a folder, pipe or device"):
+            storage.read_at(name, 0, 1)
+        assert not storage.exists(name)
+
+
+def test_a_failing_disk_is_named(folder, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    storage = ShardStorage(folder)
+    monkeypatch.setattr(os, "pread", fail)
+    with pytest.raises(StorageError, match=r"train-000000.tar: 4 bytes at offset 8 cannot be read \(Input/output"):
+        storage.read_at("train-000000.tar", 8, 4)
+    monkeypatch.setattr(os, "open", fail)
+    with pytest.raises(StorageError, match=r"train-000001.tar: cannot be opened"):
+        storage.read_at("train-000001.tar", 8, 4)
+
+
+def test_short_reads_of_the_system_are_continued(folder, monkeypatch):
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 100), offset))
+    wanted = ("train-000000.tar", 50, 1001)
+    assert ShardStorage(folder).read_at(*wanted) == bytes_of(folder, *wanted)
+
+
+def test_a_relative_folder_stays_where_it_was(folder, tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(folder)
+    storage = ShardStorage(".")
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert storage.exists("train-000000.tar")
+    assert storage.table("train-000000.tar") == folder / "train-000000.tar"
+
+
+# -- URLs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["pipe:cat x", "pipe://cat", "simplecache::http://a/b", "ssh://a/b", "python://x"])
+def test_schemes_that_could_do_more_than_read_are_refused(url):
+    if url == "pipe:cat x":  # a folder's name like any other
+        assert ShardStorage(url).is_local
+        return
+    with pytest.raises(ConfigError, match="cannot be read from; expected a folder, or a URL"):
+        ShardStorage(url)
+
+
+def test_a_scheme_without_its_package_says_which(monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("Please install s3fs to access S3")
+
+    monkeypatch.setattr(fsspec, "filesystem", missing)
+    with pytest.raises(MissingResourceError, match=r"s3://bucket/set: Please install s3fs"):
+        ShardStorage("s3://bucket/set").exists("dataset.json")
+
+
+def test_neighbours_come_in_one_request_each_byte_once(server, remote):
+    remote.read_at("train-000000.tar", 0, 1)
+    server.requests.clear()
+    remote.read_many([("train-000000.tar", i * 1000, 900) for i in (5, 3, 4, 200)])
+    assert sorted(server.requests) == [
+        "GET /train-000000.tar bytes=200000-200899",
+        "GET /train-000000.tar bytes=3000-5899",
+    ]
+
+
+def test_merged_ranges_cover_all_and_stay_bounded():
+    rng = np.random.default_rng(0)
+    requests = [("ab"[rng.integers(2)], int(rng.integers(1 << 24)), int(rng.integers(1 << 16))) for _ in range(3000)]
+    spans, members = _merged(requests)
+    assert sorted(itertools.chain(*members)) == list(range(3000))
+    for (name, start, stop), inside in zip(spans, members, strict=True):
+        assert stop - start <= 8 << 20
+        for position in inside:
+            found, offset, size = requests[position]
+            assert found == name
+            assert start <= offset <= offset + size <= stop
+
+
+def test_failures_that_pass_are_tried_again(server, remote, folder):
+    server.failures += [503, 429, 500]
+    assert remote.read_at("train-000000.tar", 9, 9) == bytes_of(folder, "train-000000.tar", 9, 9)
+    server.failures += [503]
+    assert remote.exists("train-000000.tar")
+    server.failures += [502, 502]  # HEAD and GET
+    with remote.open_stream("train-000000.tar") as stream:
+        assert stream.read(5) == bytes_of(folder, "train-000000.tar", 0, 5)
+
+
+def test_failures_that_stay_are_named(server, remote):
+    server.failures += [500] * 6
+    with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, 6 times"):
+        remote.read_at("train-000000.tar", 0, 9)
+    assert len(server.requests) == 6
+    server.failures += [403]
+    with pytest.raises(ServiceError, match=r"status 403. Check the URL and the credentials"):
+        remote.read_at("train-000000.tar", 0, 9)
+    assert len(server.requests) == 7
+    server.failures += [401]
+    with pytest.raises(ServiceError, match="status 401"):
+        remote.exists("train-000000.tar")
+    server.failures += [403, 403]
+    with pytest.raises(ServiceError, match="status 403"):
+        remote.open_stream("train-000000.tar")
+
+
+def test_nobody_at_the_address_is_an_error_not_a_missing_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with serve(tmp_path) as server:
+        url = server.url
+    storage = ShardStorage(url)
+    for use in (lambda: storage.exists("dataset.json"), lambda: storage.open_stream("dataset.json")):
+        with pytest.raises(ServiceError, match=r"dataset.json: ClientConnectorError: .*6 times"):
+            use()
+
+
+def test_only_failed_ranges_are_asked_for_again(server, remote, folder):
+    requests = [("train-000000.tar", i * 100_000, 10) for i in range(3)]
+    remote.read_at(*requests[0])
+    server.requests.clear()
+    server.failures += [503]
+    assert remote.read_many(requests) == [bytes_of(folder, *request) for request in requests]
+    assert len(server.requests) == 4
+
+
+def test_cut_connections_are_continued_where_they_broke(server, remote, folder):
+    server.cut_after = 20_000
+    with remote.open_stream("train-000000.tar", 1000) as stream:
+        assert stream.read() == bytes_of(folder, "train-000000.tar", 1000, SIZE)
+    with pytest.raises(ServiceError, match="ClientPayloadError"):
+        remote.read_at("train-000000.tar", 0, 80_000)
+
+
+def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, remote):
+    server.ranges = False
+    message = r"the server sent 300000 bytes where 10 were asked for: it does not serve ranges"
+    with pytest.raises(ServiceError, match=message):
+        remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
+    assert len(server.requests) == 1
+
+
+def test_queries_go_with_every_file_and_into_no_message(server, folder):
+    storage = ShardStorage(f"{server.url}/?signature=secret")
+    assert storage.where == server.url
+    assert "secret" not in repr(storage)
+    assert storage.read_at("train-000000.tar", 0, 3) == bytes_of(folder, "train-000000.tar", 0, 3)
+    assert server.requests[-1].startswith("GET /train-000000.tar?signature=secret ")
+    server.failures += [403]
+    with pytest.raises(ServiceError) as caught:
+        storage.read_at("train-000001.tar", 0, 3)
+    assert "secret" not in str(caught.value)
+    assert ShardStorage("https://user:password@host/set").where == "https://host/set"
+
+
+def test_names_are_quoted_and_stay_names(server, remote, folder):
+    (folder / "a%2e%2e%2fb?c#d.tar").write_bytes(b"odd")
+    assert remote.read_at("a%2e%2e%2fb?c#d.tar", 0, 3) == b"odd"
+
+
+def test_options_reach_the_server(server):
+    storage = ShardStorage(server.url, {"headers": {"X-Token": "t"}})
+    for reader in (storage, pickle.loads(pickle.dumps(storage))):
+        assert reader.read_at("train-000000.tar", 0, 1)
+        assert server.headers["X-Token"] == "t"
+        assert server.headers["Accept-Encoding"] == "identity"
+        server.headers = {}
