@@ -21,8 +21,8 @@ class Margin(RankLoss):
     Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
     every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
     to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
-    ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. Draws come from torch's
-    generator of the embeddings' device.
+    ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. The seed of the draws comes
+    from torch's generator of the embeddings' device.
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.
@@ -77,7 +77,8 @@ class Margin(RankLoss):
         valid = positive.any(1) & negative.any(1)
         positive &= valid[:, None]
         num_pairs = positive.sum(1)
-        drawn = draw_negatives(distances.detach(), num_pairs, negative, self.dim, self.cutoff, self.reach)
+        seed = torch.randint(1 << 62, (), device=scores.device)
+        drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
         push = torch.where(drawn > 0, (beta - distances + self.margin).clamp(min=0), 0.0)
@@ -92,18 +93,20 @@ class Margin(RankLoss):
         return f"dim={self.dim}, margin={self.margin}, cutoff={self.cutoff}, reach={self.reach}"
 
 
-@torch.library.custom_op("hgld::draw_negatives", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,))
+@torch.library.custom_op("hgld::draw_negatives", mutates_args=())
 def draw_negatives(
-    distances: Tensor, num_draws: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float
+    distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
 ) -> Tensor:
     """Draw negatives of every anchor with replacement, in inverse proportion to the density of distances.
 
-    An operator of torch: the largest number of draws depends on the labels, which torch.compile cannot look into.
+    An operator of torch: the largest number of draws depends on the labels, which torch.compile cannot look into. It
+    draws from a generator of its own, so that compilers may take it for a function of its arguments.
 
     Args:
         distances: (Q, G) of unit vectors.
         num_draws: (Q,), 0 where there are no negatives.
         negative: (Q, G) bool.
+        seed: () int64.
         dim: D, the dimension of the sphere's space.
         cutoff: distance below which all are as likely as there.
         reach: distance from which none is drawn, unless a row has no other.
@@ -123,11 +126,14 @@ def draw_negatives(
     weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
     weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
     weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
-    columns = torch.multinomial(weights.float(), most, replacement=True)
+    generator = torch.Generator(distances.device).manual_seed(int(seed))
+    columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
     used = torch.arange(most, device=distances.device) < num_draws[:, None]
     return drawn.scatter_add_(1, columns, used.long())
 
 
 @draw_negatives.register_fake
-def _(distances: Tensor, num_draws: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
+def _(
+    distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
+) -> Tensor:
     return torch.empty_like(negative, dtype=torch.int64)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from hgld import Hierarchy
+from hgld.losses import blackbox_ap, margin, pnp, soft_histogram, triplet
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, SumOverLevels
 from hgld.losses.csl import CSL
@@ -91,3 +92,27 @@ def test_a_compiled_loss_takes_virtual_items():
         torch.manual_seed(1)
         found.append(step(SiMix(inner), embeddings, LABELS))
     torch.testing.assert_close(found[1], found[0])
+
+
+def operators():
+    """Every operator beside ``hgld::rank_metric``, with arguments."""
+    torch.manual_seed(0)
+    scores, roles = torch.rand(3, 9, requires_grad=True), torch.randint(0, 3, (3, 9), dtype=torch.uint8)
+    positive, negative = roles == 2, roles == 1
+    contents, seed = torch.rand(3, 2, 5, dtype=torch.float64), torch.tensor(1)
+    return {
+        "pnp": (pnp._pnp, (scores, positive, negative, "Dq", 4.0, 1.0, 0.1)),
+        "triplets": (triplet._triplets, (scores, positive & negative.any(1, keepdim=True), negative, 0.2)),
+        "soft_histograms": (soft_histogram._histograms, (scores, roles, 5, -1.0)),
+        "its backward": (soft_histogram._histograms_backward, (contents, scores.detach(), roles, -1.0)),
+        "blackbox_ap": (blackbox_ap._blackbox_ap, (scores, roles, 4.0, 0.02)),
+        "and its": (blackbox_ap._blackbox_ap_backward, (torch.rand(3), scores.detach(), roles, 4.0, 0.02)),
+        "draw_negatives": (margin.draw_negatives, (scores.detach(), positive.sum(1), negative, seed, 8, 0.5, 1.4)),
+    }
+
+
+@pytest.mark.parametrize("name", operators())
+def test_operators_obey_torchs_rules(name):
+    operator, arguments = operators()[name]
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(operator, arguments, test_utils=checks)

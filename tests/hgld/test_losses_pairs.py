@@ -124,7 +124,7 @@ def test_margin_loss_of_the_drawn_pairs(reduction, case, seed):
     torch.manual_seed(seed)
     positives = torch.where((grades == 0).any(1), grades.sum(1), 0)
     distances = (2 - 2 * scores).sqrt()
-    drawn = draw_negatives(distances, positives, grades == 0, 8, loss.cutoff, loss.reach)
+    drawn = draw_negatives(distances, positives, grades == 0, torch.randint(1 << 62, ()), 8, loss.cutoff, loss.reach)
     assert drawn.sum(1).tolist() == positives.tolist()
     assert not drawn[grades > 0].any()
     terms = margin_terms(loss, scores, grades, drawn)
@@ -137,8 +137,7 @@ def test_margin_loss_of_the_drawn_pairs(reduction, case, seed):
 def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances():
     dim, distances = 16, torch.tensor([[0.1, 0.6, 0.9, 1.2, 1.35, 1.6, 0.7]], dtype=torch.float64)
     negative = torch.tensor([[True] * 6 + [False]])
-    torch.manual_seed(0)
-    found = draw_negatives(distances, torch.tensor([200_000]), negative, dim, 0.5, 1.4)[0] / 200_000
+    found = draw_negatives(distances, torch.tensor([200_000]), negative, torch.tensor(0), dim, 0.5, 1.4)[0] / 200_000
     density = [max(d, 0.5) ** (dim - 2) * (1 - max(d, 0.5) ** 2 / 4) ** ((dim - 3) / 2) for d in distances[0].tolist()]
     weights = [1 / q if d < 1.4 and n else 0.0 for q, d, n in zip(density, distances[0], negative[0], strict=True)]
     for share, weight in zip(found.tolist(), weights, strict=True):
@@ -149,7 +148,7 @@ def test_negatives_are_drawn_in_inverse_proportion_to_the_density_of_distances()
 def test_anchors_without_near_negatives_draw_from_all():
     distances = torch.tensor([[1.6, 1.7, 1.8, 0.2]])
     negative = torch.tensor([[True, True, True, False]])
-    drawn = draw_negatives(distances, torch.tensor([3000]), negative, 512, 0.5, 1.4)[0]
+    drawn = draw_negatives(distances, torch.tensor([3000]), negative, torch.tensor(0), 512, 0.5, 1.4)[0]
     assert drawn[3] == 0
     assert int(drawn[:3].min()) > 800
 
