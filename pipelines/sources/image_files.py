@@ -21,9 +21,15 @@ def keys_of_paths(paths: Sequence[str]) -> list[str]:
     Paths that would have the same key (``a.jpg`` and ``a.png``, ``a b.jpg`` and ``a_b.jpg``) get a part of the SHA-256
     of the path behind it.
     """
-    keys = [safe_key(str(PurePosixPath(path).with_suffix(""))) for path in paths]
+    keys = [safe_key(_without_suffix(path)) for path in paths]
     uses = Counter(keys)
     return [
         key if uses[key] == 1 else f"{key}={hashlib.sha256(path.encode()).hexdigest()[:12]}"
         for key, path in zip(keys, paths, strict=True)
     ]
+
+
+def _without_suffix(path: str) -> str:
+    """The path without its suffix, for any text; by hand, since manifests have millions of rows and pathlib is slow."""
+    stem, _, suffix = path.rpartition(".")
+    return path if "/" in suffix or not stem.rpartition("/")[2] else stem

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,22 @@ def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(tmp_pa
         assert ("MiB", 2, None) in told
         results = downloader().fetch(wanted)
     assert [result.path.read_bytes() for result in results] == list(files.values())
+
+
+def test_a_stopped_run_ends_soon_and_keeps_what_came(tmp_path):
+    def stop(task: str, done: int, total: int | None) -> None:
+        if task == "files":
+            raise KeyboardInterrupt
+
+    with CuttingServer({"a.tar": b"small", "b.tar": DATA}) as server:
+        server.faults["b.tar"] = [faults.trickle]
+        wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in ("a.tar", "b.tar")]
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            downloader(progress=stop, timeout=60).fetch(wanted)
+        assert time.monotonic() - began < 5
+        assert left_in(tmp_path) == ["a.tar", "b.tar.part", "b.tar.part.json"]
+        assert downloader().fetch(wanted)[0].outcome == "there"
 
 
 def test_any_pattern_of_cuts_gives_the_same_bytes(server, tmp_path):

@@ -181,6 +181,13 @@ def test_keys_differ_and_are_safe_whatever_the_paths(paths):
 
 
 def test_names_of_images():
+    assert keys_of_paths(["a/.hidden", "b.c/d", ".", "/", "a."]) == [
+        "a/_hidden",
+        "b_c/d",
+        "_=cdb4ee2aea69",
+        "_=8a5edab28263",
+        "a",
+    ]
     assert keys_of_paths(["a/b.c.jpg", "a/b.jpg"]) == ["a/b_c", "a/b"]
     one, other = keys_of_paths(["a.jpg", "a.png"])
     assert one.startswith("a=")
