@@ -87,7 +87,7 @@ def stream(
         ServiceError: the server kept failing.
     """
     _check_processes(p, lanes, process_index, process_count)
-    check_shape(p, k, lanes, window)
+    check_shape(p, k, lanes, window, seed)
     if min(workers, prefetch) < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
             f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1."
@@ -155,8 +155,8 @@ def _check_enough(tars: Sequence[Tar], lanes: int) -> None:
 def _check_group_size(k: int, manifest: Manifest) -> None:
     if k > manifest.group_size:
         raise ConfigError(
-            f"k is {k}, but in {manifest.name} only {manifest.group_size} items of a class stand together, which a batch "
-            f"would hold twice. Take k={manifest.group_size}, or build the shards with --group-size {k}."
+            f"k is {k}, but in {manifest.name} only {manifest.group_size} items of a class stand together, which a "
+            f"batch would hold twice. Take k={manifest.group_size}, or build the shards with --group-size {k}."
         )
 
 
@@ -164,7 +164,8 @@ def _indexed(dataset: ShardDataset) -> IndexedItems:
     """What the stream needs of the dataset's index."""
     where = f"{dataset.storage.where}/{INDEX}"
     frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=("sha256", "suffix", "duplicate_of"))
-    return IndexedItems(frame.filter(split=dataset.split), dataset.labels.numpy(), dataset.storage)
+    labels = dataset.labels.numpy().copy()  # torch moves a tensor's memory when it hands it to another process
+    return IndexedItems(frame.filter(split=dataset.split), labels, dataset.storage)
 
 
 class _Source(Protocol):

@@ -19,7 +19,6 @@ from hgld.stream_plan import EpochPlan, Step, StreamPlan
 if TYPE_CHECKING:
     from hgld.shard_storage import ShardStorage
 
-MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
 _MOST_SKIPPED = 4 << 20  # bytes read in vain rather than opening the shard again further on
 MOST_STAND_INS = 64  # classes tried in a batch for those without a sound item
 AHEAD = 2  # batches that a lane reads beyond those it must have
@@ -104,7 +103,10 @@ class Chunk:
         is_news = bad.index not in self._bad
         self._bad.add(bad.index)
         found = self._other(place)
-        self.items[place] = found
+        if found is None:
+            self.items = [None] * len(self.items)
+        else:
+            self.items[place] = found
         if is_news:
             self.faults.append(Fault(bad.index, bad.where, bad.reason, -1 if found is None else found.index))
         return found
@@ -200,9 +202,8 @@ def read_groups(items: IndexedItems, groups: Iterable[tuple[int, int]]) -> Gener
         for start, count in groups:
             found: dict[int, Item | BadItem] = {}
             for index in range(start, start + count):
-                name, size = items.shards[items.shard[index]], int(items.size[index])
-                may_be = size <= MAX_IMAGE_BYTES  # a larger one is no image, and is not read
-                found[index] = items.item(index, shard.read(name, int(items.offset[index]), size) if may_be else b"")
+                name = items.shards[items.shard[index]]
+                found[index] = items.item(index, shard.read(name, int(items.offset[index]), int(items.size[index])))
             yield found
     finally:
         shard.close()

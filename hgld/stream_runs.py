@@ -16,11 +16,12 @@ from hgld.errors import InputError
 from hgld.image_header import read_header
 from hgld.read_ahead import ReadAhead
 from hgld.shard_urls import Tar
-from hgld.stream_lanes import AHEAD, MAX_IMAGE_BYTES, MOST_STAND_INS, BadItem, Chunk, Group, Item
+from hgld.stream_lanes import AHEAD, MOST_STAND_INS, BadItem, Chunk, Group, Item
 from hgld.stream_plan import Short, Window, random_bits, shuffled
 from hgld.tar_members import stream_members
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif")
+MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
 
 

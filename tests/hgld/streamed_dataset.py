@@ -1,0 +1,86 @@
+"""Datasets for the tests of streams: groups of two items and more, shuffled over shards as a build does it."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from hgld.dataset_files import MANIFEST
+from hgld.decoding.batch import Batch
+from hgld.decoding.views import TrainView
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item, write_dataset
+
+VIEW = TrainView(size=16)
+P, K = 8, 2
+
+
+def grouped_items(sizes: Sequence[int], k: int = K, seed: int = 0) -> list[Item]:
+    """``sizes[c]`` items of class c (four classes share a coarse one), in groups of k to 2k - 1, shuffled."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for c, size in enumerate(sizes):
+        items = [Item((c, c // 4) if c >= 0 else (-1, -1), "train", jpeg(rng)) for _ in range(size)]
+        begins = [k * i for i in range(max(size // k, 1))]
+        groups += [items[begin:end] for begin, end in zip(begins, [*begins[1:], size], strict=True)]
+    random.Random(seed).shuffle(groups)
+    return [item for group in groups for item in group]
+
+
+def write_streamed(folder: Path, items: Sequence[Item], *, per_shard: int = 40, k: int = K) -> pl.DataFrame:
+    """Write the dataset; its manifest promises groups of k."""
+    index = write_dataset(folder, items, per_shard=per_shard)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"group_size": k}))
+    return index
+
+
+def typical(folder: Path) -> pl.DataFrame:
+    """24 classes of 2 to 13 items in 5 shards."""
+    sizes = np.random.default_rng(1).integers(2, 14, size=24)
+    return write_streamed(folder, grouped_items(sizes.tolist()))
+
+
+def damage(folder: Path, index: pl.DataFrame, rows: Sequence[int], how: Callable[[bytes], bytes]) -> list[str]:
+    """Change the stored bytes of some items, length kept; their keys."""
+    for row in index[list(rows)].iter_rows(named=True):
+        path, begin, end = folder / row["shard"], row["offset"], row["offset"] + row["size"]
+        data = bytearray(path.read_bytes())
+        data[begin:end] = how(bytes(data[begin:end])).ljust(row["size"], b"\0")[: row["size"]]
+        path.write_bytes(data)
+    return index[list(rows)]["key"].to_list()
+
+
+def no_image(data: bytes) -> bytes:
+    return b"\xff" * len(data)
+
+
+def same_batches(some: Sequence[Batch], others: Sequence[Batch]) -> bool:
+    return len(some) == len(others) and all(
+        torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) and torch.equal(a.indices, b.indices)
+        for a, b in zip(some, others, strict=True)
+    )
+
+
+def joined(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
+    """The parts of all processes as the batches of one."""
+    return [
+        Batch(*(torch.cat([getattr(part, name) for part in batch]) for name in ("images", "labels", "indices")))
+        for batch in zip(*parts, strict=True)
+    ]
+
+
+def tars(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.glob("*.tar"))
+
+
+def key_in(where: str) -> str:
+    """The key that a fault names."""
+    found = re.search(r"train/\d{4}", where)
+    assert found is not None, where
+    return found[0]

@@ -1,0 +1,476 @@
+import pickle
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import webdataset
+from torch.utils.data import DataLoader
+
+import hgld
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.views import places
+from hgld.errors import ConfigError, InputError, ServiceError
+from tests.hgld.range_server import serve
+from tests.hgld.small_dataset import Item
+from tests.hgld.streamed_dataset import (
+    K,
+    P,
+    VIEW,
+    damage,
+    grouped_items,
+    joined,
+    key_in,
+    no_image,
+    same_batches,
+    typical,
+    write_streamed,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A dataset that no test changes."""
+    folder = tmp_path_factory.mktemp("typical")
+    typical(folder)
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path) -> tuple[Path, pl.DataFrame]:
+    """A dataset to damage, and its index."""
+    return tmp_path, typical(tmp_path)
+
+
+def stream(root, **options):
+    return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **options})
+
+
+def is_pk(batch, p=P, k=K) -> bool:
+    counts = Counter(batch.labels[:, 0].tolist())
+    return len(batch.labels) == p * k and all(count % k == 0 for count in counts.values())
+
+
+# -- what a batch and an epoch are ----------------------------------------------------------------------------
+
+
+def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder):
+    one = stream(folder)
+    labels = one.dataset.labels
+    alone = set(one.dataset.frame.with_row_index().filter(pl.len().over("shard", "group") == 1)["index"])
+    batches = list(one)
+    seen = Counter(i for batch in batches for i in batch.indices.tolist())
+    assert len(batches) == len(one) == 12
+    for batch in batches:
+        assert batch.images.shape == (P * K, 3, 16, 16)
+        assert batch.images.dtype == torch.uint8
+        assert torch.equal(batch.labels, labels[batch.indices])
+        assert len(set(batch.labels[:, 0].tolist())) == P  # no class twice
+        assert (batch.labels[:, 0].reshape(P, K) == batch.labels[::K, :1]).all()  # items of a class side by side
+        assert all(len(set(pair)) == K or pair[0] in alone for pair in batch.indices.reshape(P, K).tolist())
+        assert batch.faults == ()
+    assert len(labels) - len(seen) < P * K
+    assert sum(count > 1 for count in seen.values()) < len(labels) / 4  # only fillers of groups that K does not divide
+
+
+def test_over_epochs_every_item_comes(folder):
+    one = stream(folder)
+    seen = {i for _ in range(6) for batch in one for i in batch.indices.tolist()}
+    assert len(seen) == len(one.dataset)
+    assert one.state_dict()["epoch"] == 6
+
+
+def test_images_are_those_of_the_dataset_seen_by_the_view(folder):
+    one = stream(folder, seed=3)
+    batch = list(one)[2]
+    images = one.dataset.encoded(batch.indices)
+    widths, heights = np.full(len(images), 40), np.full(len(images), 32)
+    parameters = VIEW.parameters(widths, heights, seed=3, epoch=0, positions=places(2, len(images)))
+    expected = torch.empty_like(batch.images)
+    decode_batch(images, parameters, expected)
+    assert torch.equal(batch.images, expected)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_parts_of_all_processes_are_the_batches_of_one(folder, processes):
+    parts = [list(stream(folder, process_index=r, process_count=processes)) for r in range(processes)]
+    assert same_batches(joined(parts), list(stream(folder)))
+
+
+def test_epochs_and_seeds_differ_and_the_same_is_the_same(folder):
+    one = stream(folder)
+    first, second = list(one), list(one)
+    assert same_batches(first, list(stream(folder)))
+    assert not same_batches(first, second)
+    assert not same_batches(first, list(stream(folder, seed=1)))
+    one.set_epoch(1)
+    assert same_batches(second, list(one))
+
+
+@pytest.mark.parametrize("options", [{"workers": 3}, {"prefetch": 5}, {"workers": 2, "prefetch": 1}])
+def test_threads_and_prefetch_change_nothing(folder, options):
+    assert same_batches(list(stream(folder, **options)), list(stream(folder)))
+
+
+def test_lanes_may_share_a_shard(tmp_path):
+    write_streamed(tmp_path, grouped_items([6] * 16), per_shard=1000)
+    batches = list(stream(tmp_path, lanes=8))
+    assert len(batches) == 6
+    assert {i for batch in batches for i in batch.indices.tolist()} == set(range(96))
+
+
+def test_levels_and_batches_per_epoch_are_chosen(folder):
+    one = stream(folder, levels=["coarse"], batches_per_epoch=3)
+    batches = list(one)
+    assert len(batches) == len(one) == 3
+    assert batches[0].labels.shape == (P * K, 1)
+    assert one.dataset.levels == ("coarse",)
+
+
+def test_orientation_and_box_are_applied(tmp_path):
+    items = grouped_items([4] * 8)
+    turned = [Item(i.labels, i.split, i.data, orientation=6, box=(2, 3, 20, 33)) for i in items]
+    write_streamed(tmp_path, turned)
+    one = stream(tmp_path, lanes=2)
+    batch = next(iter(one))
+    parameters = VIEW.parameters([18] * 16, [30] * 16, seed=0, epoch=0, positions=places(0, 16))
+    expected = torch.empty_like(batch.images)
+    decode_batch(one.dataset.encoded(batch.indices), parameters, expected)
+    assert torch.equal(batch.images, expected)
+
+
+def test_items_without_a_class_are_left_out_and_counted(tmp_path):
+    items = [*grouped_items([4] * 8), *(Item((-1, -1), "train", item.data) for item in grouped_items([3]))]
+    write_streamed(tmp_path, items)
+    one = stream(tmp_path, lanes=2)
+    assert one.unlabelled == 3
+    assert all((batch.labels >= 0).all() for batch in one)
+
+
+@pytest.mark.parametrize(("short", "dropped"), [("repeat", 0), ("drop", 8)])
+def test_groups_of_one_item(tmp_path, short, dropped):
+    write_streamed(tmp_path, grouped_items([4] * 8 + [1] * 8))
+    one = stream(tmp_path, lanes=2, short=short)
+    assert one.dropped == dropped
+    assert all(is_pk(batch) for batch in one)
+    assert len(one) == (24 - dropped) // P
+
+
+# -- going on -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 5, 11])
+def test_a_stopped_stream_goes_on_with_the_same_batches(folder, step):
+    whole = list(stream(folder))
+    one = stream(folder)
+    for number, batch in enumerate(one, 1):
+        assert same_batches([batch], [whole[number - 1]])
+        if number == step:
+            break
+    state = one.state_dict()
+    assert (state["epoch"], state["step"]) == (0, step)
+    assert same_batches(list(one), whole[step:])  # the same stream
+    again = stream(folder)
+    again.load_state_dict(state)
+    again.set_epoch(0)  # a training loop says so at the beginning of every epoch
+    assert same_batches(list(again), whole[step:])
+    parts = [stream(folder, process_index=r, process_count=2) for r in range(2)]  # and another number of processes
+    for part in parts:
+        part.load_state_dict(state)
+    assert same_batches(joined([list(part) for part in parts]), whole[step:])
+
+
+def test_the_state_counts_what_was_handed_out_not_what_was_decoded_ahead(folder):
+    one = stream(folder, prefetch=5)
+    batches = iter(one)
+    next(batches)
+    time.sleep(0.1)
+    assert one.state_dict()["step"] == 1
+
+
+def test_after_the_last_batch_the_stream_stands_at_the_next_epoch(folder):
+    one = stream(folder)
+    list(one)
+    state = one.state_dict()
+    assert (state["epoch"], state["step"]) == (1, 0)
+    one.load_state_dict({"epoch": 0, "step": len(one)})
+    assert (one.epoch, one.step) == (1, 0)
+
+
+def test_a_state_of_other_batches_is_refused(folder):
+    state = stream(folder, seed=1).state_dict()
+    with pytest.raises(ConfigError, match="a stream that gives other batches"):
+        stream(folder).load_state_dict(state)
+    for wrong in ({}, {"epoch": -1, "step": 0}, {"epoch": 0, "step": 99}, {"epoch": 0, "step": 1.5}):
+        with pytest.raises(ConfigError, match="a position in epochs of 12 batches"):
+            stream(folder).load_state_dict(wrong)
+
+
+def test_going_on_reads_only_what_is_still_needed(folder):
+    with serve(folder) as server:
+        one = stream(server.url, lanes=1, window=1)
+        server.requests.clear()
+        whole = list(one)
+        every = {request.split()[1] for request in server.requests}
+        one.load_state_dict({"epoch": 0, "step": len(one) - 1})
+        server.requests.clear()
+        assert same_batches(list(one), whole[-1:])
+        assert len({request.split()[1] for request in server.requests}) < len(every) == 5
+
+
+def test_streams_can_be_pickled(folder):
+    one = stream(folder)
+    next(iter(one))
+    again = pickle.loads(pickle.dumps(one))
+    assert again.state_dict() == one.state_dict()
+    assert same_batches(list(again), list(one))
+
+
+# -- over a network -------------------------------------------------------------------------------------------
+
+
+def test_from_a_server_that_cuts_connections_and_fails_now_and_then(folder, monkeypatch):
+    expected = list(stream(folder))
+    with serve(folder) as server:
+        one = stream(server.url)
+        server.failures[:] = [500, 503, 500]
+        server.cut_after = 3000
+        monkeypatch.setattr("hgld.shard_storage._LEAST_BLOCK", 2000)
+        monkeypatch.setattr("hgld.shard_storage._STREAM_BLOCK", 32000)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        assert same_batches(list(one), expected)
+        assert not server.failures
+
+
+def test_two_processes_over_http_are_one(folder):
+    with serve(folder) as server:
+        parts = [list(stream(server.url, process_index=r, process_count=2)) for r in range(2)]
+    assert same_batches(joined(parts), list(stream(folder)))
+
+
+def test_a_server_that_never_answers_is_named(folder, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with serve(folder) as server:
+        one = stream(server.url)
+        server.failures[:] = [503] * 1000
+        with pytest.raises(ServiceError, match=r"train-\d+.tar.*503"):
+            list(one)
+
+
+# -- damage ---------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_image_is_replaced_by_one_of_its_class_and_named(own):
+    folder, index = own
+    keys = damage(folder, index, [17, 101], no_image)
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    assert {key_in(fault.where) for batch in batches for fault in batch.faults} == set(keys)
+    assert one.faults.count == sum(len(batch.faults) for batch in batches) == len(one.faults.first)
+    for batch in batches:
+        for fault in batch.faults:
+            assert fault.reason
+            assert fault.replacement in batch.indices.tolist()
+            assert one.dataset.labels[fault.index, 0] == one.dataset.labels[fault.replacement, 0]
+            assert fault.index not in batch.indices.tolist()
+    clean = [batch for batch in batches if not batch.faults]
+    assert len(clean) >= len(batches) - 4
+
+
+def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
+    folder, index = own
+    before = list(stream(folder))
+    group = index.filter(shard="train-000001.tar", group=3)["key"].to_list()
+    rows = [17, 101, *(index["key"].index_of(key) for key in group)]
+    damage(folder, index, rows, no_image)
+    whole = list(stream(folder))
+    for old, new in zip(before, whole, strict=True):
+        untouched = ~torch.isin(old.indices, torch.tensor(rows))
+        assert torch.equal(new.images[untouched], old.images[untouched]) or new.faults
+    parts = [list(stream(folder, process_index=r, process_count=2)) for r in range(2)]
+    assert same_batches(joined(parts), whole)
+    one = stream(folder)
+    one.load_state_dict({"epoch": 0, "step": 4})
+    assert same_batches(list(one), whole[4:])
+
+
+def test_another_class_stands_in_for_a_group_without_a_sound_item(own):
+    folder, index = own
+    rows = index.with_row_index().filter(shard="train-000002.tar", group=0)["index"].to_list()
+    damage(folder, index, rows, no_image)
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    hit = [batch for batch in batches if batch.faults]
+    assert hit
+    for batch in hit:
+        assert {fault.index for fault in batch.faults} <= set(rows)
+        assert not set(rows) & set(batch.indices.tolist())
+        assert len(set(batch.labels[:, 0].tolist())) == P  # the one that stands in is of a class of its own
+
+
+def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
+    folder, index = own
+    path = folder / "train-000003.tar"
+    path.write_bytes(path.read_bytes()[:20_000])
+    inside = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") <= 20_000))
+    lost = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") > 20_000))
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    faults = {key_in(fault.where): fault.reason for batch in batches for fault in batch.faults}
+    assert faults.keys() <= set(lost["key"])
+    assert len(faults) > len(lost) / 2
+    assert all("the shard is cut off" in reason for reason in faults.values())
+    assert len(inside) > 0
+
+
+def test_where_nothing_is_sound_it_says_so(own):
+    folder, index = own
+    damage(folder, index, range(len(index)), no_image)
+    with pytest.raises(InputError, match=r"train-00000\d.tar: train/\d{4}.*hgld verify"):
+        list(stream(folder))
+
+
+def test_a_missing_shard_is_named(own):
+    folder, _ = own
+    (folder / "train-000004.tar").unlink()
+    with pytest.raises(InputError, match=r"train-000004.tar: no such file"):
+        list(stream(folder))
+
+
+def test_pixels_bombs_are_kept_out(own):
+    folder, index = own
+    png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\xff\xff\x00\x00\xff\xff\x08\x02\x00\x00\x00"
+    keys = damage(folder, index, [5], lambda _: png)
+    one = stream(folder)
+    assert all(is_pk(batch) for batch in one)
+    assert {key_in(fault.where) for fault in one.faults.first} == set(keys)
+
+
+# -- threads and memory ---------------------------------------------------------------------------------------
+
+
+def hgld_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("hgld")]
+
+
+def test_no_thread_is_left(folder, own):
+    list(stream(folder, workers=2))
+    for _ in stream(folder, workers=2):
+        break
+    broken, _ = own
+    (broken / "train-000000.tar").unlink()
+    with pytest.raises(InputError):
+        list(stream(broken))
+    assert hgld_threads() == []
+
+
+def test_a_lane_reads_no_further_ahead_than_its_window(folder, monkeypatch):
+    from hgld import stream_lanes
+
+    read = Counter()
+    original = stream_lanes.read_groups
+
+    def counted(items, groups):
+        for group in original(items, groups):
+            read["groups"] += 1
+            yield group
+
+    monkeypatch.setattr(stream_lanes, "read_groups", counted)
+    one = stream(folder, lanes=1, window=2, prefetch=1)
+    batches = iter(one)
+    for step in range(1, 4):
+        next(batches)
+        time.sleep(0.05)
+        # handed out, decoded ahead (1 waiting, 1 at work), the window, and what a lane reads beyond it
+        assert read["groups"] <= P * (step + 2 + 2 + stream_lanes.AHEAD) + 1
+
+
+def test_kept_batches_keep_their_pixels(folder):
+    copies, kept = [], []
+    for batch in stream(folder):
+        copies.append(batch.images.clone())
+        kept.append(batch.images)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+# -- in other people's pipelines ------------------------------------------------------------------------------
+
+
+def test_as_an_iterable_dataset_of_torch(folder):
+    expected = list(stream(folder))
+    assert same_batches(list(DataLoader(stream(folder), batch_size=None)), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.enable_socket  # a socket of the file system, by which torch hands on shared memory
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_in_one_worker_process_of_torch(folder, method):
+    expected = list(stream(folder))
+    loader = DataLoader(stream(folder), batch_size=None, num_workers=1, multiprocessing_context=method)
+    assert same_batches(list(loader), expected)
+
+
+def test_several_worker_processes_are_refused(folder, monkeypatch):
+    class Worker:
+        num_workers = 2
+
+    monkeypatch.setattr("hgld.shard_stream.get_worker_info", Worker)
+    with pytest.raises(ConfigError, match="2 worker processes would each give every batch"):
+        next(iter(stream(folder)))
+
+
+def test_in_pipelines_of_webdataset(folder):
+    expected = list(stream(folder))
+    pipeline = webdataset.DataPipeline(stream(folder), webdataset.map(lambda batch: batch.indices))
+    assert [indices.tolist() for indices in pipeline] == [batch.indices.tolist() for batch in expected]
+    loader = webdataset.WebLoader(stream(folder), batch_size=None, num_workers=0)
+    assert same_batches(list(loader), expected)
+
+
+# -- refusals -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lanes": 3}, r"3 lanes cannot share 8 classes .* take lanes=2"),
+        ({"process_count": 3}, r"3 processes cannot share 4 lanes .* take a multiple of 3 as p"),
+        ({"process_count": 8, "lanes": 4}, r"8 processes cannot share 4 lanes .* take lanes=8"),
+        ({"process_index": 2, "process_count": 2}, "expected 0 to 1"),
+        ({"workers": 0}, "workers is 0"),
+        ({"prefetch": 0}, "prefetch 0"),
+        ({"window": 0}, "window 0"),
+        ({"batches_per_epoch": 13}, "an epoch of this stream has 12"),
+        ({"decoder": "slow"}, "'slow'"),
+        ({"short": "skip"}, "'skip'"),
+        ({"seed": -1}, "seed is -1"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, options, message):
+    with pytest.raises(ConfigError, match=message):
+        stream(folder, **options)
+
+
+def test_more_items_a_class_than_stand_together_are_refused(folder):
+    with pytest.raises(ConfigError, match=r"Take k=2, or build the shards with --group-size 4"):
+        hgld.stream(folder, P, 4, lanes=4)
+
+
+def test_a_folder_without_a_dataset_or_split_is_named(folder, tmp_path):
+    with pytest.raises(InputError, match="no dataset is here"):
+        stream(tmp_path)
+    with pytest.raises(InputError, match="no split 'trian'.*Did you mean 'train'"):
+        stream(folder, split="trian")
+
+
+def test_a_negative_epoch_is_refused(folder):
+    with pytest.raises(ConfigError, match="epoch is -1"):
+        stream(folder).set_epoch(-1)
