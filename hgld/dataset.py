@@ -1,7 +1,6 @@
 """Opening a dataset directory: random access to every image by one read, labels without opening a shard."""
 
 import operator
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
@@ -14,18 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from hgld.dataset_files import (
-    BOX,
-    HIERARCHY,
-    INDEX,
-    JUDGEMENTS,
-    LISTS,
-    MANIFEST,
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    read_index,
-    read_table,
-)
+from hgld.dataset_files import BOX, JUDGEMENTS, LISTS, Manifest, read_table
+from hgld.dataset_tables import check_labels, read_hierarchy, read_manifest, read_rows
 from hgld.decoding.encoded import EncodedImage
 from hgld.errors import InputError
 from hgld.hierarchy import Hierarchy
@@ -34,7 +23,6 @@ from hgld.shard_storage import ShardStorage
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_MOST_ITEM_BYTES = 1 << 30
 _NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "group")  # by the reader; half of an index's memory
 
 
@@ -63,23 +51,16 @@ def open_dataset(
         ServiceError: the server kept failing.
     """
     storage = ShardStorage(root, storage_options)
-    if not storage.exists(MANIFEST):
-        raise InputError(
-            f"{storage.where}: no dataset is here, for there is no {MANIFEST}. `hgld build-shards` makes a dataset; "
-            "`hgld index` writes the missing files of shards that have lost them."
-        )
-    manifest = Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")
+    manifest = read_manifest(storage)
     if split is not None and split not in manifest.splits:
         near = get_close_matches(split, manifest.splits, n=1, cutoff=0.4)
         meant = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(f"{storage.where}: no split {split!r}; it has {', '.join(manifest.splits)}.{meant}")
-    hierarchy = _read_hierarchy(storage)
-    index = _read_index(storage, manifest, split, leave_out=_NOT_NEEDED)
-    if not manifest.levels == hierarchy.levels:
-        raise _other_levels(storage, HIERARCHY, hierarchy.levels, manifest)
+    hierarchy = read_hierarchy(storage, manifest)
+    index = read_rows(storage, manifest, split, leave_out=_NOT_NEEDED)
     chosen = hierarchy if levels is None else hierarchy.restrict(levels)
     labels = index.select(chosen.levels).to_numpy().astype(np.int64, order="C")
-    _check_labels(storage, chosen, labels)
+    check_labels(storage, chosen, labels)
     return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
 
 
@@ -118,6 +99,9 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._orientation = index["orientation"].to_numpy()
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
         self.sizes = _upright_sizes(index.select("width", "height").to_numpy(), self._orientation, self._boxes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "frame"}  # workers can read it again
 
     def __len__(self) -> int:
         return len(self._offset)
@@ -226,7 +210,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     @cached_property
     def frame(self) -> pl.DataFrame:
         """The items' rows of ``index.parquet``, all columns; read when first asked for."""
-        return _read_index(self.storage, self.manifest, self.split)
+        return read_rows(self.storage, self.manifest, self.split)
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:
@@ -272,72 +256,3 @@ def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarra
     if boxes is not None:
         sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)
     return sizes
-
-
-def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame) -> None:
-    """Refuse an index whose items do not lie in the manifest's shards."""
-    shards = pl.DataFrame(
-        [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
-        schema={"shard": pl.String, "of_split": pl.String, "bytes": pl.Int64},
-        orient="row",
-    )
-    inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
-    joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
-    wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > _MOST_ITEM_BYTES)).head(1).collect()
-    if len(wrong):
-        row = wrong.row(0, named=True)
-        raise InputError(
-            f"{storage.where}/{INDEX}: key {row['key']!r} has {row['size']} bytes at offset {row['offset']} of "
-            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {row['of_split']!r}. "
-            "hgld index --force writes both again from the shards."
-        )
-
-
-def _read_index(
-    storage: ShardStorage, manifest: Manifest, split: str | None, leave_out: Sequence[str] = ()
-) -> pl.DataFrame:
-    """Rows of a split, after the whole index was found to fit the manifest."""
-    frame, levels = read_index(storage.table(INDEX), f"{storage.where}/{INDEX}", leave_out=leave_out)
-    if levels != manifest.levels:
-        raise _other_levels(storage, INDEX, levels, manifest)
-    found = dict(frame.group_by("split").len().iter_rows())
-    expected = {name: facts["items"] for name, facts in manifest.splits.items() if facts["items"]}
-    if found != expected:
-        raise InputError(
-            f"{storage.where}: {INDEX} has {_counts(found)}; {MANIFEST} says {_counts(expected)}. They come from "
-            "different builds: hgld index --force writes both again from the shards."
-        )
-    _check_places(storage, manifest, frame)
-    return frame if split is None else frame.filter(pl.col("split") == split)
-
-
-def _counts(splits: Mapping[str, int]) -> str:
-    return ", ".join(f"{splits[name]} items of {name}" for name in sorted(splits)) or "no items"
-
-
-def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manifest: Manifest) -> InputError:
-    return InputError(
-        f"{storage.where}/{name}: levels {', '.join(levels)}; {MANIFEST} says {', '.join(manifest.levels)}. They come "
-        "from different builds: hgld index --force writes both again from the shards."
-    )
-
-
-def _read_hierarchy(storage: ShardStorage) -> Hierarchy:
-    source = storage.table(HIERARCHY)
-    if isinstance(source, Path):
-        return Hierarchy.from_parquet(source)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, HIERARCHY)
-        path.write_bytes(source)
-        try:
-            return Hierarchy.from_parquet(path)
-        except InputError as error:
-            raise type(error)(str(error).replace(str(path), f"{storage.where}/{HIERARCHY}")) from error
-
-
-def _check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray) -> None:
-    try:
-        hierarchy.counts(labels)  # refuses labels that are not classes
-        hierarchy.check_labels(labels)
-    except InputError as error:
-        raise type(error)(f"{storage.where}/{INDEX}: {error}") from error

@@ -347,7 +347,7 @@ def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) ->
 
 def may_pass(answer: object) -> bool:
     """Whether an answer is a failure that asking again may cure: the connection's, or a server's in trouble."""
-    import aiohttp
+    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
 
     status = getattr(answer, "status", None)
     if isinstance(status, int) and status:
@@ -362,7 +362,7 @@ def _is_missing(error: object) -> bool:
 
 def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The caller's options; a limit on silence, and no compression, which would make ranges meaningless."""
-    import aiohttp
+    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
     return {

@@ -1,0 +1,374 @@
+import io
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torch.utils.data import DataLoader
+from torchvision.transforms.v2.functional import pil_to_tensor
+
+from hgld import Hierarchy, open_dataset
+from hgld.dataset import ShardDataset
+from hgld.dataset_files import HIERARCHY, INDEX, MANIFEST
+from hgld.decoding.encoded import EncodedImage
+from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
+from hgld.samplers import EpochSampler, PKSampler
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.range_server import serve
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+
+SIZES = [3, 4, 5, 1, 7, 6]
+SPLITS = ("train", "test")
+ITEMS = items_of_classes(SIZES, SPLITS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_dataset(tmp_path / "set", ITEMS)
+    return tmp_path / "set"
+
+
+@pytest.fixture(params=["local", "memory", "http"])
+def url(request, root) -> Iterator[str]:
+    """The same dataset on a disk, in memory and behind a server."""
+    if request.param == "local":
+        yield str(root)
+    elif request.param == "memory":
+        memory = fsspec.filesystem("memory")
+        memory.put(f"{root}/", "/set", recursive=True)
+        yield "memory://set"
+        memory.rm("/set", recursive=True)
+    else:
+        with serve(root.parent) as server:
+            yield f"{server.url}/set"
+
+
+def items_of(split: str) -> list[Item]:
+    return [item for item in ITEMS if item.split == split]
+
+
+# -- what an open dataset says ---------------------------------------------------------------------------------------
+
+
+def test_a_split_is_its_rows_of_the_index(url):
+    dataset = open_dataset(url, "train")
+    expected = items_of("train")
+    assert len(dataset) == len(expected) == 15
+    assert dataset.split == "train"
+    assert dataset.levels == ("fine", "coarse")
+    assert dataset.hierarchy.num_classes == (6, 3)
+    assert dataset.labels.dtype == torch.int64
+    assert dataset.labels.tolist() == [list(item.labels) for item in expected]
+    assert dataset.keys[0] == "train/0000"
+    assert dataset.frame["key"].to_list() == dataset.keys.to_list()
+    assert dataset.frame["split"].unique().to_list() == ["train"]
+    assert set(dataset.frame.columns) >= {"sha256", "group", "duplicate_of", "suffix"}
+    assert dataset.manifest.name == "small"
+    assert dataset.sizes.tolist() == [[40, 32]] * 15
+    assert repr(dataset) == "ShardDataset(small, train: 15 items, Hierarchy(fine: 6, coarse: 3))"
+
+
+def test_without_a_split_all_items_are_there(root):
+    dataset = open_dataset(root)
+    assert (len(dataset), dataset.split) == (len(ITEMS), None)
+    assert [dataset.read(i) for i in range(len(dataset))] == [i.data for s in ("test", "train") for i in items_of(s)]
+
+
+def test_bytes_are_those_that_were_written(url):
+    dataset = open_dataset(url, "test")
+    expected = [item.data for item in items_of("test")]
+    order = np.random.default_rng(0).permutation(len(expected))
+    assert [dataset.read(i) for i in range(len(dataset))] == expected
+    for indices in (order, order.tolist(), torch.from_numpy(order)):
+        assert dataset.read_many(indices) == [expected[i] for i in order]
+    assert dataset.read(-1) == expected[-1]
+    assert dataset.read_many([]) == []
+    for read in (dataset.read, dataset.image, dataset.__getitem__):
+        with pytest.raises(IndexError, match="item 11 of a dataset of 11"):
+            read(11)
+    with pytest.raises(IndexError, match="items -1 to 3"):
+        dataset.read_many([3, -1])
+
+
+def test_no_shard_is_opened_for_labels(root):
+    for shard in root.glob("*.tar"):
+        shard.unlink()
+    assert len(open_dataset(root, "train").labels) == 15
+
+
+def test_encoded_images_know_how_they_are_read_and_where_they_are(root):
+    dataset = open_dataset(root, "train")
+    third = dataset.encoded([7, 2])[1]
+    assert third.data == items_of("train")[2].data
+    assert (third.orientation, third.box) == (1, None)
+    assert re.fullmatch(r"train-000000.tar: item 2, key 'train/0002', offset \d+", third.where)
+
+
+def test_items_are_what_loaders_take(root):
+    dataset = open_dataset(root, "train", transform=pil_to_tensor)
+    item = dataset[4]
+    assert set(item) == {"image", "labels", "index", "key"}
+    assert item["image"].shape == (3, 32, 40)
+    assert item["labels"].tolist() == list(items_of("train")[4].labels)
+    assert (item["index"], item["key"]) == (4, dataset.keys[4])
+    assert sum(1 for _ in dataset) == 15  # pyright: ignore[reportArgumentType]  # by IndexError
+    plain = open_dataset(root, "train")[4]["image"]
+    assert (plain.mode, plain.size) == ("RGB", (40, 32))
+
+
+def test_levels_can_be_chosen(root):
+    coarse = open_dataset(root, "train", levels=["coarse"])
+    assert coarse.levels == ("coarse",)
+    assert coarse.labels.tolist() == [[item.labels[1]] for item in items_of("train")]
+    assert coarse.hierarchy == Hierarchy.from_parquet(root / HIERARCHY).restrict(["coarse"])
+    with pytest.raises(HierarchyError, match="'middle' is unknown; the levels are fine, coarse"):
+        open_dataset(root, "train", levels=["middle"])
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_upright_and_cropped(tmp_path, orientation):
+    data = jpeg(np.random.default_rng(3), orientation=orientation)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    box = (2, 3, 20, 19)
+    items = [
+        Item((0, 0), "train", data, orientation=orientation),
+        Item((0, 0), "train", data, orientation=orientation, box=box),
+    ]
+    write_dataset(tmp_path, items)
+    dataset = open_dataset(tmp_path, "train")
+    assert dataset.sizes.tolist() == [list(upright.size), [18, 16]]
+    assert np.array_equal(np.asarray(dataset.image(0)), np.asarray(upright))
+    assert np.array_equal(np.asarray(dataset.image(1)), np.asarray(upright.crop(box)))
+    assert [image.box for image in dataset.encoded([0, 1])] == [None, box]
+
+
+def test_kinds_of_images(tmp_path):
+    rng = np.random.default_rng(0)
+    picture = Image.open(io.BytesIO(png(rng)))
+
+    def saved(image: Image.Image, kind: str, **options) -> bytes:
+        file = io.BytesIO()
+        image.save(file, kind, **options)
+        return file.getvalue()
+
+    deep = Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257)
+    palette = picture.quantize(16)
+    files = {
+        "png": png(rng),
+        "webp": saved(picture, "WEBP", lossless=True),
+        "gif": saved(palette, "GIF"),
+        "grey": saved(picture.convert("L"), "JPEG"),
+        "cmyk": saved(picture.convert("CMYK"), "JPEG"),
+        "deep": saved(deep, "PNG"),
+        "alpha": saved(picture.convert("RGBA"), "PNG"),
+        "clear": saved(palette, "PNG", transparency=0),
+        "clears": saved(palette, "PNG", transparency=bytes(16)),
+    }
+    write_dataset(tmp_path, [Item((0, 0), "train", data, suffix="png") for data in files.values()], per_shard=50)
+    dataset = open_dataset(tmp_path, "train")
+    images = {name: dataset.image(i) for i, name in enumerate(files)}
+    assert {(image.mode, image.size) for image in images.values()} == {("RGB", (40, 32))}
+    assert np.array_equal(np.asarray(images["webp"]), np.asarray(picture))
+    assert np.array_equal(np.asarray(images["alpha"]), np.asarray(picture))
+    assert np.array_equal(np.asarray(images["deep"]), np.asarray(picture.convert("L").convert("RGB")))
+    assert np.array_equal(np.asarray(images["clears"]), np.asarray(palette.convert("RGB")))
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_lists_and_judgements(tmp_path):
+    listed = pl.DataFrame(
+        {
+            "list": ["small", "small", "large", "large", "large", "others"],
+            "key": ["test/0006", "test/0003", "test/0003", "train/0000", "test/0012", "train/0001"],
+        }
+    )
+    verdicts = pl.DataFrame({"query": ["test/0003"], "item": ["test/0006"], "verdict": ["junk"]})
+    write_dataset(tmp_path, ITEMS, lists=listed, judgements=verdicts)
+    dataset = open_dataset(tmp_path, "test")
+    keys = {name: [dataset.keys[int(i)] for i in positions] for name, positions in dataset.lists.items()}
+    assert keys == {"small": ["test/0006", "test/0003"], "large": ["test/0003", "test/0012"]}
+    judgements = dataset.judgements
+    assert judgements is not None
+    assert judgements.equals(verdicts)
+
+
+def test_without_lists_and_judgements_there_are_none(root):
+    dataset = open_dataset(root, "train")
+    assert dataset.lists == {}
+    assert dataset.judgements is None
+
+
+# -- workers ---------------------------------------------------------------------------------------------------------
+
+
+def plain(items: list[dict]) -> list[tuple]:
+    """Without tensors, which torch would hand over through Unix sockets that the tests block."""
+    return [(item["index"], item["key"], item["labels"].tolist(), item["image"].numpy()) for item in items]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("url", ["local", "http"], indirect=True)
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_torch_workers_read_through_their_own_files(url, method):
+    dataset = open_dataset(url, "train", transform=pil_to_tensor)
+    expected = {
+        i: dataset[i]["image"] for i in range(len(dataset))
+    }  # files and connections are open before the workers
+    sampler = PKSampler(dataset, 3, 2, level="fine", seed=1)
+    loader = DataLoader(dataset, batch_sampler=sampler, collate_fn=plain, num_workers=2, multiprocessing_context=method)
+    batches = list(loader)
+    assert len(batches) == len(sampler)
+    for step, batch in enumerate(batches):
+        assert [index for index, *_ in batch] == sampler.batch(0, step).tolist()
+        for index, key, labels, image in batch:
+            assert key == dataset.keys[index]
+            assert labels == dataset.labels[index].tolist()
+            assert np.array_equal(image, expected[index])
+
+
+def test_a_batch_is_read_at_one_go(root, monkeypatch):
+    dataset = open_dataset(root, "train", transform=pil_to_tensor)
+    asked = []
+    read_many = dataset.storage.read_many
+    monkeypatch.setattr(
+        dataset.storage, "read_many", lambda requests: asked.append(len(requests)) or read_many(requests)
+    )
+    list(DataLoader(dataset, batch_sampler=EpochSampler(15, 6)))
+    assert asked == [6, 6, 3]
+
+
+def test_a_copy_by_pickle_is_the_same_dataset(url):
+    dataset = open_dataset(url, "train")
+    assert len(dataset.frame) == 15
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert isinstance(copy, ShardDataset)
+    assert copy.read_many(range(15)) == dataset.read_many(range(15))
+    assert copy.frame.equals(dataset.frame)
+
+
+def test_pickles_carry_no_table_that_can_be_read_again(root):
+    dataset = open_dataset(root, "train")
+    small = len(pickle.dumps(dataset))
+    assert len(dataset.frame) == 15
+    assert len(pickle.dumps(dataset)) == small
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+def refused(root, message: str, kind: type[HgldError] = InputError, **options) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        open_dataset(root, **options)
+    assert str(root) in str(caught.value)
+
+
+def test_a_folder_that_is_no_dataset(tmp_path):
+    refused(tmp_path, "no dataset is here, for there is no dataset.json. `hgld build-shards` makes")
+    refused(tmp_path / "nowhere", "no dataset is here")
+
+
+def test_an_unknown_split_is_answered_with_the_nearest(root):
+    refused(root, r"no split 'trian'; it has test, train. Did you mean 'train'\?", split="trian")
+    refused(root, r"no split 'zzz'; it has test, train\.$", split="zzz")
+
+
+@pytest.mark.parametrize("name", [INDEX, HIERARCHY])
+def test_missing_and_damaged_files_are_named(root, name):
+    (root / name).rename(root / "aside")
+    refused(root, f"{name}: no such file")
+    (root / name).write_bytes((root / "aside").read_bytes()[:-100])
+    refused(root, f"{name}: not a readable parquet file")
+
+
+def test_damaged_files_behind_a_url_are_named_by_the_url(root):
+    (root / HIERARCHY).write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    with serve(root) as server, pytest.raises(SchemaError, match=f"{server.url}/{HIERARCHY}: not a readable"):
+        open_dataset(server.url)
+
+
+def test_another_schema_version_is_named(root):
+    manifest = json.loads((root / MANIFEST).read_text())
+    (root / MANIFEST).write_text(json.dumps({**manifest, "schema_version": 99}))
+    refused(root, "schema version is 99; this hgld reads version 1", SchemaError)
+
+
+def test_files_of_different_builds_are_refused(root, tmp_path):
+    write_dataset(tmp_path / "other", items_of_classes([2, 2], SPLITS))
+    kept = (root / INDEX).read_bytes()
+    shutil.copy(tmp_path / "other" / INDEX, root / INDEX)
+    refused(root, r"has 2 items of test, 2 items of train; dataset.json says 11 items of test, 15 items of train")
+    (root / INDEX).write_bytes(kept)
+    shutil.copy(tmp_path / "other" / HIERARCHY, root / HIERARCHY)
+    refused(root, r"index.parquet: .*label 5 is not a class of level 'fine'|classes 0..1", HierarchyError)
+    Hierarchy.from_columns({"kind": ["a"], "coarse": ["b"]}).to_parquet(root / HIERARCHY)
+    refused(root, r"hierarchy.parquet: levels kind, coarse; dataset.json says fine, coarse")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("offset", 10**7), ("size", 2**62), ("shard", "train-000077.tar"), ("shard", "test-000000.tar")],
+)
+def test_an_index_that_points_elsewhere_is_refused(tmp_path, column, value):
+    wrong = pl.when(pl.col("key") == "train/0001").then(pl.lit(value)).otherwise(pl.col(column)).alias(column)
+    write_dataset(tmp_path, ITEMS, edit=lambda index: index.with_columns(wrong))
+    refused(tmp_path, r"index.parquet: key 'train/0001' has \d+ bytes at offset \d+ of ")
+
+
+def test_labels_that_contradict_the_tree_are_refused(tmp_path):
+    write_dataset(tmp_path, ITEMS)
+    Hierarchy.from_labels(np.array([[c, 2 - c // 2] for c in range(6)]), ("fine", "coarse")).to_parquet(
+        tmp_path / HIERARCHY
+    )
+    refused(tmp_path, "labels contradict the hierarchy", HierarchyError)
+
+
+def test_a_missing_shard_is_named_when_it_is_read(root):
+    (root / "train-000001.tar").unlink()
+    dataset = open_dataset(root, "train")
+    assert dataset.read_many([0, 1])
+    message = r"item 6, key 'train/\d+': .*train-000001.tar: no such file"
+    for read in (lambda: dataset.read(6), lambda: dataset.read_many([0, 6]), lambda: dataset.image(6)):
+        with pytest.raises(InputError, match=message):
+            read()
+
+
+def test_a_cut_off_shard_is_named_and_the_rest_still_loads(root):
+    shard = root / "train-000001.tar"
+    dataset = open_dataset(root, "train")
+    shard.write_bytes(shard.read_bytes()[: int(dataset.frame["offset"][7]) + 10])
+    with pytest.raises(
+        InputError, match=r"item 7, key 'train/\d+': .*train-000001.tar: 10 bytes at offset \d+; expected"
+    ):
+        dataset.read_many([5, 6, 7, 8])
+    assert len(dataset.read_many([0, 5, 6])) == 3
+
+
+@pytest.mark.parametrize("damage", ["zeros", "cut", "other size"])
+def test_bytes_that_are_not_the_image_are_named(tmp_path, damage):
+    rng = np.random.default_rng(0)
+    whole = jpeg(rng)
+    data = {"zeros": bytes(900), "cut": whole[: len(whole) // 2], "other size": jpeg(rng, width=48)}[damage]
+    write_dataset(tmp_path, [Item((0, 0), "train", whole), Item((0, 0), "train", data)])
+    dataset = open_dataset(tmp_path, "train")
+    assert dataset.image(0).size == (40, 32)
+    with pytest.raises(InputError, match=r"train-000000.tar: item 1, key 'train/0001', offset \d+: "):
+        dataset.image(1)
+    with pytest.raises(InputError, match=r"key 'train/0001'"):
+        list(DataLoader(dataset, batch_size=2, collate_fn=list))
+
+
+def test_encoded_is_what_decoders_take(root):
+    assert all(isinstance(image, EncodedImage) for image in open_dataset(root).encoded(range(5)))
