@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import item_roles, positive_places, row_blocks
+from hgld.losses.item_sets import item_roles, positive_places, read_scores, row_blocks
 from hgld.losses.rank_loss import RankLoss, RankOptions
 
 
@@ -54,15 +54,19 @@ def blackbox_ap_loss(
     """1 - AP of every query; the formulas are those of :class:`BlackboxAP`.
 
     Args:
-        scores: (Q, G) floating.
-        grades: (Q, G), positive where above 0.
+        scores: (Q, G) floating; below float32 they are read as float32.
+        grades: (Q, G) integers, positive where above 0.
         lambda_: how far the scores are moved for the gradient.
         margin: between positives and negatives.
         left_out: (Q,) int64, the column that is not ranked, -1 for none.
 
     Returns:
         values (Q,), 0 where undefined, and valid (Q,) bool.
+
+    Raises:
+        InputError: shapes or dtypes do not fit.
     """
+    scores = read_scores(scores, grades, left_out)
     roles = item_roles(grades, left_out)
     return _blackbox_ap(scores, roles, lambda_, margin), (roles == 2).any(1)
 

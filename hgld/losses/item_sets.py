@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from hgld.errors import InputError
+
 _MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 takes 8 MB
 
 
@@ -13,6 +15,24 @@ def row_blocks(table: Tensor) -> Iterator[slice]:
     rows = max(1, _MOST_ITEMS // max(1, table.shape[1]))
     for start in range(0, len(table) if table.numel() else 0, rows):
         yield slice(start, min(start + rows, len(table)))
+
+
+def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tensor:
+    """Scores as the functions of scores and grades take them: (Q, G), in float32 where their dtype is below.
+
+    Raises:
+        InputError: shapes or dtypes do not fit.
+    """
+    if scores.ndim != 2 or scores.shape != grades.shape or not scores.is_floating_point():
+        raise InputError(
+            f"scores have shape {tuple(scores.shape)} and dtype {scores.dtype}, grades {tuple(grades.shape)}; "
+            "expected two (Q, G) tables, the scores of a floating dtype."
+        )
+    if grades.is_floating_point() or grades.dtype == torch.bool:
+        raise InputError(f"grades have dtype {grades.dtype}; expected integers, as hgld.shared_levels returns them.")
+    if left_out is not None and left_out.shape != (len(scores),):
+        raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), one column a query.")
+    return scores if scores.dtype == torch.float64 else scores.float()
 
 
 def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import positive_places, ranked_items
+from hgld.losses.item_sets import positive_places, ranked_items, read_scores
 from hgld.losses.rank_loss import RankLoss, RankOptions
 from hgld.losses.row_operator import row_operator
 
@@ -87,8 +87,8 @@ def pnp_loss(
     Only dL/dscores is kept for the backward pass, and the workspace is bounded.
 
     Args:
-        scores: (Q, G) float32 or float64.
-        grades: (Q, G), positive where above 0.
+        scores: (Q, G) floating; below float32 they are read as float32.
+        grades: (Q, G) integers, positive where above 0.
         variant: which f.
         b: of ``Ib``.
         alpha: of ``Dq``.
@@ -100,8 +100,10 @@ def pnp_loss(
 
     Raises:
         ConfigError: an unknown variant, or numbers that are not positive.
+        InputError: shapes or dtypes do not fit.
     """
     _check(variant, b, alpha, tau)
+    scores = read_scores(scores, grades, left_out)
     ranked = ranked_items(scores, left_out)
     positive = (grades > 0) & ranked
     negative = (grades == 0) & ranked

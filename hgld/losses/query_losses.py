@@ -7,8 +7,8 @@ values (Q,), 0 where a query has no positive, and valid (Q,) bool. Scores below 
 import torch
 from torch import Tensor
 
-from hgld.errors import InputError
 from hgld.losses.gains import GradedGain, grade_counts, ideal_dcg
+from hgld.losses.item_sets import read_scores
 from hgld.losses.objectives import DiscountedGain, PrecisionMean, RecallMean
 from hgld.losses.rank_metric import Method, rank_metric
 from hgld.losses.surrogates import Surrogate
@@ -99,19 +99,10 @@ def ndcg_loss(
 
 def _ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
-    if scores.ndim != 2 or scores.shape != grades.shape or not scores.is_floating_point():
-        raise InputError(
-            f"scores have shape {tuple(scores.shape)} and dtype {scores.dtype}, grades {tuple(grades.shape)}; "
-            "expected two (Q, G) tables, the scores of a floating dtype."
-        )
-    if grades.is_floating_point() or grades.dtype == torch.bool:
-        raise InputError(f"grades have dtype {grades.dtype}; expected integers, as hgld.shared_levels returns them.")
-    scores = scores if scores.dtype == torch.float64 else scores.float()
+    scores = read_scores(scores, grades, left_out)
     grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
     if left_out is None:
         return scores, grades
-    if left_out.shape != (len(scores),):
-        raise InputError(f"left_out has shape {tuple(left_out.shape)}; expected ({len(scores)},), one column a query.")
     gone = left_out[:, None] == torch.arange(scores.shape[1], device=scores.device)
     return scores.masked_fill(gone, -torch.inf), grades.masked_fill(gone, 0)
 

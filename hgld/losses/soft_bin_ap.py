@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import item_roles
+from hgld.losses.item_sets import item_roles, read_scores
 from hgld.losses.rank_loss import RankLoss, RankOptions
 from hgld.losses.soft_histogram import soft_histograms
 
@@ -74,8 +74,8 @@ def soft_bin_ap_loss(
     """1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
 
     Args:
-        scores: (Q, G) floating.
-        grades: (Q, G), positive where above 0.
+        scores: (Q, G) floating; below float32 they are read as float32.
+        grades: (Q, G) integers, positive where above 0.
         bins: number of bin centres.
         low: the lowest centre; the highest is 1.
         ties: ``ignored``, ``relaxed`` or ``integral``.
@@ -83,7 +83,11 @@ def soft_bin_ap_loss(
 
     Returns:
         values (Q,), 0 where undefined, and valid (Q,) bool.
+
+    Raises:
+        InputError: shapes or dtypes do not fit.
     """
+    scores = read_scores(scores, grades, left_out)
     roles = item_roles(grades, left_out)
     relevant, everything = soft_histograms(scores, roles, bins, low)
     hits = _PRECISION_SUMS[ties](relevant, everything).sum(1)

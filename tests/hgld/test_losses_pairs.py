@@ -11,7 +11,7 @@ from hgld.errors import ConfigError
 from hgld.losses.margin import Margin, draw_negatives
 from hgld.losses.pair_loss import CalibrationLoss, Contrastive
 from hgld.losses.triplet import Triplet
-from tests import reference
+from tests import reference_losses
 
 
 @st.composite
@@ -45,14 +45,14 @@ def check_rows(loss, twin, case, dtype) -> None:
 @given(case=rankings())
 @settings(max_examples=25)
 def test_calibration_loss_equals_its_twin(dtype, case):
-    check_rows(CalibrationLoss(), lambda s, p: reference.calibration_loss(s, p, 0.9, 0.6), case, dtype)
+    check_rows(CalibrationLoss(), lambda s, p: reference_losses.calibration_loss(s, p, 0.9, 0.6), case, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @given(case=rankings())
 @settings(max_examples=25)
 def test_contrastive_equals_its_twin(dtype, case):
-    check_rows(Contrastive(1.1), lambda s, p: reference.contrastive_loss(s, p, 1.1), case, dtype)
+    check_rows(Contrastive(1.1), lambda s, p: reference_losses.contrastive_loss(s, p, 1.1), case, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -60,7 +60,7 @@ def test_contrastive_equals_its_twin(dtype, case):
 @settings(max_examples=25)
 def test_triplet_equals_its_twin(dtype, case):
     def twin(scores, positive):
-        return torch.stack(reference.triplet_losses(scores, positive, 0.21)).mean()
+        return torch.stack(reference_losses.triplet_losses(scores, positive, 0.21)).mean()
 
     scores, grades = case
     distinct = (
@@ -77,7 +77,7 @@ def test_triplet_mean_is_over_all_pairs(case):
     rows = [(s, g.tolist()) for s, g in zip(scores, grades, strict=True) if 0 < g.sum() < len(g)]
     assert int(valid.sum()) == len(rows)
     if rows:
-        every = torch.stack([v for s, g in rows for v in reference.triplet_losses(s, g, 0.21)])
+        every = torch.stack([v for s, g in rows for v in reference_losses.triplet_losses(s, g, 0.21)])
         torch.testing.assert_close(values[valid].mean(), every.mean())
 
 

@@ -11,7 +11,7 @@ from hgld.losses.csl import CSL
 from hgld.losses.multigrain import MultiGrain
 from hgld.losses.proxies import NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
-from tests import reference
+from tests import reference_losses
 
 TREE = Hierarchy.from_columns(
     {
@@ -30,8 +30,8 @@ def cosines(embeddings: torch.Tensor, proxies: torch.Tensor) -> torch.Tensor:
 
 def twin_of(loss, row: torch.Tensor, label: int) -> torch.Tensor:
     if isinstance(loss, CSL):
-        return reference.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
-    slow = reference.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference.proxy_loss
+        return reference_losses.cross_level_loss(row, label, loss.classes.tolist(), loss.margins, loss.scale)
+    slow = reference_losses.proxy_nca_loss if isinstance(loss, ProxyNCApp) else reference_losses.proxy_loss
     return slow(row, label, loss.temperature)
 
 

@@ -1,0 +1,87 @@
+"""What the rank losses refuse, and how they say it."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import hgld.losses
+from hgld.errors import ConfigError, InputError
+from hgld.losses import blackbox_ap_loss, graded_ap_loss, pnp_loss, soft_bin_ap_loss
+from hgld.losses.surrogates import SupStep
+
+BAD: Any = "bad"  # for arguments that a type checker would refuse
+E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "words"),
+    [
+        (lambda: hgld.losses.SupAP(tau=0.0), ConfigError, "tau is 0.0"),
+        (lambda: hgld.losses.SupAP(rho=-1.0), ConfigError, "rho is -1.0"),
+        (lambda: hgld.losses.SupAP(delta=math.inf), ConfigError, "delta is inf"),
+        (lambda: hgld.losses.SupAP(offset=math.nan), ConfigError, "offset is nan"),
+        (lambda: hgld.losses.SupAP(offset=-0.5), ConfigError, "offset is -0.5"),
+        (lambda: hgld.losses.SupHAP(level=1), ConfigError, "reads all levels"),  # type: ignore[call-arg]
+        (lambda: hgld.losses.SupAP(method=BAD), ConfigError, "auto, pair, grid, eager"),
+        (lambda: hgld.losses.SupAP(reduction=BAD), ConfigError, "mean, none"),
+        (lambda: hgld.losses.SupAP(level=-1), ConfigError, "level is -1"),
+        (lambda: hgld.losses.SupHAP(alpha=-1.0), ConfigError, "alpha is -1.0"),
+        (lambda: hgld.losses.SupHAP(relevance=BAD), ConfigError, "population"),
+        (lambda: hgld.losses.SupHAP(relevance="weighted_ap", weights=[1.0])(E, Y), ConfigError, "1 weights for 2"),
+        (lambda: hgld.losses.SupRecall(k=()), ConfigError, "at least one"),
+        (lambda: hgld.losses.SupRecall(temperature=0.0), ConfigError, "temperature is (0.0"),
+        (lambda: hgld.losses.SupRecall(k=(1, 2), temperature=(1.0,)), ConfigError, "temperature is (1.0,) for"),
+        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y[:, 0] + 3), InputError, "self_index runs to 3"),
+        (lambda: hgld.losses.SupAP(level=2)(E, Y), InputError, "2 levels and the loss reads level 2"),
+        (lambda: hgld.losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
+        (lambda: hgld.losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
+        (lambda: hgld.losses.SupAP()(E, Y.float()), InputError, "integer"),
+        (lambda: hgld.losses.SupAP()(E, Y, E), InputError, "ref_embeddings came alone"),
+        (lambda: hgld.losses.SupAP()(E, Y, None, Y), InputError, "ref_labels came alone"),
+        (lambda: hgld.losses.SupAP()(E, Y, E[:, :1], Y), InputError, "2 dimensions and ref_embeddings 1"),
+        (lambda: hgld.losses.SupHAP()(E, Y, E, Y[:, :1]), InputError, "same levels"),
+        (lambda: hgld.losses.SupAP()(E, Y, None, None, Y[:, 0]), InputError, "self_index came without"),
+        (lambda: hgld.losses.SupAP()(E, Y, E, Y, Y), InputError, "self_index has shape"),
+        (lambda: graded_ap_loss(E, Y.float(), 1, SupStep()), InputError, "grades have dtype"),
+        (lambda: graded_ap_loss(E, Y[:2], 1, SupStep()), InputError, "two (Q, G) tables"),
+        (lambda: graded_ap_loss(E, Y + 2, 1, SupStep()), InputError, "grades run to 2"),
+        (lambda: graded_ap_loss(E, Y - 1, 1, SupStep()), InputError, "expected 0..1"),
+        (lambda: graded_ap_loss(E, Y, 1, SupStep(), left_out=Y), InputError, "left_out has shape"),
+        (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="grid"), ConfigError, "float32"),
+        (lambda: graded_ap_loss(E, Y + 1, 1, SupStep(delta=0.0), method="grid"), ConfigError, "delta above"),
+    ],
+)
+def test_errors_say_what_was_found_and_expected(make, error, words):
+    with pytest.raises(error) as caught:
+        make()
+    assert words in str(caught.value)
+
+
+FUNCTIONS = [
+    lambda s, g, left_out=None: graded_ap_loss(s, g, 1, SupStep(), left_out=left_out),
+    soft_bin_ap_loss,
+    blackbox_ap_loss,
+    pnp_loss,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_functions_of_scores_and_grades_refuse_what_is_no_table(function):
+    scores, grades = torch.rand(3, 4), torch.ones(3, 4, dtype=torch.int64)
+    for wrong in ((scores, grades[:2]), (scores[0], grades[0]), (scores.long(), grades), (scores, grades.float())):
+        with pytest.raises(InputError, match=r"\(Q, G\) tables|grades have dtype"):
+            function(*wrong)
+    with pytest.raises(InputError, match="left_out has shape"):
+        function(scores, grades, left_out=torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_functions_of_scores_and_grades_compute_in_float32(function, dtype):
+    torch.manual_seed(0)
+    scores, grades = torch.rand(3, 40).to(dtype), torch.randint(0, 2, (3, 40))
+    values, _ = function(scores, grades)
+    assert values.dtype == torch.float32
+    torch.testing.assert_close(values, function(scores.float(), grades)[0], rtol=0, atol=0)

@@ -1,0 +1,237 @@
+"""Slow float64 twins of the losses, one query at a time, straight from the definitions; nothing is shared with hgld.
+
+Loops over 0-d float64 tensors, so that autograd gives the slow gradient too.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.reference import Grades, Scores, rank, rank_plus, step
+
+# ``scores`` is one query's (G,) row.
+
+
+def split(scores: Tensor, positive: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
+    """The scores of the positives and those of the negatives."""
+    rows = list(zip(scores, positive, strict=True))
+    return [s for s, p in rows if p], [s for s, p in rows if not p]
+
+
+def triangle(x: Tensor, centre: float, width: float) -> Tensor:
+    return (1 - (x - centre).abs() / width).clamp(min=0)
+
+
+def soft_bins(values: Sequence[Tensor], centres: Sequence[float], width: float) -> list[Tensor]:
+    nothing = torch.zeros((), dtype=torch.float64)
+    return [sum((triangle(v, centre, width) for v in values), nothing) for centre in centres]
+
+
+def precision_of_bins(relevant: Sequence[Tensor], everything: Sequence[Tensor], ties: str) -> Tensor:
+    """Sum over the positives, bin after bin, of the precision they meet; He et al. 2018 for the tie-aware forms."""
+    hits = seen = total = torch.zeros((), dtype=torch.float64)
+    for r, c in zip(relevant, everything, strict=True):
+        if ties == "ignored" and c > 0:
+            total = total + r * (hits + r) / (seen + c)
+        elif ties == "relaxed":
+            total = total + r * (hits + (hits + r) + 1) / (seen + (seen + c) + 1)
+        elif ties == "integral" and c > 0:
+            slope = (r - 1) / (c - 1) if r > 1 else torch.zeros_like(r)
+            nodes, weights = np.polynomial.legendre.leggauss(24)
+            positions = [(float(node) + 1) / 2 * c for node in nodes]  # of the bin's items, from 0 to c
+            precisions = [(hits + 1 + slope * t) / (seen + 1 + t) for t in positions]
+            total = total + r / c * c / 2 * sum(w * p for w, p in zip(weights, precisions, strict=True))
+        hits, seen = hits + r, seen + c
+    return total
+
+
+def soft_bin_ap_loss(
+    scores: Tensor, positive: Sequence[int], bins: int, low: float = -1.0, ties: str = "ignored"
+) -> Tensor:
+    """Revaud et al. 2019: centres from 1 down to ``low``; beyond them, the outermost."""
+    width = (1 - low) / (bins - 1)
+    centres = [1 - m * width for m in range(bins)]
+    inside = scores.clamp(low, 1)
+    relevant = soft_bins(split(inside, positive)[0], centres, width)
+    return 1 - precision_of_bins(relevant, soft_bins(list(inside), centres, width), ties) / sum(positive)
+
+
+def fast_ap_loss(scores: Tensor, positive: Sequence[int], bins: int) -> Tensor:
+    """Cakir et al. 2019, on squared distances in 0..4."""
+    squared = (2 - 2 * scores).clamp(0, 4)
+    edges = [4 / bins * m for m in range(bins + 1)]
+    relevant = soft_bins(split(squared, positive)[0], edges, 4 / bins)
+    everything = soft_bins(list(squared), edges, 4 / bins)
+    return 1 - precision_of_bins(relevant, everything, "ignored") / sum(positive)
+
+
+def blackbox_ap_loss(
+    scores: Scores, positive: Sequence[int], lambda_: float, margin: float
+) -> tuple[float, list[float]]:
+    """Rolinek et al. 2020: 1 - AP at the margin, and its blackbox gradient, with ranks over the gallery's size."""
+    size, num = len(scores), sum(positive)
+    moved = [s - margin / 2 if p else s + margin / 2 for s, p in zip(scores, positive, strict=True)]
+    ranks = [rank(moved, k) for k in range(size)]
+    among = [rank_plus(moved, positive, k) for k in range(size)]
+    value = 1 - sum(among[k] / ranks[k] for k in range(size) if positive[k]) / num
+    by_share = [(among[k] / size) / (ranks[k] / size) ** 2 / num if positive[k] else 0.0 for k in range(size)]
+    again = [s + lambda_ * g for s, g in zip(moved, by_share, strict=True)]
+    return value, [-(ranks[k] / size - rank(again, k) / size) / lambda_ for k in range(size)]
+
+
+def pnp_loss(scores: Tensor, positive: Sequence[int], variant: str, b: float, alpha: float, tau: float) -> Tensor:
+    """Li et al. 2022, the five forms."""
+    found, negatives = split(scores, positive)
+    nothing = torch.zeros((), dtype=torch.float64)
+    counts = [sum((1 / (1 + torch.exp((s - n) / tau)) for n in negatives), nothing) for s in found]
+    forms: dict[str, Callable[[Tensor], Tensor]] = {
+        "O": lambda r: r,
+        "Iu": lambda r: (1 + r) * torch.log(1 + r),
+        "Ib": lambda r: (b * r - torch.log(1 + b * r)) / b**2,
+        "Ds": lambda r: torch.log(1 + r),
+        "Dq": lambda r: 1 - 1 / (1 + r) ** alpha,
+    }
+    return sum((forms[variant](r) for r in counts), nothing) / len(counts)
+
+
+def calibration_loss(scores: Tensor, positive: Sequence[int], alpha: float, beta: float) -> Tensor:
+    """ROADMAP, Eq. 7."""
+    found, negatives = split(scores, positive)
+    nothing = torch.zeros((), dtype=torch.float64)
+    pull = sum(((alpha - s).clamp(min=0) for s in found), nothing) / len(found)
+    return pull + sum(((s - beta).clamp(min=0) for s in negatives), nothing) / max(1, len(negatives))
+
+
+def contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> Tensor:
+    found, negatives = split(scores, positive)
+    distances = [(2 - 2 * s).sqrt() for s in negatives]
+    nothing = torch.zeros((), dtype=torch.float64)
+    pull = sum((2 - 2 * s for s in found), nothing) / len(found)
+    return pull + sum(((margin - d).clamp(min=0) ** 2 for d in distances), nothing) / max(1, len(negatives))
+
+
+def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> list[Tensor]:
+    """One value a positive: its semi-hard negative is the nearest beyond it, else the farthest of all."""
+    found, negatives = split(scores, positive)
+    values = []
+    for s in found:
+        beyond = [n for n in negatives if n < s]
+        chosen = max(beyond, key=Tensor.item) if beyond else min(negatives, key=Tensor.item)
+        values.append(((2 - 2 * s) - (2 - 2 * chosen) + margin).clamp(min=0))
+    return values
+
+
+def proxy_loss(scores: Tensor, label: int, temperature: float) -> Tensor:
+    """Minus the logarithm of the softmax of an item's cosines (C,) to the proxies."""
+    powers = [torch.exp(s / temperature) for s in scores]
+    return -torch.log(powers[label] / sum(powers))
+
+
+def proxy_nca_loss(scores: Tensor, label: int, temperature: float) -> Tensor:
+    """ProxyNCA++, on squared distances."""
+    powers = [torch.exp(-(2 - 2 * s) / temperature) for s in scores]
+    return -torch.log(powers[label] / sum(powers))
+
+
+def cross_level_loss(
+    scores: Tensor, label: int, classes: Sequence[Sequence[int]], margins: Sequence[float], scale: float
+) -> Tensor:
+    """CSL of an item with cosines (C,) to the proxies; ``classes`` holds every proxy's class at each level."""
+    total = torch.zeros((), dtype=torch.float64)
+    for level, margin in enumerate(margins):
+        others = [s for s, c in zip(scores, classes, strict=True) if c[level] != classes[label][level]]
+        for_all = sum((torch.exp(scale * (s - scores[label] + margin)) for s in others), torch.zeros_like(total))
+        total = total + torch.log(1 + for_all)
+    return total
+
+
+# -- smooth ranks -----------------------------------------------------------------------------------------
+# One query's ranked gallery as float64 tensors ``scores`` (n,) and the grades of its items; the loss is a scalar whose
+# gradient autograd takes.
+
+
+def smooth_step(t: Tensor, tau: float) -> Tensor:
+    return 1 / (1 + torch.exp((-t / tau).clamp(max=600)))
+
+
+def sup_step(t: Tensor, tau: float, rho: float, delta: float, offset: float | None) -> Tensor:
+    """H^- of SupRank at one difference of scores."""
+    if t < 0:
+        return smooth_step(t, tau)
+    if t <= delta:
+        return smooth_step(t, tau) + 0.5
+    start = smooth_step(torch.tensor(delta, dtype=torch.float64), tau) + 0.5 if offset is None else offset
+    return rho * (t - delta) + start
+
+
+def surrogate_step(t: Tensor, lower: bool, surrogate: dict[str, float]) -> Tensor:
+    """Stand-in for H(t): a sigmoid, or with rho H^- for lower grades and H elsewhere."""
+    if "rho" not in surrogate:
+        return smooth_step(t, surrogate["tau"])
+    if not lower:
+        return torch.tensor(float(step(t.item())), dtype=torch.float64)
+    return sup_step(t, surrogate["tau"], surrogate["rho"], surrogate["delta"], surrogate.get("offset"))
+
+
+def surrogate_rank(scores: Tensor, grades: Grades, k: int, surrogate: dict[str, float]) -> Tensor:
+    others = [j for j in range(len(grades)) if j != k]
+    steps = [surrogate_step(scores[j] - scores[k], grades[j] < grades[k], surrogate) for j in others]
+    return 1 + sum(steps, torch.zeros((), dtype=torch.float64))
+
+
+def surrogate_hrank_plus(
+    scores: Tensor, grades: Grades, relevance: Sequence[float], k: int, surrogate: dict[str, float]
+) -> Tensor:
+    """Hrank+ with H, or with sigmoids for the Smooth family."""
+    others = [j for j in range(len(grades)) if j != k and grades[j] > 0]
+    steps = [surrogate_step(scores[j] - scores[k], False, surrogate) * min(relevance[j], relevance[k]) for j in others]
+    return relevance[k] + sum(steps, torch.zeros((), dtype=torch.float64))
+
+
+def surrogate_hap_loss(
+    scores: Tensor, grades: Grades, relevance: Sequence[float], surrogate: dict[str, float]
+) -> Tensor | None:
+    """SupAP, SupHAP, SmoothAP, SmoothHAP; None where the query has no positive."""
+    positives = [k for k in range(len(grades)) if grades[k] > 0]
+    total = math.fsum(relevance[k] for k in positives)
+    if not total:
+        return None
+    precisions = [
+        surrogate_hrank_plus(scores, grades, relevance, k, surrogate) / surrogate_rank(scores, grades, k, surrogate)
+        for k in positives
+    ]
+    return 1 - sum(precisions, torch.zeros((), dtype=torch.float64)) / total
+
+
+def surrogate_recall_loss(
+    scores: Tensor,
+    positive: Grades,
+    cutoffs: Sequence[int],
+    temperatures: Sequence[float],
+    surrogate: dict[str, float],
+    clip: bool = False,
+) -> Tensor | None:
+    positives = [k for k in range(len(positive)) if positive[k]]
+    if not positives:
+        return None
+    ranks = [surrogate_rank(scores, positive, k, surrogate) for k in positives]
+    recalls = []
+    for cut, temperature in zip(cutoffs, temperatures, strict=True):
+        found = sum((smooth_step(cut - r, temperature) for r in ranks), torch.zeros((), dtype=torch.float64))
+        recalls.append((found.clamp(max=cut) if clip else found) / min(cut, len(positives)))
+    return 1 - sum(recalls, torch.zeros((), dtype=torch.float64)) / len(cutoffs)
+
+
+def surrogate_ndcg_loss(scores: Tensor, grades: Grades, surrogate: dict[str, float]) -> Tensor | None:
+    ideal = math.fsum((2.0**g - 1) / math.log2(1 + i) for i, g in enumerate(sorted(grades, reverse=True), start=1))
+    if not ideal:
+        return None
+    gained = [
+        (2.0 ** grades[k] - 1) / torch.log2(1 + surrogate_rank(scores, grades, k, surrogate))
+        for k in range(len(grades))
+        if grades[k] > 0
+    ]
+    return 1 - sum(gained, torch.zeros((), dtype=torch.float64)) / ideal
