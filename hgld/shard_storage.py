@@ -42,7 +42,7 @@ class ShardStorage:
         options: what fsspec takes for that scheme: credentials, headers, endpoints.
 
     Raises:
-        ConfigError: another scheme, or a chain of them.
+        ConfigError: another scheme, a chain of them, or options for a folder.
     """
 
     def __init__(self, root: str | Path, options: Mapping[str, Any] | None = None) -> None:
@@ -55,6 +55,8 @@ class ShardStorage:
             )
         self.is_local = scheme in ("", "file")
         if self.is_local:
+            if options:
+                raise ConfigError(f"{text}: storage options ({', '.join(options)}) with a folder; only URLs take them.")
             folder = Path(unquote(urlsplit(text).path) if scheme else text).absolute()
             self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
             self.where = str(folder)

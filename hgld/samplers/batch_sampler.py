@@ -69,7 +69,7 @@ class BatchSampler(ABC):
             raise ConfigError(f"step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}.")
         whole = self._whole_batch(epoch, step)
         begin, end = (len(whole) * r // self.process_count for r in (self.process_index, self.process_index + 1))
-        return whole[begin:end]
+        return whole[begin:end].copy()  # the caller's own, not a piece of an epoch's order
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""

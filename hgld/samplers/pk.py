@@ -44,6 +44,15 @@ class PKSampler(BatchSampler):
 
     Raises:
         ConfigError: too few classes, options that exclude each other, or a number of processes that does not divide p.
+
+    >>> labels = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    >>> sampler = PKSampler(labels, p=2, k=2)
+    >>> len(sampler)  # 2 + 1 + 2 chunks of 2 items, 2 chunks a batch
+    3
+    >>> labels[sampler.batch(epoch=0, step=1)].tolist()
+    [0, 0, 2, 2]
+    >>> sampler.left_out
+    0
     """
 
     def __init__(

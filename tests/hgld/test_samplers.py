@@ -43,14 +43,16 @@ def hierarchical_labels(sizes: list[list[int]]) -> np.ndarray:
 
 
 SAMPLERS = {
-    "pk": lambda **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2, seed=5, **share),
-    "pk, classes": lambda **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6]), 4, 2, seed=5, coverage="classes", **share),
-    "hierarchical": lambda **share: HierarchicalPKSampler(
-        hierarchical_labels([[2, 3, 4], [5, 1], [3, 3, 3]]), 4, 2, seed=5, **share
+    "pk": lambda seed=5, **share: PKSampler(labels_of([3, 9, 4, 1, 7, 6, 5, 2]), 4, 2, seed=seed, **share),
+    "pk, classes": lambda seed=5, **share: PKSampler(
+        labels_of([3, 9, 4, 1, 7, 6]), 4, 2, seed=seed, coverage="classes", **share
     ),
-    "repeated": lambda **share: RepeatedAugmentation(21, 12, 3, seed=5, **share),
-    "balanced": lambda **share: ClassBalanced(labels_of([3, 9, 4]), 8, seed=5, **share),
-    "epoch": lambda **share: EpochSampler(30, 8, seed=5, **share),
+    "hierarchical": lambda seed=5, **share: HierarchicalPKSampler(
+        hierarchical_labels([[2, 3, 4], [5, 1], [3, 3, 3]]), 4, 2, seed=seed, **share
+    ),
+    "repeated": lambda seed=5, **share: RepeatedAugmentation(21, 12, 3, seed=seed, **share),
+    "balanced": lambda seed=5, **share: ClassBalanced(labels_of([3, 9, 4]), 8, seed=seed, **share),
+    "epoch": lambda seed=5, **share: EpochSampler(30, 8, seed=seed, **share),
 }
 
 
@@ -82,9 +84,17 @@ def test_a_batch_does_not_depend_on_what_was_asked_before(make):
 
 
 def test_epochs_differ_and_seeds_differ(make):
-    sampler = make()
+    sampler, other = make(), make(seed=6)
     first, second = ([sampler.batch(epoch, step).tolist() for step in range(len(sampler))] for epoch in (0, 1))
     assert first != second
+    assert first != [other.batch(0, step).tolist() for step in range(len(other))]
+
+
+def test_a_batch_is_the_callers_own(make):
+    sampler = make()
+    kept = sampler.batch(0, 0).tolist()
+    sampler.batch(0, 0)[:] = 0
+    assert sampler.batch(0, 0).tolist() == kept
 
 
 def test_iterating_resumes_from_two_integers(make):

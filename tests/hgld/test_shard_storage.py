@@ -285,6 +285,11 @@ def test_schemes_that_could_do_more_than_read_are_refused(url):
         ShardStorage(url)
 
 
+def test_options_for_a_folder_are_refused(folder):
+    with pytest.raises(ConfigError, match=r"storage options \(headers\) with a folder"):
+        ShardStorage(folder, {"headers": {}})
+
+
 def test_a_scheme_without_its_package_says_which(monkeypatch):
     def missing(*_, **__):
         raise ImportError("Please install s3fs to access S3")
