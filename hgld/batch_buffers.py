@@ -6,8 +6,6 @@ from collections import deque
 import torch
 from torch import Tensor
 
-_RESTING = 2  # batches that a copy to a device may still be reading, though their last reference is gone
-
 
 class BatchBuffers:
     """Hands out uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
@@ -16,7 +14,8 @@ class BatchBuffers:
     pixels. Can be shared by threads.
 
     Args:
-        pin_memory: page-locked memory, for copies to a GPU that need not be waited for.
+        pin_memory: page-locked memory, for copies to a GPU that need not be waited for. torch itself keeps that for
+            the next batch, once the copies from it have ended.
     """
 
     def __init__(self, pin_memory: bool = False) -> None:
@@ -30,11 +29,14 @@ class BatchBuffers:
             (count, 3, side, side), channels last in memory.
         """
         shape = (count, side, side, 3)
+        if self._pin_memory:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
         buffer = None
-        while len(self._free) > _RESTING and (buffer is None or tuple(buffer.shape) != shape):
-            buffer = self._free.popleft()
-        if buffer is None or tuple(buffer.shape) != shape:
-            buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin_memory)
+        while buffer is None or tuple(buffer.shape) != shape:  # of another shape: of a last, shorter batch
+            try:
+                buffer = self._free.popleft()
+            except IndexError:
+                buffer = torch.empty(shape, dtype=torch.uint8)
         lent = buffer.numpy()[:]  # the tensor below holds this array for as long as its memory is in use
         weakref.finalize(lent, self._free.append, buffer).atexit = False
         return torch.from_numpy(lent).permute(0, 3, 1, 2)

@@ -21,7 +21,7 @@ from hgld.read_ahead import ReadAhead
 from hgld.shard_urls import Tar, expand_braces, is_shard, open_tars
 from hgld.stream_batches import BatchDecoder, FaultLog
 from hgld.stream_lanes import Chunk, IndexedItems, PlannedChunks
-from hgld.stream_plan import Groups, Short, StreamPlan, check_shape
+from hgld.stream_plan import Groups, Short, StreamPlan, check_options
 from hgld.stream_runs import RunChunks
 
 
@@ -87,7 +87,7 @@ def stream(
         ServiceError: the server kept failing.
     """
     _check_processes(p, lanes, process_index, process_count)
-    check_shape(p, k, lanes, window, seed)
+    check_options(p, k, lanes, window, short, seed)
     if min(workers, prefetch) < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
             f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1."
@@ -165,7 +165,7 @@ def _indexed(dataset: ShardDataset) -> IndexedItems:
     where = f"{dataset.storage.where}/{INDEX}"
     frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=("sha256", "suffix", "duplicate_of"))
     labels = dataset.labels.numpy().copy()  # torch moves a tensor's memory when it hands it to another process
-    return IndexedItems(frame.filter(split=dataset.split), labels, dataset.storage)
+    return IndexedItems(frame.filter(split=dataset.split), labels, dataset.sizes, dataset.storage)
 
 
 class _Source(Protocol):

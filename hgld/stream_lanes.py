@@ -127,11 +127,12 @@ class IndexedItems:
     Args:
         frame: the split's rows of the index.
         labels: (N, L) class ids.
+        sizes: (N, 2) width and height of the upright images, cut to their boxes.
         storage: holds the shards.
     """
 
-    def __init__(self, frame: pl.DataFrame, labels: np.ndarray, storage: "ShardStorage") -> None:
-        self.storage, self.labels = storage, labels
+    def __init__(self, frame: pl.DataFrame, labels: np.ndarray, sizes: np.ndarray, storage: "ShardStorage") -> None:
+        self.labels, self.sizes, self.storage = labels, sizes, storage
         self.shards: list[str] = frame["shard"].unique(maintain_order=True).to_list()
         numbers = dict(zip(self.shards, range(len(self.shards)), strict=True))
         self.shard = frame["shard"].replace_strict(numbers, return_dtype=pl.Int32).to_numpy()
@@ -140,7 +141,6 @@ class IndexedItems:
         self.orientation = frame["orientation"].to_numpy()
         self.keys = frame["key"]
         self._boxes = frame.select(BOX) if BOX[0] in frame.columns else None
-        self._sizes = _upright_sizes(frame)
 
     def item(self, index: int, data: bytes) -> Item | BadItem:
         """An item from the bytes that were found where the index says."""
@@ -150,19 +150,8 @@ class IndexedItems:
         box = None if self._boxes is None else self._boxes.row(index)
         whole = box is None or None in box
         image = EncodedImage(data, int(self.orientation[index]), None if whole else box, where)
-        width, height = self._sizes[index].tolist()
+        width, height = self.sizes[index].tolist()
         return Item(index, image, (width, height), self.labels[index].tolist())
-
-
-def _upright_sizes(frame: pl.DataFrame) -> np.ndarray:
-    """(N, 2) width and height of the images, upright and cut to their boxes."""
-    swapped = pl.col("orientation") >= 5
-    width = pl.when(swapped).then("height").otherwise("width")
-    height = pl.when(swapped).then("width").otherwise("height")
-    if BOX[0] in frame.columns:
-        left, top, right, bottom = map(pl.col, BOX)
-        width, height = pl.coalesce(right - left, width), pl.coalesce(bottom - top, height)
-    return frame.select(width.alias("width"), height.alias("height")).to_numpy()
 
 
 class _ForwardShard:

@@ -176,7 +176,7 @@ class StreamPlan:
     def __init__(
         self, groups: Groups, p: int, k: int, *, lanes: int = 8, window: int = 8, short: Short = "repeat", seed: int = 0
     ) -> None:
-        check_shape(p, k, lanes, window, seed)
+        check_options(p, k, lanes, window, short, seed)
         self.groups, self.dropped = _without_short(groups, k, short)
         self.p, self.k, self.lanes, self.window, self.short, self.seed = p, k, lanes, window, short, seed
         self._chunks = -(-self.groups.count // k)  # of every group
@@ -233,14 +233,16 @@ class StreamPlan:
         return (np.repeat(self.groups.start, count) + within)[np.lexsort((bits.random_raw(total), owner))]
 
 
-def check_shape(p: int, k: int, lanes: int, window: int, seed: int) -> None:
-    """Refuse sizes that make no batches.
+def check_options(p: int, k: int, lanes: int, window: int, short: str, seed: int) -> None:
+    """Refuse options that make no batches.
 
     Raises:
         ConfigError: with the way out.
     """
     if min(p, k, lanes, window) < 1:
         raise ConfigError(f"p is {p}, k {k}, lanes {lanes} and window {window}; expected at least 1 of each.")
+    if short not in ("repeat", "drop", "refuse"):
+        raise ConfigError(f"short is {short!r}; expected 'repeat', 'drop' or 'refuse'.")
     if not 0 <= seed < 1 << 64:
         raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
     if p % lanes:
@@ -252,8 +254,6 @@ def check_shape(p: int, k: int, lanes: int, window: int, seed: int) -> None:
 
 
 def _without_short(groups: Groups, k: int, short: Short) -> tuple[Groups, int]:
-    if short not in ("repeat", "drop", "refuse"):
-        raise ConfigError(f"short is {short!r}; expected 'repeat', 'drop' or 'refuse'.")
     lacking = groups.count < k
     if short == "repeat" or not lacking.any():
         return groups, 0

@@ -12,6 +12,7 @@ import numpy as np
 from hgld.dataset_files import is_safe_key, parse_item_json
 from hgld.decoding.batch import Fault
 from hgld.decoding.encoded import EncodedImage
+from hgld.decoding.orientation import turn_of, upright_size
 from hgld.errors import InputError
 from hgld.image_header import read_header
 from hgld.read_ahead import ReadAhead
@@ -85,7 +86,7 @@ def _item(key: str, parts: Mapping[str, bytes], where: str) -> Item | BadItem:
         header = read_header(image)
     except InputError as error:
         return BadItem(number, where, str(error))
-    width, height = (header.height, header.width) if header.orientation >= 5 else header[:2]
+    width, height = upright_size(header.width, header.height, turn_of(header.orientation))
     if facts.box is not None:
         left, top, right, bottom = facts.box
         if right > width or bottom > height:

@@ -69,10 +69,11 @@ def same_batches(some: Sequence[Batch], others: Sequence[Batch]) -> bool:
 
 def joined(parts: Sequence[Sequence[Batch]]) -> list[Batch]:
     """The parts of all processes as the batches of one."""
-    return [
-        Batch(*(torch.cat([getattr(part, name) for part in batch]) for name in ("images", "labels", "indices")))
-        for batch in zip(*parts, strict=True)
-    ]
+
+    def cat(name: str, batch: Sequence[Batch]) -> torch.Tensor:
+        return torch.cat([getattr(part, name) for part in batch])
+
+    return [Batch(cat("images", b), cat("labels", b), cat("indices", b)) for b in zip(*parts, strict=True)]
 
 
 def tars(folder: Path) -> list[str]:

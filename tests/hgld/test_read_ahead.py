@@ -1,0 +1,108 @@
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from hgld.batch_buffers import BatchBuffers
+from hgld.errors import InputError
+from hgld.image_header import read_header
+from hgld.read_ahead import ReadAhead
+from tests.fake_releases.pictures import jpeg, png
+
+
+def test_values_come_in_order():
+    with ReadAhead((i for i in range(100)), 3, "test") as values:
+        assert list(values) == list(range(100))
+
+
+def test_no_more_is_made_than_waits():
+    made = []
+
+    def values():
+        for i in range(100):
+            made.append(i)
+            yield i
+
+    with ReadAhead(values(), 3, "test") as ahead:
+        for taken in range(1, 6):
+            next(ahead)
+            time.sleep(0.02)
+            assert len(made) <= taken + 3
+
+
+def test_an_error_is_raised_where_its_value_would_have_come():
+    def values():
+        yield 1
+        yield 2
+        raise InputError("train-000001.tar: broken")
+
+    with ReadAhead(values(), 5, "test") as ahead:
+        assert [next(ahead), next(ahead)] == [1, 2]
+        with pytest.raises(InputError, match="broken"):
+            next(ahead)
+        assert list(ahead) == []
+
+
+def test_closing_ends_the_generator_in_its_thread():
+    ended = []
+
+    def values():
+        try:
+            while True:
+                yield 1
+        finally:
+            ended.append(threading.current_thread().name)
+
+    ahead = ReadAhead(values(), 2, "the thread")
+    next(ahead)
+    ahead.close()
+    assert ended == ["the thread"]
+    assert list(ahead) == []
+    assert "the thread" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_waiting_is_measured():
+    def values():
+        time.sleep(0.05)
+        yield 1
+
+    with ReadAhead(values(), 1, "test") as ahead:
+        next(ahead)
+        assert ahead.waited > 0.04
+
+
+def test_memory_is_used_again_only_when_nobody_has_it():
+    buffers = BatchBuffers()
+    first = buffers.take(2, 8)
+    assert first.shape == (2, 3, 8, 8)
+    assert first.is_contiguous(memory_format=torch.channels_last)
+    place = first.data_ptr()
+    view = first[1:]  # somebody keeps a part
+    view.fill_(7)
+    del first
+    second = buffers.take(2, 8)
+    assert second.data_ptr() != place
+    assert (view == 7).all()
+    del view
+    gc.collect()
+    assert buffers.take(2, 8).data_ptr() == place
+    assert buffers.take(1, 8).shape == (1, 3, 8, 8)
+
+
+def test_headers_say_size_and_orientation():
+    rng = np.random.default_rng(0)
+    assert read_header(jpeg(rng, 50, 30)) == (50, 30, 1)
+    assert read_header(jpeg(rng, 50, 30, orientation=6)) == (50, 30, 6)
+    assert read_header(png(rng, 20, 10)) == (20, 10, 1)
+    for bad in (b"", b"\xff\xd8", b"\xff\xd8\xff\xe1\x00\x10Exif\x00\x00MM", b"GIF89a", b"BM" + bytes(60), bytes(100)):
+        with pytest.raises(InputError, match="cannot be read as an image"):
+            read_header(bad)
+
+
+def test_damaged_exif_means_upright():
+    data = jpeg(np.random.default_rng(0), 50, 30, orientation=6)
+    at = data.index(b"Exif\0\0") + 6
+    assert read_header(data[:at] + b"\xff" * 8 + data[at + 8 :]) == (50, 30, 1)

@@ -1,0 +1,356 @@
+import io
+import json
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hgld
+from hgld.dataset_files import item_json
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.encoded import EncodedImage
+from hgld.decoding.views import places
+from hgld.errors import ConfigError, InputError
+from hgld.shard_storage import ShardStorage
+from hgld.shard_urls import Tar, expand_braces, is_shard, open_tars
+from hgld.stream_lanes import BadItem, Item
+from hgld.stream_plan import Short
+from hgld.stream_runs import Run, item_number, read_items, read_runs
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.range_server import serve
+from tests.hgld.streamed_dataset import VIEW, K, P, damage, joined, key_in, no_image, same_batches, tars, typical
+
+IMAGE = jpeg(np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bare")
+    typical(folder)
+    return folder
+
+
+def stream(shards, **options):
+    return hgld.stream(shards, P, K, **{"view": VIEW, "lanes": 4, "batches_per_epoch": 10, **options})
+
+
+def facts(*labels: int, split: str = "train", **others) -> bytes:
+    return json.dumps(json.loads(item_json(labels, [""] * len(labels), split, "", [])) | others).encode()
+
+
+def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Tar:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return Tar(ShardStorage(path.parent), path.name)
+
+
+def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes]]:
+    """Members of a tar with an item of each label."""
+    return [m for i, c in enumerate(labels) for m in ((f"{i:04d}.jpg", data), (f"{i:04d}.json", facts(c, c // 4)))]
+
+
+def found(path: Path) -> list[Item | BadItem]:
+    with path.open("rb") as file:
+        return list(read_items(file, path.name))
+
+
+# -- batches --------------------------------------------------------------------------------------------------
+
+
+def test_batches_have_p_classes_of_k_items_apart_within_a_lane(folder):
+    one = stream(tars(folder))
+    assert one.dataset is None
+    batches = list(one)
+    assert len(batches) == len(one) == 10
+    for batch in batches:
+        assert batch.images.shape == (P * K, 3, 16, 16)
+        assert batch.labels.shape == (P * K, 2)
+        labels = batch.labels[:, 0].reshape(P, K)
+        assert (labels == labels[:, :1]).all()
+        assert all(len(set(lane)) == 2 for lane in labels[:, 0].reshape(4, 2).tolist())
+        assert batch.faults == ()
+
+
+def test_images_are_seen_by_the_view_and_numbered_by_their_keys(folder):
+    dataset = hgld.open_dataset(folder, "train")
+    numbers = {item_number(key): i for i, key in enumerate(dataset.keys)}
+    batch = list(stream(tars(folder)))[3]
+    items = [numbers[index] for index in batch.indices.tolist()]
+    assert torch.equal(batch.labels, dataset.labels[items])
+    parameters = VIEW.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=places(3, P * K))
+    expected = torch.empty_like(batch.images)
+    decode_batch(dataset.encoded(items), parameters, expected)
+    assert torch.equal(batch.images, expected)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_the_parts_of_all_processes_are_the_batches_of_one(folder, processes):
+    parts = [list(stream(tars(folder), process_index=r, process_count=processes)) for r in range(processes)]
+    assert same_batches(joined(parts), list(stream(tars(folder))))
+
+
+def test_shards_come_round_and_epochs_differ(folder):
+    one = stream(tars(folder), batches_per_epoch=60)
+    first, second = list(one), list(one)
+    assert len(first) == 60  # of data for 12
+    assert not same_batches(first, second)
+    assert same_batches(first, list(stream(tars(folder), batches_per_epoch=60)))
+    assert len({i for batch in first for i in batch.indices.tolist()}) == 188
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_a_stopped_stream_goes_on_with_the_same_batches(folder, step):
+    whole = list(stream(tars(folder)))
+    one = stream(tars(folder))
+    for number, _ in enumerate(one, 1):
+        if number == step:
+            break
+    again = stream(tars(folder))
+    again.load_state_dict(one.state_dict())
+    assert same_batches(list(again), whole[step:])
+    with pytest.raises(ConfigError, match="a stream that gives other batches"):
+        stream(tars(folder)[:4]).load_state_dict(one.state_dict())
+
+
+def test_from_a_server_by_a_pattern(folder):
+    with serve(folder) as server:
+        batches = list(stream(f"{server.url}/train-{{000000..000004}}.tar"))
+    assert same_batches(batches, list(stream(tars(folder))))
+
+
+# -- damage ---------------------------------------------------------------------------------------------------
+
+
+def test_damaged_images_are_replaced_by_others_of_their_class_and_named(tmp_path):
+    index = typical(tmp_path)
+    keys = damage(tmp_path, index, [17, 101], no_image)
+    batches = list(stream(tars(tmp_path), batches_per_epoch=40))
+    assert all(all(n % K == 0 for n in Counter(batch.labels[:, 0].tolist()).values()) for batch in batches)
+    faults = [fault for batch in batches for fault in batch.faults]
+    assert {key_in(fault.where) for fault in faults} == set(keys)
+    assert {fault.index for fault in faults} <= {item_number(key) for key in keys}
+    parts = [list(stream(tars(tmp_path), batches_per_epoch=40, process_index=r, process_count=2)) for r in range(2)]
+    assert same_batches(joined(parts), batches)
+
+
+def test_images_found_damaged_only_by_decoding_are_replaced_too(tmp_path):
+    index = typical(tmp_path)
+    rows = index.with_row_index().filter(shard="train-000002.tar", group=1)["index"].to_list()
+    keys = damage(tmp_path, index, rows, lambda data: data[:-400])  # the header is sound
+    one = stream(tars(tmp_path), batches_per_epoch=40)
+    batches = list(one)
+    assert all(len(set(batch.labels[:, 0].tolist())) <= P for batch in batches)
+    assert {key_in(fault.where) for fault in one.faults.first} == set(keys)
+    gone = {item_number(key) for key in keys}
+    assert not any(gone & set(batch.indices.tolist()) for batch in batches)
+
+
+def test_a_tar_that_is_cut_off_gives_what_it_has(tmp_path):
+    typical(tmp_path)
+    path = tmp_path / "train-000003.tar"
+    path.write_bytes(path.read_bytes()[:30_000])
+    one = stream(tars(tmp_path))
+    assert len(list(one)) == 10
+    assert any("train-000003.tar" in fault.where and "cut off" in fault.reason for fault in one.faults.first)
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    typical(tmp_path)
+    shards = tars(tmp_path)
+    Path(shards[1]).unlink()
+    with pytest.raises(InputError, match=r"train-000001.tar: no such file"):
+        list(stream(shards))
+
+
+def test_shards_of_another_number_of_levels_are_refused(tmp_path):
+    names = [str(tmp_path / name) for name in ("a.tar", "b.tar")]
+    write_tar(Path(names[0]), classes([0, 0, 1, 1, 2, 2, 3, 3]))
+    others = [(f"{i}.{s}", d) for i in range(8) for s, d in (("jpg", IMAGE), ("json", facts(i // 2)))]
+    write_tar(Path(names[1]), others)
+    with pytest.raises(InputError, match=r"[12] labels.*All items of a stream need the same levels"):
+        list(stream(names, lanes=2))
+
+
+# -- items of a tar -------------------------------------------------------------------------------------------
+
+
+def test_items_are_neighbours_that_share_a_key(tmp_path):
+    path = tmp_path / "a.tar"
+    members = [
+        ("x/1.json", facts(5, 1)),
+        ("x/1.jpg", IMAGE),
+        ("2.PNG", png(np.random.default_rng(0))),
+        ("2.json", facts(6, 1)),
+    ]
+    write_tar(path, [*members, ("2.txt", b"caption"), ("README", b"no item")])
+    one, two = found(path)
+    assert isinstance(one, Item)
+    assert isinstance(two, Item)
+    assert (one.index, one.labels, one.size) == (item_number("x/1"), (5, 1), (40, 32))
+    assert one.image == EncodedImage(IMAGE, 1, None, "a.tar: key 'x/1'")
+    assert two.index == item_number("2")
+
+
+def test_orientation_and_box_are_read_from_the_item(tmp_path):
+    path = tmp_path / "a.tar"
+    turned = jpeg(np.random.default_rng(0), orientation=6)
+    write_tar(
+        path, [("1.jpg", turned), ("1.json", facts(0, box=[1, 2, 31, 40])), ("2.jpg", turned), ("2.json", facts(0))]
+    )
+    boxed, whole = found(path)
+    assert isinstance(boxed, Item)
+    assert isinstance(whole, Item)
+    assert (boxed.image.orientation, boxed.image.box, boxed.size) == (6, (1, 2, 31, 40), (30, 38))
+    assert whole.size == (32, 40)
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ([("1.jpg", IMAGE)], "has no JSON"),
+        ([("1.json", facts(0))], "has no image"),
+        ([("1.jpg", IMAGE), ("1.json", b"{")], "not valid JSON"),
+        ([("1.jpg", IMAGE), ("1.json", b'{"labels": ["a"]}')], "'labels'"),
+        ([("1.jpg", b"GIF89a"), ("1.json", facts(0))], "cannot be read as an image"),
+        ([("1.jpg", b""), ("1.json", facts(0))], "cannot be read as an image"),
+        ([("é.jpg", IMAGE), ("é.json", facts(0))], "not safe"),
+        ([("1.jpg", IMAGE), ("1.json", facts(0, box=[0, 0, 41, 5]))], "has the box"),
+        ([("../1.jpg", IMAGE), ("2.txt", b"")], "leads out of the folder"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_the_reason(tmp_path, members, reason):
+    path = tmp_path / "a.tar"
+    write_tar(path, [*members, *classes([3])])
+    bad = [item for item in found(path) if isinstance(item, BadItem)]
+    assert reason in bad[0].reason
+    assert bad[0].where.startswith("a.tar: ")
+    assert isinstance(found(path)[-1], Item)
+
+
+def test_links_are_not_followed(tmp_path):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        link = tarfile.TarInfo("1.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    (bad,) = found(path)
+    assert isinstance(bad, BadItem)
+    assert "symbolic link" in bad.reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 8000), st.integers(0, 255), st.integers(0, 8000))
+def test_no_damage_raises_anything_but_names_it(tmp_path_factory, at, byte, end):
+    path = tmp_path_factory.getbasetemp() / "damaged.tar"
+    write_tar(path, classes([0, 0, 1, 1]))
+    data = bytearray(path.read_bytes())
+    data[at] = byte
+    path.write_bytes(data[: len(data) - end])
+    for item in found(path):
+        assert isinstance(item, Item) or item.reason
+
+
+# -- runs -----------------------------------------------------------------------------------------------------
+
+
+def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> list[Run]:
+    reader = read_runs(tars, k, short)
+    try:
+        return [next(reader) for _ in range(count)]
+    finally:
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("labels", "lengths"),
+    [
+        ([0, 0, 1, 1, 1, 2], [2, 3, 1]),
+        ([0] * 9, [2, 2, 2, 3]),
+        ([0] * 4 + [1], [4, 1]),
+        ([0, -1, 0, 1], [2, 1]),
+    ],
+)
+def test_runs_have_k_to_2k_items_of_a_class(tmp_path, labels, lengths):
+    tar = write_tar(tmp_path / "a.tar", classes(labels))
+    found = runs([tar], 2, len(lengths) + 1)
+    assert [len(run.items) for run in found] == [*lengths, lengths[0]]  # and from the beginning again
+    assert all(len({item.labels[0] for item in run.items}) == 1 for run in found)
+    assert sum(run.unlabelled for run in found[: len(lengths)]) == labels.count(-1)
+
+
+def test_short_runs_are_dropped_and_counted_or_refused(tmp_path):
+    tar = write_tar(tmp_path / "a.tar", classes([0, 0, 1, 2, 2, 3]))
+    found = runs([tar], 2, 3, "drop")
+    assert [(len(run.items), run.dropped) for run in found] == [(2, 0), (2, 1), (2, 1)]
+    with pytest.raises(InputError, match=r"a.tar: key '0002': a run of 1 items of class 1; expected at least 2"):
+        runs([tar], 2, 3, "refuse")
+
+
+def test_counts_of_what_is_left_out(tmp_path):
+    names = [str(tmp_path / f"{i}.tar") for i in range(2)]
+    for name in names:
+        write_tar(Path(name), classes([0, 0, 1, 1, 2, 2, -1, 3, 4, 4, 5, 5]))
+    one = stream(names, lanes=2, short="drop", batches_per_epoch=2, prefetch=1)
+    list(one)
+    assert one.unlabelled >= 2
+    assert one.dropped >= 2
+
+
+def test_tars_without_a_class_are_refused(tmp_path):
+    tar = write_tar(tmp_path / "a.tar", [*classes([-1, -1]), ("x.jpg", IMAGE)])
+    with pytest.raises(InputError, match=r"no group of a known class: 2 items without a class.*1 damaged.*has no JSON"):
+        runs([tar], 2, 1)
+
+
+def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
+    monkeypatch.setattr("hgld.stream_runs._MOST_BAD", 20)
+    tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
+    with pytest.raises(InputError, match="the 21th damaged item"):
+        runs([tar], 2, 1)
+
+
+# -- lists of shards ------------------------------------------------------------------------------------------
+
+
+def test_urls_of_shards():
+    assert is_shard("/data/train-000000.tar")
+    assert is_shard("https://host/a/train-{000..012}.tar?key=1")
+    assert not is_shard("https://host/a?file=x.tar")
+    assert not is_shard("/data")
+    assert expand_braces(["a-{08..11}.{x,y}"]) == [f"a-{n}.{e}" for n in ("08", "09", "10", "11") for e in "xy"]
+
+
+def test_shards_of_one_folder_share_its_storage():
+    some = open_tars(["/data/a.tar", "/data/b.tar", "https://host/x/c.tar?key=1", "d.tar"], None)
+    assert some[0].storage is some[1].storage
+    assert [tar.name for tar in some] == ["a.tar", "b.tar", "c.tar", "d.tar"]
+    assert some[2].where == "https://host/x/c.tar"
+
+
+@pytest.mark.parametrize(
+    ("shards", "options", "message"),
+    [
+        (["a.tar"], {}, "1 shards for 4 lanes"),
+        ([], {}, "0 shards for 4 lanes"),
+        (["a.zip"], {}, "which ends in .tar"),
+        (["pipe:cat x.tar"], {"lanes": 1}, "no such file"),
+        ("pipe://cat x.tar", {"lanes": 1}, "cannot be read from"),
+        ("a-{000..003.tar", {}, "a brace that does not close"),
+        ("a-{000000..999999}.tar", {}, "more than 100000 shards"),
+        (["a.tar"], {"batches_per_epoch": None}, "give batches_per_epoch"),
+        (["a.tar"], {"levels": ["fine"]}, "levels can be chosen"),
+        (["a.tar"], {"lanes": 1, "short": "skip"}, "'skip'"),
+    ],
+)
+def test_lists_that_cannot_be_streamed_are_refused(shards, options, message):
+    with pytest.raises((ConfigError, InputError), match=message):
+        list(stream(shards, **options))
