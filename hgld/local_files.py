@@ -97,9 +97,17 @@ class LocalFiles:
         The system is told of all before the first is waited for, which makes a cold disk three times as fast.
         """
         files = {name: self._file(name) for name in {name for name, _, _ in requests}}
+        descriptors = {name: file.descriptor for name, file in files.items()}
         for name, offset, size in requests:
-            os.posix_fadvise(files[name].descriptor, offset, size, os.POSIX_FADV_WILLNEED)
-        return [self._read(files[name], name, offset, size) for name, offset, size in requests]
+            os.posix_fadvise(descriptors[name], offset, size, os.POSIX_FADV_WILLNEED)
+        try:
+            result = [os.pread(descriptors[name], size, offset) for name, offset, size in requests]
+        except OSError:
+            return [self._read(files[name], name, offset, size) for name, offset, size in requests]  # says which
+        for position, (name, offset, size) in enumerate(requests):
+            if len(result[position]) < size:
+                result[position] = self._read(files[name], name, offset, size)
+        return result
 
     def _read(self, file: _OpenFile, name: str, offset: int, size: int) -> bytes:
         try:
