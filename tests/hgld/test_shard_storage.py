@@ -251,8 +251,12 @@ def test_a_failing_disk_is_named(folder, monkeypatch):
 
     storage = ShardStorage(folder)
     monkeypatch.setattr(os, "pread", fail)
-    with pytest.raises(StorageError, match=r"train-000000.tar: 4 bytes at offset 8 cannot be read \(Input/output"):
-        storage.read_at("train-000000.tar", 8, 4)
+    for read in (
+        lambda: storage.read_at("train-000000.tar", 8, 4),
+        lambda: storage.read_many([("train-000000.tar", 8, 4), ("train-000001.tar", 0, 1)]),
+    ):
+        with pytest.raises(StorageError, match=r"train-000000.tar: 4 bytes at offset 8 cannot be read \(Input/output"):
+            read()
     monkeypatch.setattr(os, "open", fail)
     with pytest.raises(StorageError, match=r"train-000001.tar: cannot be opened"):
         storage.read_at("train-000001.tar", 8, 4)
@@ -263,6 +267,7 @@ def test_short_reads_of_the_system_are_continued(folder, monkeypatch):
     monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 100), offset))
     wanted = ("train-000000.tar", 50, 1001)
     assert ShardStorage(folder).read_at(*wanted) == bytes_of(folder, *wanted)
+    assert ShardStorage(folder).read_many([wanted]) == [bytes_of(folder, *wanted)]
 
 
 def test_a_relative_folder_stays_where_it_was(folder, tmp_path_factory, monkeypatch):
