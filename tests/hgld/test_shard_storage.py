@@ -259,7 +259,7 @@ def test_a_failing_disk_is_named(folder, monkeypatch):
             read()
     monkeypatch.setattr(os, "open", fail)
     with pytest.raises(StorageError, match=r"train-000001.tar: cannot be opened"):
-        storage.read_at("train-000001.tar", 8, 4)
+        ShardStorage(folder).read_at("train-000001.tar", 8, 4)
 
 
 def test_short_reads_of_the_system_are_continued(folder, monkeypatch):
