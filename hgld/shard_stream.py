@@ -40,6 +40,7 @@ def stream(
     window: int = 8,
     short: Short = "repeat",
     batches_per_epoch: int | None = None,
+    check_sha256: bool = False,
     decoder: Decoder = "fast",
     workers: int = 1,
     prefetch: int = 2,
@@ -75,6 +76,8 @@ def stream(
         short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         batches_per_epoch: batches of an epoch; None: all that there are.
+        check_sha256: hold every image to its checksum in the index of a dataset directory: a tenth of a millisecond
+            each for damage that decoders do not see.
         decoder: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (the reference).
         workers: threads that decode.
         prefetch: batches decoded ahead.
@@ -94,8 +97,8 @@ def stream(
         )
     decoder_of(decoder)
     if not isinstance(root_or_urls, str | Path) or is_shard(fspath(root_or_urls)):
-        if levels is not None:
-            raise ConfigError("levels can be chosen from a dataset directory only, not from bare shards.")
+        if levels is not None or check_sha256:
+            raise ConfigError("levels and check_sha256 need the index of a dataset directory; these are bare shards.")
         if batches_per_epoch is None:
             raise ConfigError(
                 "bare shards do not say how many batches they hold: give batches_per_epoch, or a dataset directory "
@@ -119,7 +122,7 @@ def stream(
     else:
         dataset = open_dataset(root_or_urls, split, levels=levels, storage_options=storage_options)
         _check_group_size(k, dataset.manifest)
-        items = _indexed(dataset)
+        items = _indexed(dataset, check_sha256)
         groups = Groups.from_index(items.shard, items.group, items.labels[:, 0])
         plan = StreamPlan(groups, p, k, lanes=lanes, window=window, short=short, seed=seed)
         if (batches_per_epoch or 0) > len(plan):
@@ -160,10 +163,11 @@ def _check_group_size(k: int, manifest: Manifest) -> None:
         )
 
 
-def _indexed(dataset: ShardDataset) -> IndexedItems:
+def _indexed(dataset: ShardDataset, check_sha256: bool) -> IndexedItems:
     """What the stream needs of the dataset's index."""
     where = f"{dataset.storage.where}/{INDEX}"
-    frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=("sha256", "suffix", "duplicate_of"))
+    not_needed = ("suffix", "duplicate_of") if check_sha256 else ("suffix", "duplicate_of", "sha256")
+    frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=not_needed)
     labels = dataset.labels.numpy().copy()  # torch moves a tensor's memory when it hands it to another process
     return IndexedItems(frame.filter(split=dataset.split), labels, dataset.sizes, dataset.storage)
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain, islice
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -125,7 +126,7 @@ class IndexedItems:
     """What the index says about the items of a split, as arrays: where their bytes lie and how to read them.
 
     Args:
-        frame: the split's rows of the index.
+        frame: the split's rows of the index; where they have a ``sha256``, the items' bytes are held to it.
         labels: (N, L) class ids.
         sizes: (N, 2) width and height of the upright images, cut to their boxes.
         storage: holds the shards.
@@ -140,6 +141,7 @@ class IndexedItems:
         self.offset, self.size = frame["offset"].to_numpy(), frame["size"].to_numpy()
         self.orientation = frame["orientation"].to_numpy()
         self.keys = frame["key"]
+        self._sha256 = frame["sha256"] if "sha256" in frame.columns else None
         self._boxes = frame.select(BOX) if BOX[0] in frame.columns else None
 
     def item(self, index: int, data: bytes) -> Item | BadItem:
@@ -147,6 +149,8 @@ class IndexedItems:
         where = f"{self.shards[self.shard[index]]}: {self.keys[index]} at offset {self.offset[index]}"
         if len(data) != self.size[index]:
             return BadItem(index, where, f"{len(data)} bytes of {self.size[index]}: the shard is cut off")
+        if self._sha256 is not None and sha256(data).hexdigest() != self._sha256[index]:
+            return BadItem(index, where, "its bytes are not those of the index (SHA-256)")
         box = None if self._boxes is None else self._boxes.row(index)
         whole = box is None or None in box
         image = EncodedImage(data, int(self.orientation[index]), None if whole else box, where)

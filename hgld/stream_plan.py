@@ -110,12 +110,10 @@ class Step:
     Attributes:
         chunks: for every lane the numbers of its chunks in the batch.
         entered: how many chunks of its sequence each lane's window has taken in so far.
-        repeated: classes of the batch that come more than once in it, counted with their repetitions.
     """
 
     chunks: list[list[int]]
     entered: int
-    repeated: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,7 +303,7 @@ def deal(
                 batch[lane].append(windows[lane].draw(next(words), taken))
         drawn = dense[np.concatenate([np.asarray(chunks) for chunks in batch])]
         np.subtract.at(remaining, drawn, 1)
-        yield Step(batch, entered, len(drawn) - len(taken))
+        yield Step(batch, entered)
 
 
 def _take_class(c: int, windows: list["Window"], batch: list[list[int]], per_step: int, taken: set[int]) -> None:

@@ -338,6 +338,17 @@ def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
     assert len(inside) > 0
 
 
+def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
+    folder, index = own
+    keys = damage(folder, index, [40], lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:])
+    assert list(stream(folder))[-1].images.shape[0] == P * K
+    one = stream(folder, check_sha256=True)
+    assert all(is_pk(batch) for batch in one)
+    assert {(key_in(fault.where), fault.reason) for fault in one.faults.first} == {
+        (keys[0], "its bytes are not those of the index (SHA-256)")
+    }
+
+
 def test_where_nothing_is_sound_it_says_so(own):
     folder, index = own
     damage(folder, index, range(len(index)), no_image)
