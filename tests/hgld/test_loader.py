@@ -1,0 +1,275 @@
+import gc
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hgld import open_dataset
+from hgld.decoding.batch import Batch
+from hgld.decoding.views import TestView, TrainView, places
+from hgld.errors import ConfigError, InputError
+from hgld.loader import Loader
+from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+
+VIEW = TrainView(24, jitter=0.2)
+BROKEN = b"\xff\xd8 no image"
+
+
+def written(folder: Path, broken: tuple[int, ...] = (), sizes: tuple[int, ...] = (4, 3, 5, 4, 2, 6)):
+    """A dataset of those classes, turned images and boxes among them; some items' bytes are no image."""
+    rng = np.random.default_rng(1)
+    items = [
+        Item(
+            item.labels,
+            "train",
+            BROKEN if i in broken else png(rng) if i % 7 == 3 else jpeg(rng, orientation=6 if i % 5 == 2 else None),
+            orientation=6 if i % 5 == 2 and i % 7 != 3 else 1,
+            box=(2, 1, 30, 29) if i % 6 == 1 else None,
+            suffix="png" if i % 7 == 3 else "jpg",
+        )
+        for i, item in enumerate(items_of_classes(sizes))
+    ]
+    write_dataset(folder, items)
+    return open_dataset(folder, "train")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("loader") / "data")
+
+
+def pk(dataset, **options) -> PKSampler:
+    return PKSampler(dataset.labels, 4, 2, seed=3, **options)
+
+
+def same(first: list[Batch], second: list[Batch]) -> bool:
+    pairs = zip(first, second, strict=True)
+    return all(
+        torch.equal(getattr(a, name), getattr(b, name)) for a, b in pairs for name in ("images", "labels", "indices")
+    )
+
+
+def test_a_batch_is_the_samplers_items_seen_by_the_view(dataset):
+    loader = Loader(dataset, pk(dataset), TrainView(24), decoder="torchvision", seed=5)
+    sampler = pk(dataset)
+    for step, batch in enumerate(loader):
+        items = sampler.batch(0, step)
+        assert np.array_equal(batch.indices.numpy(), items)
+        assert torch.equal(batch.labels, dataset.labels[batch.indices])
+        assert batch.images.shape == (8, 3, 24, 24)
+        assert batch.images.is_contiguous(memory_format=torch.channels_last)
+        seen = TrainView(24).parameters(*dataset.sizes[items].T, seed=5, epoch=0, positions=places(step, 8))
+        for row, index in enumerate(items):
+            left, top, width, height = seen.crop[row]
+            crop = dataset.image(int(index)).crop((left, top, left + width, top + height)).resize((24, 24), 2)
+            expected = np.asarray(crop)[:, ::-1] if seen.flip[row] else np.asarray(crop)
+            assert np.abs(batch.images[row].permute(1, 2, 0).numpy().astype(int) - expected).max() <= 2
+    assert loader.state_dict() == {"epoch": 1, "step": 0}
+
+
+@pytest.mark.parametrize("decoder", ["fast", "torchvision"])
+def test_threads_and_prefetch_change_nothing(dataset, decoder):
+    first = list(Loader(dataset, pk(dataset), VIEW, decoder=decoder, workers=1, prefetch=0))
+    for workers, prefetch in ((1, 3), (3, 1), (16, 2)):
+        again = list(Loader(dataset, pk(dataset), VIEW, decoder=decoder, workers=workers, prefetch=prefetch))
+        assert same(first, again)
+
+
+def test_parts_of_processes_are_the_single_processs_batch(dataset):
+    whole = list(Loader(dataset, pk(dataset), VIEW))
+    parts = [list(Loader(dataset, pk(dataset, process_index=r, process_count=2), VIEW)) for r in range(2)]
+    for one, *two in zip(whole, *parts, strict=True):
+        assert torch.equal(one.images, torch.cat([part.images for part in two]))
+        assert torch.equal(one.indices, torch.cat([part.indices for part in two]))
+
+
+def test_epochs_differ_and_come_again(dataset):
+    loader = Loader(dataset, pk(dataset), VIEW)
+    first, second = list(loader), list(loader)
+    assert loader.state_dict() == {"epoch": 2, "step": 0}
+    assert not same(first, second)
+    loader.set_epoch(0)
+    assert same(first, list(loader))
+    other = Loader(dataset, pk(dataset), VIEW, seed=1)
+    assert not torch.equal(next(iter(other)).images, first[0].images)
+
+
+def test_state_is_that_of_the_batches_handed_out(dataset):
+    whole = list(Loader(dataset, pk(dataset), VIEW))
+    loader = Loader(dataset, pk(dataset), VIEW, prefetch=3)
+    batches = iter(loader)
+    taken = [next(batches), next(batches)]
+    state = loader.state_dict()
+    assert state == {"epoch": 0, "step": 2}
+    batches.close()  # type: ignore[attr-defined]
+    resumed = Loader(dataset, pk(dataset), VIEW, workers=2)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)  # within the epoch: goes on
+    assert same(taken + list(resumed), whole)
+    assert same(taken + list(loader), whole)  # stopped, and gone on
+
+
+def test_views_of_one_image_differ_within_a_batch(dataset):
+    loader = Loader(dataset, RepeatedAugmentation(len(dataset), 6, 3), VIEW)
+    batch = next(iter(loader))
+    assert batch.indices[0] == batch.indices[1] == batch.indices[2]
+    assert not torch.equal(batch.images[0], batch.images[1])
+
+
+def test_a_last_batch_may_be_short(dataset):
+    sampler = EpochSampler(len(dataset), 7, shuffle=False)
+    batches = list(Loader(dataset, sampler, TestView(20, 24), workers=5))
+    assert [len(batch.images) for batch in batches] == [7, 7, 7, 3]
+    assert torch.equal(torch.cat([batch.indices for batch in batches]), torch.arange(24))
+
+
+def test_memory_is_used_again_but_never_while_a_batch_is_held(dataset):
+    loader = Loader(dataset, pk(dataset), VIEW)
+    kept = [(batch.images[2:3], batch.images[2].clone()) for _ in range(6) for batch in loader]
+    assert all(torch.equal(image[0], copy) for image, copy in kept)  # a part of a batch holds all of it
+    loader = Loader(dataset, pk(dataset), VIEW)
+    places_in_memory = set()
+    for _ in range(6):
+        places_in_memory |= {batch.images.data_ptr() for batch in loader}
+    assert len(places_in_memory) <= 12  # of some 24 batches
+
+
+def test_waiting_is_counted(dataset, monkeypatch):
+    loader = Loader(dataset, pk(dataset), VIEW, prefetch=0)
+    encoded = type(dataset).encoded
+
+    def slowly(self, indices):
+        time.sleep(0.05)
+        return encoded(self, indices)
+
+    monkeypatch.setattr(type(dataset), "encoded", slowly)
+    batches = len(list(loader))
+    assert 0.05 * batches <= loader.wait_seconds < 1.0 * batches
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("hgld loader")]
+
+
+def test_threads_end_with_the_iterator(dataset):
+    for end in ("exhaust", "close", "interrupt", "forget"):
+        batches = iter(Loader(dataset, pk(dataset), VIEW, workers=3))
+        next(batches)
+        assert threads()
+        if end == "exhaust":
+            list(batches)
+        elif end == "close":
+            batches.close()  # type: ignore[attr-defined]
+        elif end == "interrupt":
+            with pytest.raises(KeyboardInterrupt):
+                batches.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        del batches
+        gc.collect()
+        assert not threads(), end
+
+
+def test_an_interrupt_while_waiting_ends_the_threads(dataset, monkeypatch):
+    loader = Loader(dataset, pk(dataset), VIEW)
+
+    def interrupted(self, pending, epoch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loader, "_finish", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iter(loader))
+    gc.collect()
+    assert not threads()
+    assert loader.state_dict() == {"epoch": 0, "step": 0}
+
+
+def test_a_damaged_item_is_raised_at_its_batch(tmp_path):
+    dataset = written(tmp_path / "data", broken=(9,))
+    sampler = pk(dataset)
+    expected = next(step for step in range(len(sampler)) if 9 in sampler.batch(0, step))
+    batches = iter(Loader(dataset, pk(dataset), VIEW, prefetch=4, workers=2))
+    for _ in range(expected):
+        next(batches)
+    with pytest.raises(InputError, match=r"train-000001\.tar: item 9, key 'train/0009', offset \d+: cannot be decoded"):
+        next(batches)
+
+
+def test_damaged_items_are_replaced_by_others_of_their_class(tmp_path):
+    dataset = written(tmp_path / "data", broken=(0, 9, 12))
+    loaders = [Loader(dataset, pk(dataset), VIEW, on_fault="replace", workers=w, prefetch=w) for w in (1, 3)]
+    first, again = (list(loader) for loader in loaders)
+    assert same(first, again)
+    wanted = pk(dataset)
+    found = []
+    for step, batch in enumerate(first):
+        items = wanted.batch(0, step)
+        assert not set(batch.indices.tolist()) & {0, 9, 12}
+        assert torch.equal(batch.labels, dataset.labels[torch.from_numpy(items)])
+        assert [fault.index for fault in batch.faults] == [i for i in items if i in (0, 9, 12)]
+        for fault in batch.faults:
+            row = items.tolist().index(fault.index)
+            assert batch.indices[row] == fault.replacement
+            assert f"key 'train/{fault.index:04d}'" in fault.where
+            assert fault.reason.startswith("cannot be decoded as an image")
+            assert batch.images[row].float().std() > 0
+        found += batch.faults
+    assert {fault.index for fault in found} == {0, 9, 12}
+
+
+def test_a_class_without_a_sound_item_is_replaced_by_the_batchs_others(tmp_path):
+    dataset = written(tmp_path / "data", broken=(4, 5, 6))  # all of class 1
+    batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
+    assert sum(len(batch.faults) for batch in batches) >= 3
+    for batch in batches:
+        assert torch.equal(batch.labels, dataset.labels[batch.indices])
+        assert 1 not in batch.labels[:, 0]
+
+
+def test_views_of_a_damaged_image_stay_views_of_one_image(tmp_path):
+    dataset = written(tmp_path / "data", broken=(9,))
+    loader = Loader(dataset, RepeatedAugmentation(len(dataset), 6, 3), VIEW, on_fault="replace")
+    batch = next(batch for batch in loader if batch.faults)
+    assert len(batch.faults) == 3
+    assert len({fault.replacement for fault in batch.faults}) == 1
+
+
+def test_a_batch_with_nothing_sound_is_an_error(tmp_path):
+    dataset = written(tmp_path / "data", broken=tuple(range(24)))
+    with pytest.raises(InputError, match=r"none of the items of its class and batch .* hgld verify"):
+        next(iter(Loader(dataset, pk(dataset), VIEW, on_fault="replace")))
+
+
+def test_items_of_a_lost_shard(tmp_path):
+    dataset = written(tmp_path / "data")
+    (tmp_path / "data" / "train-000002.tar").unlink()  # items 10 to 14: parts of classes 2 and 3
+    with pytest.raises(InputError, match=r"item 1\d, key 'train/001\d': .*train-000002\.tar"):
+        list(Loader(dataset, pk(dataset), VIEW))
+    batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
+    faults = [fault for batch in batches for fault in batch.faults]
+    assert {fault.index for fault in faults} == set(range(10, 15))
+    assert all("train-000002.tar" in fault.reason and f"item {fault.index}, key" in fault.where for fault in faults)
+
+
+def test_impossible_options_are_refused(dataset):
+    impossible: tuple[dict[str, Any], ...] = (
+        {"workers": 0},
+        {"prefetch": -1},
+        {"on_fault": "skip"},
+        {"decoder": "pil"},
+    )
+    for options in impossible:
+        with pytest.raises(ConfigError, match=r"workers 0|prefetch -1|'skip'|'pil'"):
+            Loader(dataset, pk(dataset), VIEW, **options)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_batches_reach_the_gpu(dataset):
+    whole = list(Loader(dataset, pk(dataset), VIEW))
+    pinned = Loader(dataset, pk(dataset), VIEW, pin_memory=True)
+    moved = [batch.images.to("cuda", non_blocking=True) for batch in pinned]
+    assert all(torch.equal(there.cpu(), here.images) for there, here in zip(moved, whole, strict=True))
