@@ -222,6 +222,10 @@ class PlannedChunks:
         self._lanes = range(process_index * share, (process_index + 1) * share)
         self.unlabelled, self.dropped = plan.groups.unlabelled, plan.dropped
 
+    def fingerprint(self) -> str:
+        """32 hex digits that differ when the batches do."""
+        return self._plan.fingerprint()
+
     def batches(self, epoch: int, step: int) -> Generator[list[Chunk], None, None]:
         """The process's chunks of every batch of an epoch from ``step`` on; only bytes still needed are read."""
         at = self._plan.epoch(epoch)

@@ -3,16 +3,21 @@
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 
+import hgld
+from hgld.dataset import ShardDataset
 from hgld.dataset_files import MANIFEST
 from hgld.decoding.batch import Batch
 from hgld.decoding.views import TrainView
+from hgld.shard_stream import ShardStream
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
 
@@ -85,3 +90,19 @@ def key_in(where: str) -> str:
     found = re.search(r"train/\d{4}", where)
     assert found is not None, where
     return found[0]
+
+
+def stream(root: str | Path, **options: Any) -> ShardStream:
+    """Batches of P x K from a dataset directory."""
+    return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **options})
+
+
+def dataset_of(one: ShardStream) -> ShardDataset:
+    assert one.dataset is not None
+    return one.dataset
+
+
+def is_pk(batch: Batch, p: int = P, k: int = K) -> bool:
+    """Whether all classes have k items, or a multiple of that, and there are p k of them."""
+    counts = Counter(batch.labels[:, 0].tolist())
+    return len(batch.labels) == p * k and all(count % k == 0 for count in counts.values())

@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from hgld.errors import InputError
+from tests.hgld.streamed_dataset import (
+    K,
+    P,
+    damage,
+    dataset_of,
+    is_pk,
+    joined,
+    key_in,
+    no_image,
+    same_batches,
+    stream,
+    typical,
+)
+
+
+@pytest.fixture
+def own(tmp_path) -> tuple[Path, pl.DataFrame]:
+    """A dataset to damage, and its index."""
+    return tmp_path, typical(tmp_path)
+
+
+def test_a_damaged_image_is_replaced_by_one_of_its_class_and_named(own):
+    folder, index = own
+    keys = damage(folder, index, [17, 101], no_image)
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    assert {key_in(fault.where) for batch in batches for fault in batch.faults} == set(keys)
+    assert one.faults.count == sum(len(batch.faults) for batch in batches) == len(one.faults.first)
+    for batch in batches:
+        for fault in batch.faults:
+            assert fault.reason
+            assert fault.replacement in batch.indices.tolist()
+            assert dataset_of(one).labels[fault.index, 0] == dataset_of(one).labels[fault.replacement, 0]
+            assert fault.index not in batch.indices.tolist()
+    clean = [batch for batch in batches if not batch.faults]
+    assert len(clean) >= len(batches) - 4
+
+
+def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
+    folder, index = own
+    before = list(stream(folder))
+    group = index.filter(shard="train-000001.tar", group=3)["key"].to_list()
+    rows = [17, 101, *(index["key"].index_of(key) for key in group)]
+    damage(folder, index, rows, no_image)
+    whole = list(stream(folder))
+    for old, new in zip(before, whole, strict=True):
+        untouched = ~torch.isin(old.indices, torch.tensor(rows))
+        assert torch.equal(new.images[untouched], old.images[untouched]) or new.faults
+    parts = [list(stream(folder, process_index=r, process_count=2)) for r in range(2)]
+    assert same_batches(joined(parts), whole)
+    one = stream(folder)
+    one.load_state_dict({"epoch": 0, "step": 4})
+    assert same_batches(list(one), whole[4:])
+
+
+def test_another_class_stands_in_for_a_group_without_a_sound_item(own):
+    folder, index = own
+    rows = index.with_row_index().filter(shard="train-000002.tar", group=0)["index"].to_list()
+    damage(folder, index, rows, no_image)
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    hit = [batch for batch in batches if batch.faults]
+    assert hit
+    for batch in hit:
+        assert {fault.index for fault in batch.faults} <= set(rows)
+        assert not set(rows) & set(batch.indices.tolist())
+        assert len(set(batch.labels[:, 0].tolist())) == P  # the one that stands in is of a class of its own
+
+
+def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
+    folder, index = own
+    path = folder / "train-000003.tar"
+    path.write_bytes(path.read_bytes()[:20_000])
+    inside = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") <= 20_000))
+    lost = index.filter((pl.col("shard") == path.name) & (pl.col("offset") + pl.col("size") > 20_000))
+    one = stream(folder)
+    batches = list(one)
+    assert all(is_pk(batch) for batch in batches)
+    faults = {key_in(fault.where): fault.reason for batch in batches for fault in batch.faults}
+    assert faults.keys() <= set(lost["key"])
+    assert len(faults) > len(lost) / 2
+    assert all("the shard is cut off" in reason for reason in faults.values())
+    assert len(inside) > 0
+
+
+def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
+    folder, index = own
+    keys = damage(folder, index, [40], lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:])
+    assert list(stream(folder))[-1].images.shape[0] == P * K
+    one = stream(folder, check_sha256=True)
+    assert all(is_pk(batch) for batch in one)
+    assert {(key_in(fault.where), fault.reason) for fault in one.faults.first} == {
+        (keys[0], "its bytes are not those of the index (SHA-256)")
+    }
+
+
+def test_where_nothing_is_sound_it_says_so(own):
+    folder, index = own
+    damage(folder, index, range(len(index)), no_image)
+    with pytest.raises(InputError, match=r"train-00000\d.tar: train/\d{4}.*hgld verify"):
+        list(stream(folder))
+
+
+def test_a_missing_shard_is_named(own):
+    folder, _ = own
+    (folder / "train-000004.tar").unlink()
+    with pytest.raises(InputError, match=r"train-000004.tar: no such file"):
+        list(stream(folder))
+
+
+def test_pixels_bombs_are_kept_out(own):
+    folder, index = own
+    png = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\xff\xff\x00\x00\xff\xff\x08\x02\x00\x00\x00"
+    keys = damage(folder, index, [5], lambda _: png)
+    one = stream(folder)
+    assert all(is_pk(batch) for batch in one)
+    assert {key_in(fault.where) for fault in one.faults.first} == set(keys)
