@@ -15,7 +15,8 @@ from hgld.dataset_names import BOX
 from hgld.decoding.batch import Fault
 from hgld.decoding.encoded import EncodedImage
 from hgld.read_ahead import ReadAhead
-from hgld.stream_plan import EpochPlan, Step, StreamPlan
+from hgld.stream_dealing import Step
+from hgld.stream_plan import EpochPlan, StreamPlan
 
 if TYPE_CHECKING:
     from hgld.shard_storage import ShardStorage

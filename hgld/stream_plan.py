@@ -8,18 +8,18 @@ index alone, before any image is read: it is a pure function of the index, the o
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from hgld.errors import ConfigError, InputError
+from hgld.stream_dealing import Step, below, deal
 
 Short = Literal["repeat", "drop", "refuse"]
 
 _PURPOSE = 0x5F1A  # sets these random words apart from others of the same seed and epoch
-_TRIES = 8
 _MOST_NAMED = 5
 
 
@@ -34,11 +34,6 @@ def random_bits(seed: int, *key: int) -> np.random.Philox:
 def shuffled(count: int, bits: np.random.Philox) -> np.ndarray:
     """A random order of ``range(count)``."""
     return np.argsort(bits.random_raw(count), kind="stable")
-
-
-def below(word: int, limit: int) -> int:
-    """A number in [0, limit) from a random word of 64 bits."""
-    return (word * limit) >> 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,19 +96,6 @@ class Groups:
     def select(self, keep: np.ndarray) -> "Groups":
         """The groups where ``keep`` (G,) is True."""
         return Groups(self.start[keep], self.count[keep], self.label[keep], self.shard[keep], self.unlabelled)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What one batch is made of.
-
-    Attributes:
-        chunks: for every lane the numbers of its chunks in the batch.
-        entered: how many chunks of its sequence each lane's window has taken in so far.
-    """
-
-    chunks: list[list[int]]
-    entered: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,107 +244,3 @@ def _without_short(groups: Groups, k: int, short: Short) -> tuple[Groups, int]:
         f"{int(lacking.sum())} groups have fewer than {k} items (classes {', '.join(map(str, classes[:_MOST_NAMED]))}"
         f"{' and more' if len(classes) > _MOST_NAMED else ''}). Take short='repeat' or short='drop', or a smaller k."
     )
-
-
-def deal(
-    lanes: Sequence[Sequence[int]], label: np.ndarray, per_step: int, window: int, bits: np.random.Philox
-) -> Iterator[Step]:
-    """Deal the chunks of all lanes into batches.
-
-    A class with as many chunks left as there are batches left is taken first, which is what keeps the last batches free
-    of repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A
-    class is repeated only where a lane's window holds no other.
-
-    Args:
-        lanes: for every lane its chunks in reading order, all of one length, a multiple of ``per_step``.
-        label: (C,) class of every chunk.
-        per_step: chunks that a batch takes from every lane.
-        window: chunks that a lane holds at most, at least ``per_step``.
-        bits: draws.
-    """
-    steps = len(lanes[0]) // per_step
-    classes, dense = np.unique(label, return_inverse=True)
-    remaining = np.bincount(dense[np.asarray(lanes).ravel()], minlength=len(classes))
-    labels: list[int] = dense.tolist()
-    windows = [Window(labels) for _ in lanes]
-    entered = 0
-    for step in range(steps):
-        while entered < min(len(lanes[0]), step * per_step + window):
-            for held, lane in zip(windows, lanes, strict=True):
-                held.add(lane[entered])
-            entered += 1
-        batch: list[list[int]] = [[] for _ in lanes]
-        taken: set[int] = set()
-        urgent = np.flatnonzero(remaining >= steps - step)
-        for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
-            _take_class(c, windows, batch, per_step, taken)
-        words = iter(bits.random_raw(len(lanes) * per_step).tolist())
-        for at in range(len(lanes)):
-            lane = (at + step) % len(lanes)  # no lane is always the last to choose
-            while len(batch[lane]) < per_step:
-                batch[lane].append(windows[lane].draw(next(words), taken))
-        drawn = dense[np.concatenate([np.asarray(chunks) for chunks in batch])]
-        np.subtract.at(remaining, drawn, 1)
-        yield Step(batch, entered)
-
-
-def _take_class(c: int, windows: list["Window"], batch: list[list[int]], per_step: int, taken: set[int]) -> None:
-    """Give the batch a chunk of class ``c`` from the lane that holds most of it."""
-    open_lanes = [v for v, held in enumerate(windows) if len(batch[v]) < per_step and held.by_class.get(c)]
-    if open_lanes:
-        lane = max(open_lanes, key=lambda v: len(windows[v].by_class[c]))
-        chunk = windows[lane].by_class[c][0]
-        windows[lane].remove(chunk)
-        batch[lane].append(chunk)
-        taken.add(c)
-
-
-class Window:
-    """The chunks that a lane holds; drawing and removing take constant time.
-
-    Args:
-        labels: class of every chunk, by its number; may grow later.
-
-    Attributes:
-        chunks: numbers of those held.
-        by_class: the same, class by class.
-    """
-
-    __slots__ = ("_labels", "_slot", "by_class", "chunks")
-
-    def __init__(self, labels: Sequence[int] | Mapping[int, int]) -> None:
-        self._labels = labels
-        self.chunks: list[int] = []
-        self._slot: dict[int, int] = {}
-        self.by_class: dict[int, list[int]] = {}
-
-    def add(self, chunk: int) -> None:
-        self._slot[chunk] = len(self.chunks)
-        self.chunks.append(chunk)
-        self.by_class.setdefault(self._labels[chunk], []).append(chunk)
-
-    def remove(self, chunk: int) -> None:
-        slot, last = self._slot.pop(chunk), self.chunks.pop()
-        if last != chunk:
-            self.chunks[slot] = last
-            self._slot[last] = slot
-        c = self._labels[chunk]
-        self.by_class[c].remove(chunk)
-        if not self.by_class[c]:
-            del self.by_class[c]
-
-    def draw(self, word: int, taken: set[int]) -> int:
-        """A chunk of a class that is not ``taken`` yet, where there is one; a random word says which."""
-        count = len(self.chunks)
-        first = below(word, count)
-        # The golden ratio's steps spread the first tries over the window; then all of it is looked through.
-        for i in range(_TRIES + count):
-            at = (first + (i * 0x9E3779B1 if i < _TRIES else i)) % count
-            chunk = self.chunks[at]
-            if self._labels[chunk] not in taken:
-                break
-        else:  # repeated, then, from the class that is repeated most easily
-            chunk = max(self.by_class.values(), key=len)[0]
-        self.remove(chunk)
-        taken.add(self._labels[chunk])
-        return chunk

@@ -17,8 +17,9 @@ from hgld.errors import InputError
 from hgld.image_header import read_header
 from hgld.read_ahead import ReadAhead
 from hgld.shard_urls import Tar
+from hgld.stream_dealing import Window
 from hgld.stream_lanes import AHEAD, MOST_STAND_INS, BadItem, Chunk, Group, Item
-from hgld.stream_plan import Short, Window, random_bits, shuffled
+from hgld.stream_plan import Short, random_bits, shuffled
 from hgld.tar_members import stream_members
 
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif")
@@ -266,6 +267,9 @@ class RunLane:
 
     def _draw(self, word: int) -> Chunk:
         number = self._window.draw(word, self._taken)
+        if number is None:
+            number = self._window.repeat()
+        self._taken.add(self._labels[number])
         held = self._held.pop(number)
         del self._labels[number]
         chunk = Chunk(self, held.group, held.picks)

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.stream_plan import Groups, StreamPlan, deal, random_bits
+from hgld.stream_dealing import deal
+from hgld.stream_plan import Groups, StreamPlan, random_bits
 
 
 def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -140,6 +141,17 @@ def test_over_lanes_and_small_windows_classes_stay_apart():
     label = np.random.default_rng(0).permutation(np.repeat(np.arange(500), 20))
     lanes = np.arange(9984).reshape(8, -1).tolist()
     assert sum(repetitions(lanes, label, 4, 32)) == 0
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8])
+def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(lanes):
+    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
+    for seed in range(5):
+        label = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+        steps = len(label) // 16
+        assert max(np.bincount(label[: 16 * steps])) <= steps
+        dealt = np.arange(16 * steps).reshape(lanes, -1).tolist()
+        assert sum(repetitions(dealt, label, 16 // lanes, 8 * 16 // lanes, seed)) == 0
 
 
 def test_what_cannot_be_kept_apart_is_spread_evenly():
