@@ -23,7 +23,7 @@ FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
 LONGEST_KEY = 200
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
-BOX = ("left", "top", "right", "bottom")
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),
     *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "group"),

@@ -51,9 +51,9 @@ class Catalog:
         name: of the dataset, as its card's.
         levels: finest first.
         items: one row an item: key, split, file, then one text column a level (null: unknown), and, only if some items
-            are to be cropped, ``left, top, right, bottom`` (Int32 pixels of the upright image, null: all of it).
-            ``file`` is a POSIX path relative to ``root``, or ``role/stem`` where there are containers: the stem of the
-            member's file name.
+            are to be cropped, ``box_left, box_top, box_right, box_bottom`` (Int32 pixels of the upright image, right
+            and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``, or ``role/stem``
+            where there are containers: the stem of the member's file name.
         root: folder of the loose files.
         containers: tars whose members the items are; empty: the items are loose files.
         lists: named lists of items: list, key.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from hgld.dataset_names import BOX
 from hgld.errors import TableError
 from pipelines.catalog import Catalog, safe_key
 from pipelines.sources.release import find_folder, keep_splits, need, read_lines, refuse_options, relative_path, shown
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pipelines.shard_config import SourceConfig
 
 LEVELS = ("landmark",)
-BOX = ("left", "top", "right", "bottom")
 DISTRACTORS = "revisitop1m"
 VERDICTS = ("easy", "hard", "junk")
 _LARGEST = 1 << 20  # pixels

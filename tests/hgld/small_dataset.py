@@ -10,6 +10,7 @@ import polars as pl
 
 from hgld import Hierarchy
 from hgld.dataset_files import (
+    BOX,
     HIERARCHY,
     INDEX,
     JUDGEMENTS,
@@ -74,9 +75,9 @@ def write_dataset(
             rows += added
             shards.append(ShardFacts(name, split, len(added), len(tar), hashlib.sha256(tar).hexdigest()))
     boxes = any(item.box for item in items)
-    box_columns = dict.fromkeys(("left", "top", "right", "bottom") if boxes else (), pl.Int32)
+    box_columns = dict.fromkeys(BOX if boxes else (), pl.Int32)
     index = pl.DataFrame(rows, schema_overrides={"duplicate_of": pl.String, **box_columns})
-    index = edit(index if boxes else index.drop("left", "top", "right", "bottom"))
+    index = edit(index if boxes else index.drop(BOX))
     write_index(index, folder / INDEX, LEVELS)
     Hierarchy.from_labels(np.array([item.labels for item in items]), LEVELS).to_parquet(folder / HIERARCHY)
     for name, table in ((LISTS, lists), (JUDGEMENTS, judgements)):
@@ -109,6 +110,6 @@ def _shard(name: str, members: Sequence[tuple[int, Item]]) -> tuple[list[dict], 
             | {"split": item.split, "suffix": item.suffix, "width": item.width, "height": item.height}
             | {"orientation": item.orientation, "sha256": hashlib.sha256(item.data).hexdigest(), "duplicate_of": None}
             | {"group": group}
-            | dict(zip(("left", "top", "right", "bottom"), item.box or [None] * 4, strict=True))
+            | dict(zip(BOX, item.box or [None] * 4, strict=True))
         )
     return rows, bytes(tar + END_OF_ARCHIVE)

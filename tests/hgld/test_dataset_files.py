@@ -35,7 +35,7 @@ def index_rows(**columns):
     return pl.DataFrame(rows | columns)
 
 
-BOXES = {"left": [0, None, 3], "top": [0, None, 3], "right": [9, None, 9], "bottom": [9, None, 9]}
+BOXES = {"box_left": [0, None, 3], "box_top": [0, None, 3], "box_right": [9, None, 9], "box_bottom": [9, None, 9]}
 
 
 def manifest():
@@ -77,7 +77,7 @@ def test_a_safe_key_stays_in_its_folder(tmp_path_factory, key):
         assert folder in (folder / f"{key}.jpg").resolve().parents
 
 
-@pytest.mark.parametrize("levels", [[], ["a", "a"], ["key"], ["left"], [""], ["a\nb"], ["x" * 101]])
+@pytest.mark.parametrize("levels", [[], ["a", "a"], ["key"], ["box_left"], [""], ["a\nb"], ["x" * 101]])
 def test_levels_that_cannot_be_columns_are_refused(levels):
     with pytest.raises(InputError, match="levels are"):
         files.check_levels(levels, "here")

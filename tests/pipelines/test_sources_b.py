@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from scipy.io import loadmat, savemat
 
+from hgld.dataset_names import BOX
 from hgld.errors import ConfigError, InputError, TableError
 from pipelines.catalog import Catalog
 from pipelines.shard_config import SourceConfig
@@ -537,7 +538,7 @@ def test_revisited_queries_have_boxes_and_judgements(tmp_path, name, prefix):
         "query": revisited.QUERIES,
         "gallery": revisited.GALLERY,
     }
-    boxes = catalog.items.select("split", "left", "top", "right", "bottom")
+    boxes = catalog.items.select("split", *BOX)
     assert boxes.filter(pl.col("split") == "query").drop("split").rows() == [
         (2, 2, 30, 31),
         (2, 2, 30, 31),

@@ -155,10 +155,10 @@ def test_columns_that_are_not_so(root, column, value):
 def test_boxes_that_differ(tmp_path):
     root = TinyShards(boxes=True).write(tmp_path / "tiny")
     index = index_of(root)
-    rewrite_index(root, index.with_columns(left=pl.col("left") + 1))
+    rewrite_index(root, index.with_columns(box_left=pl.col("box_left") + 1))
     found = findings(root)
     assert set(found["kind"]) == {"box"}
-    assert found.height == index["left"].count()
+    assert found.height == index["box_left"].count()
     assert found.row(0, named=True)["found"] == "box 1, 2, 30, 20"
 
 

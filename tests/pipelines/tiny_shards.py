@@ -125,7 +125,7 @@ def write_manifest(root: Path, index: pl.DataFrame, k: int, provenance: dict) ->
     others = [root / name for name in (files.INDEX, files.HIERARCHY, files.REJECTED, files.LISTS, files.JUDGEMENTS)]
     facts = {path.name: _fingerprint(path) for path in [*others, root / files.CARD] if path.exists()}
     manifest = files.Manifest("tiny", LEVELS, k, files.split_facts(index, LEVELS), tuple(shards), facts, {}, provenance)
-    described = croissant(manifest, {}, boxes="left" in index.columns)
+    described = croissant(manifest, {}, boxes=files.BOX[0] in index.columns)
     write_json(root / files.CROISSANT, described)
     manifest = replace(manifest, files={**facts, files.CROISSANT: _fingerprint(root / files.CROISSANT)})
     (root / files.MANIFEST).write_text(manifest.to_json())
