@@ -1,0 +1,385 @@
+"""The data path: writing, reading, decoding, opening and planning, beside tarfile, webdataset and plain PyTorch code.
+
+Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches share memory open plan]
+
+Everything runs on one core. All sides of a group take turns within every round, so that what else the machine does
+meets all of them; figures are medians over the rounds. The images are made on the first run and kept in DIR. Needs some
+2 GB there. webdataset is a dependency of hgld, pytorch-metric-learning (for the plan) a benchmark extra: where it is
+installed for another interpreter, name that with --metric-learning-python.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import made_shards
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+from webdataset.compat import WebDataset
+
+from hgld import open_dataset
+from hgld.decoding.batch import Batch, normalize
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.views import TrainView, places
+from hgld.loader import Loader
+from hgld.samplers import PKSampler
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BATCH, SIZE = 256, 224
+PLANNED_ITEMS, PLANNED_CLASSES = 970_981, 46_593  # of H-GLDv2's training set
+OPENED_ITEMS = 1_500_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: the median of several rounds, and what it is."""
+
+    group: str
+    side: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is read: loose files, a dataset directory, and the files' bytes in memory."""
+
+    work: Path
+    files: list[Path]
+    images: list[bytes]
+    sizes: tuple[int, int]
+
+    @property
+    def shards(self) -> Path:
+        return self.work / "hgld"
+
+
+Sides = dict[str, Callable[[], float]]  # each gives one measurement
+
+
+def take_turns(group: str, unit: str, sides: Sides, rounds: int) -> list[Row]:
+    found: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, measure in sides.items():
+            found[name].append(measure())
+    return [Row(group, name, statistics.median(values), unit) for name, values in found.items()]
+
+
+def rate(count: int, run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return count / (time.perf_counter() - began)
+
+
+def drain(values: Iterable[object]) -> None:
+    for _ in values:
+        pass
+
+
+# -- writing and reading --------------------------------------------------------------------------------------------
+
+
+def write(made: Made, rounds: int) -> list[Row]:
+    """Items (jpg + json) a second, from memory to a memory file system where there is one."""
+    memory = Path("/dev/shm")  # the disk is not what is measured
+    folder = (memory if memory.is_dir() and not made.work.is_relative_to(memory) else made.work) / "hgld-bench-written"
+    writers: dict[str, Callable[[], None]] = {
+        "tarfile": lambda: made_shards.write_tarfile(folder, made.images),
+        "webdataset ShardWriter": lambda: made_shards.write_webdataset(folder, made.images),
+        "hgld, with index": lambda: made_shards.write_hgld(folder, made.images, made.sizes, hashed=False),
+        "hgld, with index and SHA-256 of images and shards": lambda: made_shards.write_hgld(
+            folder, made.images, made.sizes
+        ),
+    }
+
+    def measured(run: Callable[[], None]) -> float:
+        try:
+            return rate(len(made.images), run)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return take_turns(
+        "write", "items/s", {name: lambda run=run: measured(run) for name, run in writers.items()}, rounds
+    )
+
+
+def read(made: Made, rounds: int) -> list[Row]:
+    """Undecoded images a second, from the page cache."""
+    dataset = open_dataset(made.shards, "train")
+    count = len(dataset)
+    order = np.random.default_rng(0).permutation(count)
+    urls = [str(path) for path in sorted(made.shards.glob("*.tar"))]
+    parts = np.array_split(order, max(1, count // BATCH))
+    places_of = dataset.frame.select("shard", "offset", "size").rows()
+    opened = {name: os.open(made.shards / name, os.O_RDONLY) for name in sorted({name for name, _, _ in places_of})}
+    ranges = [(opened[places_of[i][0]], places_of[i][2], places_of[i][1]) for i in order]
+    sides: Sides = {
+        "webdataset stream": lambda: rate(count, lambda: drain(WebDataset(urls, shardshuffle=False))),
+        "tarfile": lambda: rate(count, lambda: drain(made_shards.read_tarfile(made.shards))),
+        "os.pread alone, random": lambda: rate(count, lambda: drain(os.pread(*one) for one in ranges)),
+        "hgld read, random": lambda: rate(count, lambda: drain(dataset.read(int(i)) for i in order)),
+        "hgld read_many of 256, random": lambda: rate(count, lambda: drain(dataset.read_many(part) for part in parts)),
+        "hgld encoded of 256, random": lambda: rate(count, lambda: drain(dataset.encoded(part) for part in parts)),
+    }
+    rows = take_turns("read", "images/s", sides, rounds)
+    for descriptor in opened.values():
+        os.close(descriptor)
+    return rows
+
+
+# -- batches --------------------------------------------------------------------------------------------------------
+
+
+class Files(Dataset[tuple[torch.Tensor, int]]):
+    """The plain way: a file an image, Pillow, torchvision's transforms."""
+
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIZE, scale=(0.16, 1.0)),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, item: int) -> tuple[torch.Tensor, int]:
+        image = self.transform(Image.open(self.files[item]).convert("RGB"))
+        assert isinstance(image, torch.Tensor)
+        return image, made_shards.labels_of(item)[0]
+
+
+def pk_batches(made: Made) -> PKSampler:
+    fine = np.array([made_shards.labels_of(i)[0] for i in range(len(made.images))])
+    return PKSampler(torch.from_numpy(fine), BATCH // 4, 4)
+
+
+def batches(made: Made, rounds: int) -> list[Row]:
+    """Images a second in batches of 256 at 224, ready for the model (floats), or for the device (bytes)."""
+    dataset = open_dataset(made.shards, "train")
+    urls = [str(path) for path in sorted(made.shards.glob("*.tar"))]
+
+    def loader(decoder: str) -> Iterator[Batch]:
+        return iter(Loader(dataset, pk_batches(made), TrainView(SIZE), decoder=decoder))  # type: ignore[arg-type]
+
+    def normalized() -> Iterator[torch.Tensor]:
+        return (normalize(batch.images, MEAN, STD) for batch in loader("fast"))
+
+    def by_webdataset() -> Iterator[object]:
+        samples: Any = WebDataset(urls, shardshuffle=False).decode("pil").to_tuple("jpg", "json")
+        return iter(samples.map_tuple(Files.transform, lambda facts: facts["labels"][0]).batched(BATCH))
+
+    def plain() -> Iterator[object]:
+        return iter(DataLoader(Files(made.files), batch_sampler=pk_batches(made)))
+
+    def measured(start: Callable[[], Iterator[object]], count: int) -> float:
+        found = start()
+        next(found)  # imports, plans and first memory
+        return rate(count * BATCH, lambda: drain(islice(found, count)))
+
+    sides: Sides = {
+        "file an image, PIL, torchvision v1, floats": lambda: measured(plain, 3),
+        "webdataset, PIL, torchvision v1, floats": lambda: measured(by_webdataset, 3),
+        "hgld torchvision path, bytes": lambda: measured(lambda: loader("torchvision"), 6),
+        "hgld fast path, bytes": lambda: measured(lambda: loader("fast"), 12),
+        "hgld fast path, floats normalised on the CPU": lambda: measured(normalized, 12),
+    }
+    return take_turns("batches", "images/s", sides, rounds)
+
+
+def share(made: Made, rounds: int) -> list[Row]:
+    """What reading adds to decoding the same bytes from memory, in percent: the same batches by turns."""
+    dataset, sampler, view = open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE)
+    out = torch.empty(BATCH, SIZE, SIZE, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    added = []
+    for step in range(max(10, 10 * rounds)):
+        items = sampler.batch(step // len(sampler), step % len(sampler))
+        parameters = view.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=places(step, BATCH))
+        began = time.perf_counter()
+        encoded = dataset.encoded(items)
+        read_at = time.perf_counter()
+        decode_batch(encoded, parameters, out)
+        added.append(100 * (read_at - began) / (time.perf_counter() - read_at))
+    return [Row("share", "reading, of decoding from memory", statistics.median(added), "%")]
+
+
+def memory(made: Made, rounds: int) -> list[Row]:
+    """Resident memory while epochs go by, held against its value after ten batches."""
+    loader = Loader(open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE))
+    resident = []
+    for _ in range(max(1, rounds // 2)):
+        resident += [status_bytes("VmRSS") / 2**20 for _ in loader]
+    settled = resident[min(10, len(resident) - 1)]
+    return [
+        Row("memory", "after 10 batches", settled, "MiB"),
+        Row("memory", f"growth until batch {len(resident)}", resident[-1] - settled, "MiB"),
+        Row("memory", "largest growth in between", max(resident[10:] or resident) - settled, "MiB"),
+    ]
+
+
+def status_bytes(field: str) -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
+
+
+# -- opening and planning -------------------------------------------------------------------------------------------
+
+
+def in_its_own_process(*arguments: str, interpreter: str = sys.executable) -> dict[str, float]:
+    command = [interpreter, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{result.stderr}")
+    return json.loads(result.stdout)
+
+
+def open_index(work: Path) -> dict[str, float]:
+    before = status_bytes("VmRSS")
+    began = time.perf_counter()
+    dataset = open_dataset(work / "large", "train")
+    seconds = time.perf_counter() - began
+    assert len(dataset) == OPENED_ITEMS
+    return {"seconds": seconds, "MiB": (status_bytes("VmHWM") - before) / 2**20}
+
+
+def open_large(made: Made, rounds: int) -> list[Row]:
+    """Opening a dataset of 1.5 M items in a fresh process, hgld's imports done; growth of the peak."""
+    if not (made.work / "large" / "dataset.json").exists():
+        made_shards.write_large_index(made.work / "large", OPENED_ITEMS)
+    found = [in_its_own_process(__file__, "--work", str(made.work), "--task", "open") for _ in range(rounds)]
+    return [
+        Row("open", f"{OPENED_ITEMS:,} items", statistics.median(f[u] for f in found), u) for u in ("seconds", "MiB")
+    ]
+
+
+def long_tailed() -> np.ndarray:
+    """Class numbers of H-GLDv2's size; the classes' sizes follow a power law."""
+    sizes = 1 / np.arange(1, PLANNED_CLASSES + 1) ** 0.7
+    sizes = np.maximum(2, np.floor(sizes / sizes.sum() * PLANNED_ITEMS).astype(int))
+    sizes[np.arange(PLANNED_ITEMS - sizes.sum()) % PLANNED_CLASSES] += 1
+    return np.random.default_rng(0).permutation(np.repeat(np.arange(PLANNED_CLASSES), sizes))
+
+
+def plan_by_hgld() -> dict[str, float]:
+    labels = torch.from_numpy(long_tailed())
+    sampler = PKSampler(labels, BATCH // 4, 4)
+    began = time.perf_counter()
+    sampler.batch(0, 0)
+    seconds = time.perf_counter() - began
+    seen = np.concatenate([sampler.batch(0, step) for step in range(len(sampler))])
+    classes = labels.numpy()[seen].reshape(len(sampler), -1, 4)[:, :, 0]
+    twice = sum(len(np.unique(row)) < len(row) for row in classes)
+    return {
+        "seconds": seconds,
+        "coverage, %": 100 * len(np.unique(seen)) / len(labels),
+        "batches with a class twice": twice,
+    }
+
+
+PLAN_BY_METRIC_LEARNING = """
+import json, sys, time
+import numpy as np
+from pytorch_metric_learning.samplers import MPerClassSampler
+labels = np.load(sys.argv[1])
+sampler = MPerClassSampler(labels, 4, int(sys.argv[2]), length_before_new_iter=len(labels))
+began = time.perf_counter()
+seen = np.array(list(sampler))
+seconds = time.perf_counter() - began
+print(json.dumps({"seconds": seconds, "coverage, %": 100 * len(np.unique(seen)) / len(labels)}))
+"""
+
+
+def plan(made: Made, rounds: int, interpreter: str) -> list[Row]:
+    """The plan of an epoch of P x K batches at H-GLDv2's size."""
+    ours = [in_its_own_process(__file__, "--work", str(made.work), "--task", "plan") for _ in range(rounds)]
+    rows = [Row("plan", "hgld PKSampler", statistics.median(f[unit] for f in ours), unit) for unit in ours[0]]
+    probe = [interpreter, "-c", "import pytorch_metric_learning"]
+    if subprocess.run(probe, capture_output=True, check=False).returncode:
+        return rows
+    np.save(made.work / "planned.npy", long_tailed())
+    program = ("-c", PLAN_BY_METRIC_LEARNING, str(made.work / "planned.npy"), str(BATCH))
+    theirs = in_its_own_process(*program, interpreter=interpreter)
+    return rows + [
+        Row("plan", "pytorch-metric-learning MPerClassSampler", value, unit) for unit, value in theirs.items()
+    ]
+
+
+# -- running --------------------------------------------------------------------------------------------------------
+
+GROUPS: dict[str, Callable[[Made, int], list[Row]]] = {
+    "write": write,
+    "read": read,
+    "batches": batches,
+    "share": share,
+    "memory": memory,
+    "open": open_large,
+}
+
+
+def make(work: Path, count: int, sizes: tuple[int, int]) -> Made:
+    work.mkdir(parents=True, exist_ok=True)
+    folder = work / f"{count}-{sizes[0]}x{sizes[1]}"
+    files = made_shards.make_jpegs(folder / "files", count, *sizes)
+    made = Made(folder, files, [file.read_bytes() for file in files], sizes)
+    if not (made.shards / "dataset.json").exists():
+        made_shards.write_hgld(made.shards, made.images, sizes)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder for what is made")
+    parser.add_argument("--images", type=int, default=20_000)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--height", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=[*GROUPS, "plan"], default=[*GROUPS, "plan"])
+    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--metric-learning-python", default=sys.executable, help="interpreter with that library")
+    parser.add_argument("--task", choices=["open", "plan"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    torch.set_num_threads(1)
+    if options.task:
+        print(json.dumps(open_index(options.work) if options.task == "open" else plan_by_hgld()))
+        return
+    made = make(options.work, options.images, (options.width, options.height))
+    average = sum(map(len, made.images)) / len(made.images)
+    print(f"{len(made.images):,} JPEGs of {options.width} x {options.height}, {average / 1000:.1f} kB on average\n")
+    print("| what | side | figure | unit |\n|---|---|---:|---|")
+    rows = []
+    for name in options.only:
+        found = (
+            plan(made, options.rounds, options.metric_learning_python)
+            if name == "plan"
+            else GROUPS[name](made, options.rounds)
+        )
+        for row in found:
+            print(
+                f"| {row.group} | {row.side} | {row.value:,.{0 if row.value >= 100 else 2}f} | {row.unit} |", flush=True
+            )
+        rows += found
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

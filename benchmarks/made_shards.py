@@ -1,0 +1,183 @@
+"""What benchmarks/data.py reads: JPEGs made on the spot, as files and as a dataset directory, and a large index."""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import cv2
+import numpy as np
+import polars as pl
+from webdataset.writer import ShardWriter
+
+from hgld import Hierarchy
+from hgld.dataset_files import (
+    HIERARCHY,
+    INDEX,
+    MANIFEST,
+    FileFacts,
+    Manifest,
+    ShardFacts,
+    item_json,
+    shard_name,
+    split_facts,
+    write_index,
+)
+from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
+from pipelines.pack import TarWriter
+
+LEVELS = ("fine", "middle", "coarse")
+PER_SHARD = 2000
+PER_CLASS = 8
+
+
+def make_jpegs(folder: Path, count: int, width: int, height: int) -> list[Path]:
+    """Pictures of smooth patches with some grain, in JPEG quality 90; kept for the next run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{i:06d}.jpg" for i in range(count)]
+    rng = np.random.default_rng(0)
+    grain = rng.normal(0, 7, (2 * height, 2 * width, 3)).astype(np.float32)
+    for file in files:
+        patches = rng.integers(0, 256, (height // 24, width // 24, 3)).astype(np.float32)
+        top, left = rng.integers(0, height), rng.integers(0, width)
+        if file.exists():
+            continue
+        picture = cv2.resize(patches, (width, height), interpolation=cv2.INTER_CUBIC)
+        picture += grain[top : top + height, left : left + width]
+        done, data = cv2.imencode(".jpg", picture.clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 90])
+        assert done
+        file.write_bytes(data.tobytes())
+    return files
+
+
+def labels_of(item: int) -> tuple[int, int, int]:
+    return item // PER_CLASS, item // PER_CLASS // 10, item // PER_CLASS // 100
+
+
+def names_of(labels: tuple[int, ...]) -> list[str]:
+    return [f"class {label}" for label in labels]
+
+
+class UnhashedTar:
+    """pipelines.pack.TarWriter without its checksum."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.bytes = file, 0
+
+    def add(self, key: str, suffix: str, image: bytes, json: bytes) -> int:
+        header = member_header(f"{key}.{suffix}", len(image))
+        json_header = member_header(f"{key}.json", len(json))
+        data = b"".join((header, image, padding(len(image)), json_header, json, padding(len(json))))
+        self.file.write(data)
+        self.bytes += len(data)
+        return self.bytes - len(data) + len(header)
+
+    def finish(self) -> str:
+        self.file.write(END_OF_ARCHIVE)
+        return "0" * 64
+
+
+def write_hgld(folder: Path, images: list[bytes], sizes: tuple[int, int], hashed: bool = True) -> None:
+    """A dataset directory, as hgld build-shards packs it; without hashed, no checksums of images and shards."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shards, offsets, digests = [], [], []
+    for begin in range(0, len(images), PER_SHARD):
+        name, part = shard_name("train", begin // PER_SHARD), images[begin : begin + PER_SHARD]
+        with open(folder / name, "wb", buffering=1 << 20) as file:
+            tar = TarWriter(file) if hashed else UnhashedTar(file)
+            for i, image in enumerate(part, begin):
+                labels = labels_of(i)
+                facts = item_json(labels, names_of(labels), "train", f"{i:06d}.jpg", LEVELS)
+                offsets.append(tar.add(f"{i:06d}", "jpg", image, facts))
+                digests.append(hashlib.sha256(image).hexdigest() if hashed else "0" * 64)
+            sha256 = tar.finish()
+        shards.append(ShardFacts(name, "train", len(part), (folder / name).stat().st_size, sha256))
+    items = np.arange(len(images))
+    index = index_of(items, np.array(offsets), np.array([len(image) for image in images]), sizes, digests)
+    finish(folder, index, tuple(shards))
+
+
+def index_of(
+    items: np.ndarray, offsets: np.ndarray, bytes_of: np.ndarray, sizes: tuple[int, int], digests: list[str]
+) -> pl.DataFrame:
+    fine, middle, coarse = items // PER_CLASS, items // PER_CLASS // 10, items // PER_CLASS // 100
+    keys = pl.Series(items).cast(pl.String).str.zfill(6)
+    shards = pl.Series(items // PER_SHARD).cast(pl.String).str.zfill(6)
+    return pl.DataFrame(
+        {"key": keys, "shard": "train-" + shards + ".tar", "offset": offsets, "size": bytes_of}
+    ).with_columns(
+        *(pl.Series(name, column, dtype=pl.Int32) for name, column in zip(LEVELS, (fine, middle, coarse), strict=True)),
+        split=pl.lit("train"),
+        suffix=pl.lit("jpg"),
+        width=pl.lit(sizes[0], pl.Int32),
+        height=pl.lit(sizes[1], pl.Int32),
+        orientation=pl.lit(1, pl.Int8),
+        sha256=pl.Series(digests),
+        duplicate_of=pl.lit(None, pl.String),
+        group=pl.Series((items % PER_SHARD) // PER_CLASS, dtype=pl.Int32),
+    )
+
+
+def finish(folder: Path, index: pl.DataFrame, shards: tuple[ShardFacts, ...]) -> None:
+    write_index(index, folder / INDEX, LEVELS)
+    Hierarchy.from_labels(index.select(LEVELS).to_numpy(), LEVELS).to_parquet(folder / HIERARCHY)
+    files = {
+        name: FileFacts(
+            bytes=(folder / name).stat().st_size, sha256=hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        )
+        for name in (INDEX, HIERARCHY)
+    }
+    manifest = Manifest("made", LEVELS, 4, split_facts(index, LEVELS), shards, files)
+    (folder / MANIFEST).write_text(manifest.to_json())
+
+
+def write_large_index(folder: Path, items: int) -> None:
+    """A dataset directory of that many items whose shards are not there: enough to open it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    positions = np.arange(items)
+    digests = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(items)]
+    offsets = 512 + 24_000 * (positions % PER_SHARD)
+    index = index_of(positions, offsets, np.full(items, 22_000), (256, 256), digests)
+    counts = index.group_by("shard", maintain_order=True).len()
+    shards = tuple(ShardFacts(name, "train", n, 24_000 * n + 1024, "0" * 64) for name, n in counts.iter_rows())
+    finish(folder, index, shards)
+
+
+def write_tarfile(folder: Path, images: list[bytes]) -> None:
+    """The same members by plain tarfile, without an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for begin in range(0, len(images), PER_SHARD):
+        with tarfile.open(folder / shard_name("train", begin // PER_SHARD), "w") as tar:
+            for i, image in enumerate(images[begin : begin + PER_SHARD], begin):
+                for name, data in ((f"{i:06d}.jpg", image), (f"{i:06d}.json", json.dumps(_facts(i)).encode())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+
+
+def write_webdataset(folder: Path, images: list[bytes]) -> None:
+    """The same members by webdataset's ShardWriter, without an index."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ShardWriter(str(folder / "train-%06d.tar"), maxcount=PER_SHARD, verbose=0) as writer:
+        for i, image in enumerate(images):
+            writer.write({"__key__": f"{i:06d}", "jpg": image, "json": _facts(i)})
+
+
+def _facts(item: int) -> dict[str, object]:
+    labels = labels_of(item)
+    facts = {"labels": labels, "names": names_of(labels), "split": "train", "source": f"{item:06d}.jpg"}
+    return {**facts, "levels": LEVELS}
+
+
+def read_tarfile(folder: Path) -> Iterator[bytes]:
+    for shard in sorted(folder.glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                file = tar.extractfile(member)
+                assert file is not None
+                data = file.read()
+                if member.name.endswith(".jpg"):
+                    yield data
