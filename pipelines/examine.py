@@ -6,6 +6,7 @@ again at random or are not those of the source, a spool: the images' bytes, one 
 
 import hashlib
 import os
+import re
 import stat
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ EXAMINED = pl.Schema(
 )
 SPOOL = ".spool"
 _MOST_DETAIL = 300
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects in memory, in messages of PIL: another one every time
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ def _checked(data: bytes, box: Box | None, options: ExamineOptions) -> tuple[byt
 
 
 def _rejected(reason: str, detail: str) -> dict[str, Any]:
-    return {"reason": reason, "detail": detail[:_MOST_DETAIL]}
+    return {"reason": reason, "detail": _ADDRESS.sub("", detail)[:_MOST_DETAIL]}
 
 
 def _box_of(item: Mapping[str, Any]) -> Box | None:

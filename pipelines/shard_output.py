@@ -97,8 +97,9 @@ class ShardOutput:
             if self.scheme in _WHOLE_BY_NATURE:  # an upload is seen when it is complete
                 self.file_system.put_file(os.fspath(aside), target)
             else:
-                self.file_system.put_file(os.fspath(aside), target + _PART)
-                self.file_system.mv(target + _PART, target)
+                part = f"{self.path}/.{name}{_PART}"
+                self.file_system.put_file(os.fspath(aside), part)
+                self.file_system.mv(part, target)
         written, size = self.size(name), aside.stat().st_size
         if written != size:
             raise StorageError(f"{self.root}: {name} has {written} bytes after {size} were written. Run it again.")
@@ -115,7 +116,7 @@ class ShardOutput:
     def remove_parts(self) -> None:
         """Remove what writers that were killed left beside the files."""
         for name in self.sizes():
-            if name.endswith(_PART):
+            if name.startswith(".") and name.endswith(_PART):
                 self.remove(name)
 
     @contextmanager

@@ -1,0 +1,162 @@
+"""The work folder of a build of shards, and whose the place is that the build writes to.
+
+A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
+with which key; so what lies there may be replaced when the options change before the build is done. A finished dataset
+is never touched again.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hgld.dataset_names import CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED, is_shard_name
+from hgld.errors import ConfigError
+from hgld.manifest import MAX_MANIFEST_BYTES, Manifest
+from pipelines.shard_output import ShardOutput
+from pipelines.stage import write_json
+from pipelines.unit_records import aside_of, put_in_place
+
+SCHEMA_VERSION = 1
+OWN_FILES = (INDEX, HIERARCHY, REJECTED, LISTS, JUDGEMENTS, CARD, CROISSANT, MANIFEST)
+_INSIDE = ".build"
+_STATE = "build.json"
+_LOCK = "lock"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """Where a build keeps what it has done so far."""
+
+    path: Path
+
+    @property
+    def examined(self) -> Path:
+        """Records and spools of examined units."""
+        return self.path / "examined"
+
+    @property
+    def plans(self) -> Path:
+        """The items of every shard, in order."""
+        return self.path / "plans"
+
+    @property
+    def packed(self) -> Path:
+        """Records of packed shards."""
+        return self.path / "packed"
+
+    @property
+    def tables(self) -> Path:
+        """The dataset's other files, before they are put in place."""
+        return self.path / "tables"
+
+
+def work_path(output: ShardOutput, chosen: Path | None) -> Path:
+    """The work folder of what is written to ``output``.
+
+    Raises:
+        ConfigError: the output is a URL and no folder was chosen.
+    """
+    if chosen is not None:
+        place = str(output.folder.absolute()) if output.is_local else output.root
+        return chosen / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+    if not output.is_local:
+        raise ConfigError(f"--out {output.root} is a URL: say with --work DIR where the work in progress may lie.")
+    return output.folder / _INSIDE
+
+
+def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
+    """The manifest of what lies at the output, if it is whole and was built with this key.
+
+    Raises:
+        ConfigError: another dataset lies there.
+        InputError: its manifest cannot be read.
+    """
+    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
+    if data is None:
+        return None
+    manifest = Manifest.from_json(data, f"{output.root}/{MANIFEST}")
+    if manifest.provenance.get("build_key") != key:
+        raise ConfigError(
+            f"{output.root} holds the dataset {manifest.name!r}, built from other lists or with other options. Choose "
+            "another --out, or delete that one first."
+        )
+    sizes = output.sizes()
+    expected = {shard.name: shard.bytes for shard in manifest.shards}
+    expected |= {name: facts["bytes"] for name, facts in manifest.files.items()}
+    return manifest if all(sizes.get(name) == size for name, size in expected.items()) else None
+
+
+@contextmanager
+def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolder]:
+    """The work folder of a build, for this process alone.
+
+    Args:
+        path: of :func:`work_path`.
+        output: where the dataset goes.
+        key: of the build.
+
+    Raises:
+        ConfigError: the output is not empty and not this build's; or another process is at work there.
+    """
+    state = _read_state(path)
+    sizes = output.sizes()
+    foreign = [name for name in sizes if name != _INSIDE and not (state or MANIFEST in sizes) and name[:1] != "."]
+    if foreign:
+        shown = ", ".join(foreign[:_SHOWN])
+        raise ConfigError(
+            f"{output.root} is not empty ({shown}{', ...' if len(foreign) > _SHOWN else ''}); shards are built into an "
+            "empty or new folder. Choose another --out."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / _LOCK, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is building {output.root} now; wait for it, or stop it.") from error
+        work = WorkFolder(path)
+        if state != key:
+            _begin_anew(output, work, sizes)
+            _write_state(path, key)
+        output.remove(MANIFEST)  # of a dataset that lost files: while it is there, the dataset is whole
+        output.remove_parts()
+        for part in path.glob("*/.*.part"):
+            part.unlink(missing_ok=True)
+        yield work
+
+
+def remove_work(path: Path) -> None:
+    """Remove the work folder of a finished build, if it is still there."""
+    if (path / _STATE).is_file() or (path / _LOCK).is_file():
+        for folder in (entry for entry in path.iterdir() if entry.is_dir()):
+            shutil.rmtree(folder, ignore_errors=True)  # first: while build.json is there, the folder is known as ours
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _begin_anew(output: ShardOutput, work: WorkFolder, sizes: dict[str, int]) -> None:
+    """Forget shards that were made with other options; what was examined is kept, and used where it still holds."""
+    for name in sizes:
+        if is_shard_name(name) or name in OWN_FILES:
+            output.remove(name)
+    for folder in (work.packed, work.plans, work.tables):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_state(path: Path) -> str | None:
+    """The key of the build that the work folder belongs to; None if there is none."""
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state.get("key") if isinstance(state, dict) and state.get("schema_version") == SCHEMA_VERSION else None
+
+
+def _write_state(path: Path, key: str) -> None:
+    aside = aside_of(path / _STATE)
+    write_json(aside, {"schema_version": SCHEMA_VERSION, "key": key})
+    put_in_place(aside, path / _STATE)
