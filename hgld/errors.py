@@ -10,6 +10,7 @@
     ├── ConfigError            options that contradict each other or cannot be served
     ├── MissingResourceError   model weights or an optional package that cannot be had here
     ├── ServiceError           a remote service that kept refusing or answered nonsense
+    ├── DivergenceError        a training loss that is no number
     └── StorageError           the disk: full, read-only, or changed under our feet
 
 Every message names the file and the row or member, what was found, what was expected and the way out.
@@ -46,6 +47,10 @@ class MissingResourceError(HgldError):
 
 class ServiceError(HgldError):
     """A remote service that kept refusing, or that answered nonsense."""
+
+
+class DivergenceError(HgldError, ArithmeticError):
+    """A training loss that is not a finite number."""
 
 
 class StorageError(HgldError, OSError):

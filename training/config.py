@@ -193,6 +193,7 @@ class RunConfig:
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
+    wandb: str = setting("", "Project of Weights & Biases to log to as well, where wandb is installed.")
     sharded: bool = setting(False, "FSDP instead of DDP, for backbones that do not fit one GPU.")
 
 
