@@ -2,8 +2,8 @@
 
 Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches share memory open plan]
 
-Everything runs on one core. All sides of a group take turns within every round, so that what else the machine does
-meets all of them; figures are medians over the rounds. The images are made on the first run and kept in DIR. Needs some
+Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
+are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The images are made on the first run and kept in DIR. Needs some
 2 GB there. webdataset is a dependency of hgld, pytorch-metric-learning (for the plan) a benchmark extra: where it is
 installed for another interpreter, name that with --metric-learning-python.
 """
@@ -79,9 +79,9 @@ def take_turns(group: str, unit: str, sides: Sides, rounds: int) -> list[Row]:
 
 
 def rate(count: int, run: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     run()
-    return count / (time.perf_counter() - began)
+    return count / (time.process_time() - began)
 
 
 def drain(values: Iterable[object]) -> None:
@@ -213,11 +213,11 @@ def share(made: Made, rounds: int) -> list[Row]:
     for step in range(max(10, 10 * rounds)):
         items = sampler.batch(step // len(sampler), step % len(sampler))
         parameters = view.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=places(step, BATCH))
-        began = time.perf_counter()
+        began = time.process_time()
         encoded = dataset.encoded(items)
-        read_at = time.perf_counter()
+        read_at = time.process_time()
         decode_batch(encoded, parameters, out)
-        added.append(100 * (read_at - began) / (time.perf_counter() - read_at))
+        added.append(100 * (read_at - began) / (time.process_time() - read_at))
     return [Row("share", "reading, of decoding from memory", statistics.median(added), "%")]
 
 
@@ -253,9 +253,9 @@ def in_its_own_process(*arguments: str, interpreter: str = sys.executable) -> di
 
 def open_index(work: Path) -> dict[str, float]:
     before = status_bytes("VmRSS")
-    began = time.perf_counter()
+    began = time.process_time()
     dataset = open_dataset(work / "large", "train")
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     assert len(dataset) == OPENED_ITEMS
     return {"seconds": seconds, "MiB": (status_bytes("VmHWM") - before) / 2**20}
 
@@ -281,9 +281,9 @@ def long_tailed() -> np.ndarray:
 def plan_by_hgld() -> dict[str, float]:
     labels = torch.from_numpy(long_tailed())
     sampler = PKSampler(labels, BATCH // 4, 4)
-    began = time.perf_counter()
+    began = time.process_time()
     sampler.batch(0, 0)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     seen = np.concatenate([sampler.batch(0, step) for step in range(len(sampler))])
     classes = labels.numpy()[seen].reshape(len(sampler), -1, 4)[:, :, 0]
     twice = sum(len(np.unique(row)) < len(row) for row in classes)
@@ -300,9 +300,9 @@ import numpy as np
 from pytorch_metric_learning.samplers import MPerClassSampler
 labels = np.load(sys.argv[1])
 sampler = MPerClassSampler(labels, 4, int(sys.argv[2]), length_before_new_iter=len(labels))
-began = time.perf_counter()
+began = time.process_time()
 seen = np.array(list(sampler))
-seconds = time.perf_counter() - began
+seconds = time.process_time() - began
 print(json.dumps({"seconds": seconds, "coverage, %": 100 * len(np.unique(seen)) / len(labels)}))
 """
 

@@ -108,8 +108,8 @@ def _resize(pixels: NDArray[np.uint8], target: tuple[int, int]) -> NDArray[np.ui
 
 
 def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
-    """(1, 3, H, W), channels last in memory."""
-    return torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)[None]
+    """(1, 3, H, W), its memory channels last, by strides that torch recognises; else the resize takes twice as long."""
+    return torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
 
 
 def _pair(values: NDArray[np.int64]) -> tuple[int, int]:
