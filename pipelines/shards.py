@@ -252,7 +252,7 @@ def _names(part: pl.DataFrame, hierarchy: Hierarchy) -> list[pl.Series]:
     columns = []
     for level, names in zip(hierarchy.levels, hierarchy.names, strict=True):
         labels = part[level]
-        known = pl.Series(names, dtype=pl.String).gather(labels.replace(-1, None)) if names else labels.cast(pl.String)
+        known = pl.Series([*names, None], dtype=pl.String).gather(labels.replace(-1, len(names)))
         columns.append(known.alias(f"name/{level}"))
     return columns
 
