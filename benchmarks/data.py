@@ -3,9 +3,10 @@
 Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches share memory open plan]
 
 Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
-are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The images are made on the first run and kept in DIR. Needs some
-2 GB there. webdataset is a dependency of hgld, pytorch-metric-learning (for the plan) a benchmark extra: where it is
-installed for another interpreter, name that with --metric-learning-python.
+are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The
+images are made on the first run and kept in DIR, which needs some 2 GB. webdataset is a dependency of hgld,
+pytorch-metric-learning (for the plan) a benchmark extra: where it is installed for another interpreter, name that with
+--metric-learning-python.
 """
 
 import argparse
