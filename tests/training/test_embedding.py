@@ -1,0 +1,187 @@
+"""Embeddings of a dataset: those of its images one by one, in its order, whatever the batches, threads and shares."""
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from PIL import Image
+
+from hgld import open_dataset
+from hgld.decoding.views import TestView
+from hgld.embedding_files import check_same_items, read_embeddings, read_labels
+from hgld.errors import ConfigError, InputError, StorageError
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
+from tests.training.untrained_run import small_model
+from training import embedding as module
+from training.distributed import Processes
+from training.embedding import embed, labels_file, scaled, write_embeddings
+
+VIEW = TestView(24, 28)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "small"
+    rng = np.random.default_rng(3)
+    turned = Item((1, 0), "test", jpeg(rng, orientation=6), orientation=6)
+    framed = Item((1, 0), "test", png(rng), suffix="png", box=(5, 3, 35, 31))
+    write_dataset(folder, [*items_of_classes([4, 4, 3], ["test"]), turned, framed, Item((-1, 1), "test", jpeg(rng))])
+    return open_dataset(folder, "test")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+def one_by_one(model, dataset, view):
+    """The slow twin: Pillow's own resize and crop, one image at a time, normalised by hand."""
+    rows = []
+    mean, std = (np.array(values)[:, None, None] for values in (model.image_mean, model.image_std))
+    for i in range(len(dataset)):
+        picture = dataset.image(i)
+        factor = view.resize / min(picture.size)
+        wide, high = (max(view.resize, int(side * factor)) for side in picture.size)
+        left, top = (round((side - view.size) / 2) for side in (wide, high))
+        resized = picture.resize((wide, high), Image.Resampling.BILINEAR)
+        pixels = np.asarray(resized.crop((left, top, left + view.size, top + view.size)), dtype=np.float64)
+        values = (pixels.transpose(2, 0, 1) / 255 - mean) / std
+        with torch.no_grad():
+            row = model.eval()(torch.from_numpy(values[None]).float())[0].double()
+        rows.append(row / row.norm())
+    return torch.stack(rows)
+
+
+def test_they_are_those_of_the_images_one_by_one(model, dataset):
+    found = embed(model, dataset, view=VIEW, batch_size=4)
+    assert found.dtype == torch.float32
+    assert found.shape == (14, 6)
+    torch.testing.assert_close(found.norm(dim=1), torch.ones(14))
+    # resizing rounds pixels to whole levels, by one level differently in the two libraries
+    torch.testing.assert_close(found.double(), one_by_one(model, dataset, VIEW), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 1), (5, 3), (256, 2)])
+def test_batches_and_threads_change_nothing(model, dataset, batch_size, workers):
+    expected = embed(model, dataset, view=VIEW, batch_size=4)
+    found = embed(model, dataset, view=VIEW, batch_size=batch_size, workers=workers)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 16])
+def test_shares_of_several_processes_make_the_whole(model, dataset, count, monkeypatch):
+    expected = embed(model, dataset, view=VIEW, batch_size=4)
+    shares = []
+
+    def gather(rows, processes):
+        shares.append(rows)
+        return torch.cat(shares)
+
+    monkeypatch.setattr(module, "gather", gather)
+    monkeypatch.setattr(module, "any_process", lambda flag, processes: flag)
+    for index in range(count):
+        found = embed(model, dataset, view=VIEW, batch_size=3, processes=Processes(index, count, torch.device("cpu")))
+    assert len({len(share) for share in shares}) == 1
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_several_scales_give_their_mean_direction(model, dataset):
+    parts = [embed(model, dataset, view=scaled(VIEW, scale)) for scale in (1.0, 2**0.5, 0.5)]
+    expected = torch.nn.functional.normalize(torch.stack(parts).sum(0), dim=1)
+    found = embed(model, dataset, view=VIEW, scales=(1.0, 2**0.5, 0.5))
+    torch.testing.assert_close(found, expected)
+    assert not torch.allclose(found, parts[0], atol=1e-3)
+
+
+def test_a_scaled_view_keeps_its_margin():
+    assert scaled(TestView(224, 256), 1 / math.sqrt(2)) == TestView(158, 181)
+    assert scaled(TestView(10, 10), 0.01) == TestView(1, 1)
+
+
+def test_the_model_comes_back_in_its_mode(model, dataset):
+    model.train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = embed(model, dataset, view=VIEW)
+    assert model.training
+    assert not found.requires_grad
+    assert not found.is_inference()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    model.eval()
+
+
+def test_half_precision_stays_near(model, dataset):
+    whole = embed(model, dataset, view=VIEW)
+    half = embed(model, dataset, view=VIEW, amp="bf16")
+    assert half.dtype == torch.float32
+    assert (half * whole).sum(dim=1).min() > 0.999
+    assert not torch.equal(half, whole)
+
+
+def test_progress_is_told(model, dataset):
+    seen = []
+    embed(model, dataset, view=VIEW, batch_size=8, scales=(1, 0.5), progress=lambda *told: seen.append(told))
+    assert seen == [("embed", n, 4) for n in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize("wrong", [{"scales": ()}, {"scales": (1, 0)}, {"scales": (math.nan,)}, {"batch_size": 0}])
+def test_options_out_of_range_are_refused(model, dataset, wrong):
+    with pytest.raises(ConfigError):
+        embed(model, dataset, view=VIEW, **wrong)
+
+
+def test_a_damaged_image_is_named(model, tmp_path):
+    items = items_of_classes([3, 3], ["test"])
+    items[4] = Item(items[4].labels, "test", items[4].data[:200] + bytes(300))
+    write_dataset(tmp_path / "d", items)
+    with pytest.raises(InputError, match="test/0004"):
+        embed(model, open_dataset(tmp_path / "d", "test"), view=VIEW)
+
+
+def test_a_process_does_not_wait_for_the_share_of_one_that_failed(model, dataset, monkeypatch):
+    monkeypatch.setattr(module, "any_process", lambda flag, processes: True)
+    with pytest.raises(InputError, match="another process"):
+        embed(model, dataset, view=VIEW)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_files_are_read_back_as_they_were(dataset, tmp_path, suffix):
+    path = tmp_path / "made" / f"e.x{suffix}"
+    rows = torch.nn.functional.normalize(torch.randn(14, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+    write_embeddings(path, rows, dataset)
+    read, labels = read_embeddings(path), read_labels(labels_file(path), LEVELS)
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([path.name, "e.x.labels.parquet"])
+    assert np.array_equal(np.asarray(read.values), rows.numpy())
+    assert labels["key"].to_list() == dataset.keys.to_list()
+    assert labels.select(LEVELS).rows() == [tuple(row) for row in dataset.labels.tolist()]
+    check_same_items(read, labels, (path, labels_file(path)))
+    table = pl.read_parquet(labels_file(path))
+    assert table.schema == {"key": pl.String, "split": pl.String, "fine": pl.Int32, "coarse": pl.Int32}
+    assert set(table["split"]) == {"test"}
+
+
+def test_items_of_all_splits_keep_their_own(tmp_path, model):
+    write_dataset(tmp_path / "d", items_of_classes([3, 3, 3], ["train", "test"]))
+    dataset = open_dataset(tmp_path / "d")
+    write_embeddings(tmp_path / "e.npy", embed(model, dataset, view=VIEW), dataset)
+    table = pl.read_parquet(tmp_path / "e.labels.parquet")
+    assert sorted(table["split"]) == ["test"] * 3 + ["train"] * 6
+    assert all(key.startswith(split) for key, split in table.select("key", "split").rows())
+
+
+def test_what_cannot_be_written_is_told_and_leaves_nothing_half(dataset, tmp_path, monkeypatch):
+    rows = torch.ones(14, 6)
+    with pytest.raises(ConfigError, match=r"\.pt"):
+        write_embeddings(tmp_path / "e.pt", rows, dataset)
+    with pytest.raises(InputError, match="13 embeddings"):
+        write_embeddings(tmp_path / "e.npy", rows[1:], dataset)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.np, "save", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_embeddings(tmp_path / "e.npy", rows, dataset)
+    assert not list(tmp_path.iterdir())

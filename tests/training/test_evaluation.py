@@ -1,0 +1,148 @@
+"""A model's reports are those of its embeddings; entries of evaluate_on mean what they say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hgld import evaluate, open_dataset
+from hgld.errors import ConfigError, InputError
+from tests.hgld.small_dataset import LEVELS, items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
+from training.distributed import Processes
+from training.embedding import embed
+from training.evaluation import RetrievalTask, evaluate_splits, evaluation_view, parse_task
+from training.loading import load_model
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+METRICS = CONFIG_OF_RUN.run.metrics
+ENDS = (".npy", ".labels.parquet")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "small"
+    write_dataset(folder, items_of_classes([4, 4, 4, 4, 3, 5], ["test", "gallery"], per_coarse=3))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+def asking(*entries):
+    return replace(CONFIG_OF_RUN, run=replace(CONFIG_OF_RUN.run, evaluate_on=entries))
+
+
+def embedded(model, place, split):
+    dataset = open_dataset(place, split)
+    return embed(model, dataset, view=evaluation_view(CONFIG_OF_RUN.images)), dataset.labels
+
+
+def test_a_split_is_searched_in_itself(model, place):
+    reports = evaluate_splits(model, asking("test"), str(place), ALONE)
+    rows, labels = embedded(model, place, "test")
+    expected = evaluate(rows, labels, levels=LEVELS, metrics=METRICS)
+    assert list(reports) == ["test"]
+    assert reports["test"].values == pytest.approx(expected.values, abs=1e-6)
+    assert list(expected.values) == ["R@1/fine", "R@1/coarse", "AP/fine", "AP/coarse", "H-AP"]
+    assert reports["test"].settings["protocol"] == "leave-one-out"
+    assert (reports["test"].settings["dataset"], reports["test"].settings["split"]) == ("small", "test")
+
+
+def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
+    other = tmp_path / "other:one"
+    write_dataset(other, items_of_classes([3, 3], ["test"]))
+    entries = ("test/gallery", f"{other}:test", "gallery")
+    reports = evaluate_splits(model, asking(*entries), str(place), ALONE, run=tmp_path / "run")
+    query, gallery = embedded(model, place, "test"), embedded(model, place, "gallery")
+    expected = {
+        entries[0]: evaluate(*query, *gallery, levels=LEVELS, metrics=METRICS),
+        entries[1]: evaluate(*embedded(model, other, "test"), levels=LEVELS, metrics=METRICS),
+        entries[2]: evaluate(*gallery, levels=LEVELS, metrics=METRICS),
+    }
+    assert list(reports) == list(entries)
+    for entry, report in reports.items():
+        assert report.values == pytest.approx(expected[entry].values, abs=1e-6, nan_ok=True)
+    assert reports[entries[0]].settings["gallery_split"] == "gallery"
+    kept = sorted(p.name for p in (tmp_path / "run/embeddings").iterdir())
+    assert kept == sorted(f"{name}{end}" for name in ("test", "gallery", "small-test") for end in ENDS)
+    np.testing.assert_array_equal(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy())
+
+
+def test_every_split_is_embedded_once(model, place, monkeypatch):
+    from training import evaluation as module
+
+    splits = []
+
+    def counted(model, dataset, **options):
+        splits.append(dataset.split)
+        return embed(model, dataset, **options)
+
+    monkeypatch.setattr(module, "embed", counted)
+    evaluate_splits(model, asking("test/gallery", "test", f"{place}:gallery"), str(place), ALONE)
+    assert splits == ["test", "gallery"]
+
+
+def test_other_processes_rank_nothing(model, place, monkeypatch):
+    from training import embedding
+
+    monkeypatch.setattr(embedding, "any_process", lambda flag, processes: flag)
+    monkeypatch.setattr(embedding, "gather", lambda rows, processes: torch.cat([rows, rows]))
+    second = Processes(1, 2, torch.device("cpu"))
+    assert evaluate_splits(model, asking("test"), str(place), second) == {}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("test", RetrievalTask("here", "test")),
+        ("query/gallery", RetrievalTask("here", "query", "gallery")),
+        ("/data/sop:test", RetrievalTask("/data/sop", "test")),
+        ("/data/in:shop:query/gallery", RetrievalTask("/data/in:shop", "query", "gallery")),
+        ("http://127.0.0.1:80/sop:test", RetrievalTask("http://127.0.0.1:80/sop", "test")),
+    ],
+)
+def test_entries_name_tasks(entry, expected):
+    assert parse_task(entry, "here") == expected
+
+
+@pytest.mark.parametrize("entry", ["", "a/", "/b", "a/b/c", ":test", "/data/sop:", "https://host/sop"])
+def test_entries_that_name_none_are_refused(entry):
+    with pytest.raises(ConfigError, match="QUERY/GALLERY"):
+        parse_task(entry, "here")
+
+
+def test_an_unknown_split_and_a_diverged_model_are_named(model, place):
+    with pytest.raises(InputError, match=r"galery.*gallery"):
+        evaluate_splits(model, asking("galery"), str(place), ALONE)
+    diverged = small_model()
+    with torch.no_grad():
+        diverged.projection.weight.fill_(torch.nan)
+    with pytest.raises(InputError, match=r"test.*NaN"):
+        evaluate_splits(diverged, asking("test"), str(place), ALONE)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_models_come_back_from_runs(tmp_path, averaged):
+    models = dict(zip(("best", "last"), write_run(tmp_path / "run", averaged=averaged), strict=True))
+    images = torch.randn(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    for which, model in models.items():
+        loaded, config = load_model(tmp_path / "run", which)
+        assert config == CONFIG_OF_RUN
+        assert not loaded.training
+        torch.testing.assert_close(loaded(images), model.eval()(images))
+    loaded, _ = load_model(tmp_path / "run/checkpoints/step-00000002")
+    torch.testing.assert_close(loaded(images), models["last"].eval()(images))
+
+
+def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        load_model(tmp_path)
+    write_run(tmp_path / "run")
+    path = tmp_path / "run/config.json"
+    path.write_text(path.read_text().replace('"dim": 6', '"dim": 7'))
+    with pytest.raises(InputError, match=r"model\.safetensors.*projection.*config\.json"):
+        load_model(tmp_path / "run")

@@ -1,0 +1,38 @@
+"""A run's folder as training leaves it, without the training."""
+
+from pathlib import Path
+
+import torch
+
+from training.checkpoint import Checkpoint, mark_best, write_checkpoint
+from training.config import BatchConfig, ImagesConfig, ModelConfig, RunConfig, TrainConfig
+from training.config_files import CONFIG, save_config
+from training.models.backbones import build_model
+from training.models.embedding_model import EmbeddingModel
+
+CONFIG_OF_RUN = TrainConfig(
+    model=ModelConfig(backbone="small", pretrained="none", dim=6),
+    images=ImagesConfig(size=24, resize=28, workers=2),
+    batch=BatchConfig(batch_size=8),
+    run=RunConfig(evaluate_on=("test",), metrics=("R@1", "AP", "H-AP"), device="cpu"),
+)
+
+
+def small_model(seed: int = 0) -> EmbeddingModel:
+    torch.manual_seed(seed)
+    return build_model(CONFIG_OF_RUN.model, image_size=CONFIG_OF_RUN.images.size)
+
+
+def write_run(folder: Path, *, averaged: bool = False) -> tuple[EmbeddingModel, EmbeddingModel]:
+    """Write a run with two checkpoints, of which the first is the best; returns both models."""
+    best, last = small_model(1), small_model(2)
+    folder.mkdir(parents=True)
+    save_config(CONFIG_OF_RUN, folder / CONFIG)
+    for step, model in ((1, best), (2, last)):
+        tensors = {"model": model.state_dict()}
+        if averaged:
+            tensors = {"model": small_model(9).state_dict(), "ema": model.state_dict()}
+        path = write_checkpoint(folder, Checkpoint(step, tensors, {}))
+        if step == 1:
+            mark_best(folder, path, "H-AP", 0.5)
+    return best, last

@@ -1,0 +1,228 @@
+"""Embeddings of a whole dataset, and the files that they are kept in."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn.functional import normalize as unit_rows
+
+from hgld.dataset import ShardDataset
+from hgld.decoding.batch import normalize
+from hgld.decoding.views import TestView
+from hgld.embedding_files import KEY
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.evaluator import Progress
+from hgld.loader import Loader
+from hgld.samplers import BatchSampler
+from training.distributed import Processes, any_process, gather
+from training.models.embedding_model import EmbeddingModel
+
+Amp = Literal["off", "bf16", "fp16"]
+VECTORS = "embedding"  # column of parquet files
+
+
+def embed(
+    model: EmbeddingModel,
+    dataset: ShardDataset,
+    *,
+    view: TestView,
+    batch_size: int = 256,
+    scales: Sequence[float] = (1.0,),
+    decoder: Literal["fast", "torchvision"] = "fast",
+    workers: int = 2,
+    amp: Amp = "off",
+    processes: Processes | None = None,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Embeddings of all items of a dataset, in its order, as unit vectors.
+
+    Several processes embed equal shares of it, and each returns all embeddings. With several scales the images are
+    read at each of them, and an embedding is the mean direction of those of all scales (Radenović, Tolias and Chum,
+    "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
+
+    Args:
+        model: on the device where it computes; in evaluation mode meanwhile.
+        dataset: N items.
+        view: which part of the images is seen, at scale 1.
+        batch_size: images at a time, a process.
+        scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
+        decoder: of the images, see :func:`hgld.decoding.decode.decode_batch`.
+        workers: threads that read and decode, a process.
+        amp: precision of the model's arithmetic.
+        processes: of the run; None: this one alone.
+        progress: called with a task, the number of this process's images done and their total.
+
+    Returns:
+        (N, D) float32 on the CPU, rows of norm 1.
+
+    Raises:
+        InputError: the dataset is empty, or an item cannot be read or decoded (on any process).
+        ConfigError: scales, a batch size or workers out of their range.
+    """
+    group = processes or Processes(0, 1, next(model.parameters()).device)
+    if not scales or not all(0 < scale < float("inf") for scale in scales):
+        raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
+    if len(dataset) == 0:
+        raise InputError(f"{dataset!r} holds nothing to embed.")
+    share, pinned = _Share(len(dataset), batch_size, group), group.device.type == "cuda"
+    loaders = [
+        Loader(dataset, share, scaled(view, scale), decoder=decoder, workers=workers, pin_memory=pinned)
+        for scale in scales
+    ]
+    own, failure = None, None
+    with evaluating(model):
+        try:
+            own = _own_rows(model, loaders, group, amp, progress)
+        except InputError as error:
+            failure = error
+    if any_process(own is None, group):  # the others must not wait for rows that never come
+        raise failure or InputError("another process could not read an item of its share; its message names the item.")
+    assert own is not None
+    return gather(own, group)[: len(dataset)].cpu()
+
+
+def scaled(view: TestView, scale: float) -> TestView:
+    """The view of an image that is ``scale`` times as large."""
+    size = max(1, round(view.size * scale))
+    return TestView(size, max(size, round(view.resize * scale)))
+
+
+class _Share(BatchSampler):
+    """A process's share of a dataset in its order: as many items on every process, the first ones again at the end.
+
+    So every process does the same number of passes, and the shares of all, one after the other, begin with the dataset.
+    """
+
+    def __init__(self, num_items: int, batch_size: int, processes: Processes) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
+        self.num_items, self.share = num_items, -(-num_items // processes.count)
+        self._first = processes.index * self.share
+        batches = -(-self.share // batch_size)
+        super().__init__(batch_size=batch_size, batches=batches, parts=1, seed=0, process_index=0, process_count=1)
+
+    def _whole_batch(self, epoch: int, step: int) -> NDArray[np.int64]:
+        begin, end = step * self.batch_size, min((step + 1) * self.batch_size, self.share)
+        return (self._first + np.arange(begin, end)) % self.num_items
+
+
+def _own_rows(
+    model: EmbeddingModel, loaders: Sequence[Loader], processes: Processes, amp: Amp, progress: Progress | None
+) -> Tensor:
+    """Unit embeddings of this process's share."""
+    total = sum(len(loader) for loader in loaders)
+    rows, done = None, 0
+    for loader in loaders:
+        loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
+        parts = []
+        for batch in loader:
+            images = normalize(batch.images, model.image_mean, model.image_std, processes.device)
+            with autocast(processes.device, amp):
+                embeddings = model(images)
+            parts.append(unit_rows(embeddings.float(), dim=1))
+            done += 1
+            if progress is not None:
+                progress("embed", done, total)
+        added = torch.cat(parts)
+        rows = added if rows is None else rows.add_(added)
+    assert rows is not None
+    return unit_rows(rows, dim=1)
+
+
+def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
+    """The context of the model's arithmetic in that precision."""
+    if amp == "off":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16 if amp == "bf16" else torch.float16)
+
+
+@contextmanager
+def evaluating(model: EmbeddingModel) -> Iterator[None]:
+    """The model in evaluation mode, without gradients, for the time being."""
+    before = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(before)
+
+
+def labels_file(path: Path) -> Path:
+    """Where the keys and labels of embeddings lie: ``X.npy`` has ``X.labels.parquet`` beside it."""
+    return path.with_suffix(".labels.parquet")
+
+
+def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
+    """How embeddings are written, by the suffix of their file.
+
+    Raises:
+        ConfigError: another suffix.
+    """
+    writers = {".npy": _write_npy, ".safetensors": _write_safetensors, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise ConfigError(f"{path}: suffix {path.suffix!r}; embeddings are written as {', '.join(writers)}.")
+    return writers[path.suffix]
+
+
+def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
+    """Write embeddings and, beside them, who they are: both files whole, or as they were before.
+
+    Args:
+        path: ``.npy``, ``.safetensors`` (tensor ``embeddings``) or ``.parquet`` (columns key, embedding).
+            :func:`labels_file` gets the columns key, split and one a level (int32, -1 unknown), in the same order.
+            ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
+        embeddings: (N, D) of the dataset's items, in its order.
+        dataset: N items.
+
+    Raises:
+        ConfigError: another suffix.
+        StorageError: the disk is full or not writable.
+    """
+    write = writer_of(path)
+    if len(embeddings) != len(dataset):
+        raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
+    labels = labels_file(path)
+    aside = [file.with_name(f".{file.name}.part") for file in (path, labels)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(aside[0], embeddings.contiguous(), dataset)
+        item_table(dataset).write_parquet(aside[1])
+        for part, file in zip(aside, (path, labels), strict=True):
+            part.replace(file)
+    except OSError as error:
+        for part in aside:
+            part.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {path} ({error.strerror or error}). Free space or write elsewhere."
+        ) from error
+
+
+def item_table(dataset: ShardDataset) -> pl.DataFrame:
+    """Key, split and labels (one int32 column a level) of a dataset's items, in its order."""
+    split = dataset.frame["split"] if dataset.split is None else pl.repeat(dataset.split, len(dataset), eager=True)
+    labels = dataset.labels.to(torch.int32).numpy()
+    columns = {level: labels[:, c] for c, level in enumerate(dataset.levels)}
+    return pl.DataFrame({KEY: dataset.keys, "split": split, **columns})
+
+
+def _write_npy(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
+    with path.open("wb") as file:
+        np.save(file, embeddings.numpy(), allow_pickle=False)
+
+
+def _write_safetensors(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
+    save_file({"embeddings": embeddings}, path)
+
+
+def _write_parquet(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
+    vectors = pl.Series(VECTORS, embeddings.numpy(), dtype=pl.Array(pl.Float32, embeddings.shape[1]))
+    pl.DataFrame({KEY: dataset.keys, VECTORS: vectors}).write_parquet(path)
