@@ -1,0 +1,70 @@
+"""Every release, from its real layout to verified shards that its reader opens."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import hgld
+from hgld.decoding.views import TestView
+from hgld.loader import Loader
+from hgld.samplers import EpochSampler, PKSampler
+from pipelines.progress import silent
+from pipelines.reindex import rebuild_index
+from pipelines.shard_config import ShardConfig, SourceConfig
+from pipelines.shards import build_shards
+from pipelines.sources import OWN_DATA, SOURCES
+from pipelines.verify import verify
+from tests.fake_releases.__main__ import maker
+
+RELEASES = [name for name in SOURCES if name not in OWN_DATA]
+REAL = {
+    "grocery": (("fine", "coarse", "top"), 5421),
+    "omniglot": (("fine", "alphabet", "script_type"), 4840),
+    "gldv2_washington": (("fine", "supercategory", "hierarchical_label", "natural_or_human_made"), 4425),
+}
+
+
+def check(root: Path) -> None:
+    """Clean, readable to the last image, and the same index from the tars alone."""
+    found = verify(root, decode=True, near=False, workers=1, progress=silent)
+    assert found.findings.is_empty(), found.findings.rows()
+    dataset = hgld.open_dataset(root)
+    sampler = EpochSampler(len(dataset), 16, shuffle=False)
+    seen = torch.cat([batch.labels for batch in Loader(dataset, sampler, TestView(size=16, resize=16))])
+    assert torch.equal(seen, dataset.labels)
+    index = dataset.frame
+    rebuild_index(root, force=True, progress=silent)
+    assert hgld.open_dataset(root).frame.equals(index)
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_a_release_becomes_verified_shards(name, tmp_path):
+    (tmp_path / "release").mkdir()
+    maker(name)(tmp_path / "release", 0)
+    options = SourceConfig(distractors=name in ("roxford", "rparis"))
+    build_shards(name, tmp_path / "release", str(tmp_path / "shards"), options, ShardConfig(workers=1), silent)
+    check(tmp_path / "shards")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL)
+def test_real_images_become_verified_shards(name, tmp_path):
+    """The sets of real images that HGLD_DATA holds, class-disjoint, read in P x K batches."""
+    if "HGLD_DATA" not in os.environ:
+        pytest.skip("HGLD_DATA is not set: no real images here")
+    folder = Path(os.environ["HGLD_DATA"]) / name
+    levels, items = REAL[name]
+    rows = (folder / "labels.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "labels.csv").write_text("".join(r for r in rows if "unclassified" not in r), encoding="utf-8")
+    options = SourceConfig(images=folder, levels=levels, test_classes=0.5)
+    build_shards("manifest", tmp_path / "labels.csv", str(tmp_path / "shards"), options, ShardConfig(workers=1), silent)
+    train, test = (hgld.open_dataset(tmp_path / "shards", split) for split in ("train", "test"))
+    assert len(train) + len(test) == items
+    assert not set(train.labels[:, 0].tolist()) & set(test.labels[:, 0].tolist())
+    for indices in PKSampler(train, 16, 4):
+        classes, counts = train.labels[indices, 0].unique(return_counts=True)
+        assert (counts % 4 == 0).all()
+        assert len(classes) >= 15  # one landmark of Washington has more groups of four than the epoch has batches
+    check(tmp_path / "shards")
