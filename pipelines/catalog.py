@@ -191,6 +191,9 @@ def _check_names(items: pl.DataFrame, name: str) -> None:
             f"dataset {name!r}: unsafe keys: {_some(unsafe)}; expected letters, digits and _ - = between single /, at "
             f"most {LONGEST_KEY} of them."
         )
+    odd = items.filter(pl.col("file").str.contains(r"[\x00-\x1f\x7f]"))["file"]
+    if len(odd):
+        raise TableError(f"dataset {name!r}: files with control characters in their names: {_some(odd)}.")
     repeated = items.filter(pl.col("key").is_duplicated()).sort("key", "file")
     if not repeated.is_empty():
         both = repeated.filter(pl.col("key") == repeated["key"][0])["file"]

@@ -75,7 +75,8 @@ def plan_text(plan: PlannedBuild) -> str:
 def _split(name: str, facts: SplitFacts) -> str:
     classes = ", ".join(f"{count:,} of {level}" for level, count in facts["classes"].items())
     unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
-    return f"{name}: {_count(facts['items'], 'item')} in {_count(facts['shards'], 'shard')}; classes: {classes}{unlabelled}"
+    counts = f"{_count(facts['items'], 'item')} in {_count(facts['shards'], 'shard')}"
+    return f"{name}: {counts}; classes: {classes}{unlabelled}"
 
 
 def _count(number: int, what: str) -> str:

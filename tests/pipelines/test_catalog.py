@@ -1,0 +1,108 @@
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.dataset_names import BOX, is_safe_key
+from hgld.errors import HierarchyError, InputError, TableError
+from pipelines.catalog import Catalog, Container, safe_key
+from tests.pipelines.toy_release import LEVELS, ToyRelease
+
+
+@pytest.fixture(scope="module")
+def catalog():
+    return ToyRelease.make().catalog(Path("release"))
+
+
+def changed(catalog: Catalog, **columns: pl.Expr) -> Catalog:
+    return replace(catalog, items=catalog.items.with_columns(**columns))
+
+
+def first(value: str | None, column: str) -> pl.Expr:
+    """The column with another value in the first row."""
+    return pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(value)).otherwise(pl.col(column))
+
+
+@given(st.text())
+def test_any_text_makes_a_safe_key(text):
+    key = safe_key(text)
+    assert is_safe_key(key)
+    assert safe_key(key) == key
+
+
+def test_keys_of_long_texts_differ_by_their_tails():
+    one, other = safe_key("x" * 300 + "a"), safe_key("x" * 300 + "b")
+    assert one != other
+    assert max(len(one), len(other)) <= 200
+
+
+def test_a_sound_catalog(catalog):
+    assert catalog.hierarchy().num_classes == (5, 2)
+    assert not catalog.has_boxes
+
+
+def test_boxes_are_a_column_each(catalog):
+    boxed = replace(catalog, items=catalog.items.with_columns(pl.lit(None, pl.Int32).alias(side) for side in BOX))
+    assert boxed.has_boxes
+    with pytest.raises(TableError, match=r"expected key: String.*box_bottom: Int32"):
+        replace(boxed, items=boxed.items.drop("box_bottom"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": first("../evil", "key")}, "unsafe keys: '../evil'"),
+        ({"key": first("a.b", "key")}, "unsafe keys"),
+        ({"key": first("x" * 201, "key")}, "unsafe keys"),
+        ({"key": first("0/1", "key")}, "keys are those of several items, the first '0/1' of '0/0.jpg', '0/1.jpg'"),
+        ({"key": first(None, "key")}, "1 items have no key"),
+        ({"file": first(None, "file")}, "1 items have no file"),
+        ({"file": first("a\0b.jpg", "file")}, "control characters in their names"),
+        ({"split": first("tr/ain", "split")}, "unsafe names of splits: 'tr/ain'"),
+        ({"more": pl.lit("")}, "more: String"),
+        ({"species": pl.lit(3)}, "species: Int32"),
+    ],
+)
+def test_items_that_cannot_be(catalog, columns, message):
+    with pytest.raises(TableError, match=message):
+        changed(catalog, **columns)
+
+
+def test_a_class_with_two_parents_is_named(catalog):
+    with pytest.raises(HierarchyError, match=r"'toy'.*'species 0' under 'elsewhere' and 'family 0'"):
+        changed(catalog, family=first("elsewhere", "family"))
+
+
+def test_classes_that_train_shares_are_named(catalog):
+    torn = {"split": first("test", "split")}
+    with pytest.raises(HierarchyError, match="1 classes of level 'species' are in train and in test: 'species 0'"):
+        changed(catalog, **torn)
+    assert len(changed(replace(catalog, disjoint=False), **torn).items) == len(catalog.items)
+
+
+def test_lists_and_judgements_name_items(catalog):
+    lists = pl.DataFrame({"list": ["small"], "key": ["nobody"]})
+    with pytest.raises(TableError, match="lists name keys that are no items: 'nobody'"):
+        replace(catalog, lists=lists)
+    judged = pl.DataFrame({"query": ["0/0"], "item": ["nobody"], "verdict": ["easy"]})
+    with pytest.raises(TableError, match="judgements name items that are no items"):
+        replace(catalog, judgements=judged)
+    with pytest.raises(TableError, match="expected list, key, all text"):
+        replace(catalog, lists=lists.rename({"list": "name"}))
+
+
+def test_items_of_tars_name_one_of_them(catalog):
+    containers = (Container(Path("a.tar"), None, "set"),)
+    with pytest.raises(InputError, match=r"items of no tar: '0/0\.jpg'"):
+        replace(catalog, containers=containers)
+    same = catalog.items.with_columns(file=pl.lit("set/a"))
+    with pytest.raises(TableError, match="members of tars that are several items: 'set/a'"):
+        replace(catalog, items=same, containers=containers)
+
+
+def test_levels_have_names_of_their_own(catalog):
+    with pytest.raises(InputError, match="levels"):
+        replace(catalog, levels=("key", *LEVELS[1:]))

@@ -1,0 +1,301 @@
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from PIL import Image, ImageOps
+
+from hgld.dataset_names import BOX
+from hgld.errors import InputError
+from pipelines.catalog import Container
+from pipelines.examine import EXAMINED, ExamineOptions, ExamineUnit, examine, stat_files
+from pipelines.image_facts import UnusableImageError, image_facts
+from pipelines.image_resize import clip_box, resize, scale_box
+from pipelines.source_tars import compression_of, expected_md5
+from pipelines.unit_records import read_facts
+from tests.fake_releases.pictures import jpeg, png
+
+OPTIONS = ExamineOptions(resize=0, quality=90, max_pixels=10_000, max_bytes=20_000)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+def unit_of(tmp_path: Path, files: list[str], source: Path, **given: Any) -> ExamineUnit:
+    catalog = tmp_path / "work" / "catalog.parquet"
+    catalog.parent.mkdir(exist_ok=True)
+    pl.DataFrame({"file": sorted(files)}).write_parquet(catalog)
+    unit = ExamineUnit(
+        name="unit",
+        key="key",
+        signature="",
+        catalog=catalog,
+        start=0,
+        stop=len(files),
+        source=source,
+        is_tar=False,
+        md5=None,
+        spooled=False,
+        options=OPTIONS,
+        record=tmp_path / "work" / "unit.parquet",
+    )
+    return replace(unit, **given)
+
+
+def rows_of(unit: ExamineUnit) -> list[dict]:
+    result = examine(unit)
+    assert result.refused is None
+    table = pl.read_parquet(unit.record)
+    assert table.schema == EXAMINED
+    assert result.sound == table["reason"].null_count()
+    return table.to_dicts()
+
+
+def image_of(size: tuple[int, int], kind: str = "JPEG", **given: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(rng().integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(file, kind, **given)
+    return file.getvalue()
+
+
+SOUND = {
+    "a.jpg": (jpeg(rng()), "jpg", 40, 32, 1),
+    "b.jpg": (jpeg(rng(), orientation=6), "jpg", 40, 32, 6),
+    "c.jpg": (png(rng()), "png", 40, 32, 1),  # suffixes follow the bytes, not the name
+    "d.gif": (image_of((9, 7), "GIF"), "gif", 9, 7, 1),
+    "e.webp": (image_of((9, 7), "WEBP"), "webp", 9, 7, 1),
+    "f.bmp": (image_of((9, 7), "BMP"), "bmp", 9, 7, 1),
+    "g.jpg": (jpeg(rng(), orientation=200), "jpg", 40, 32, 1),  # a senseless orientation is none
+    "h.jpg": (jpeg(rng()) + b"behind the end", "jpg", 40, 32, 1),
+}
+
+
+def test_what_is_known_of_sound_images(tmp_path):
+    for name, (data, *_) in SOUND.items():
+        (tmp_path / name).write_bytes(data)
+    rows = rows_of(unit_of(tmp_path, list(SOUND), tmp_path))
+    for row, (data, suffix, width, height, orientation) in zip(rows, SOUND.values(), strict=True):
+        assert row["reason"] is None
+        assert (row["suffix"], row["width"], row["height"], row["orientation"]) == (suffix, width, height, orientation)
+        assert (row["size"], row["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+        assert row["offset"] is None
+
+
+UNSOUND = {
+    "empty.jpg": (b"", "empty"),
+    "text.jpg": (b"<html>404</html>", "undecodable"),
+    "cut.jpg": (jpeg(rng(), 90, 90)[:-40], "truncated"),
+    "headless.jpg": (jpeg(rng())[:60], "undecodable"),
+    "cut.png": (image_of((60, 60), "PNG")[:-2000], "truncated"),
+    "large.jpg": (bytes(20_001), "too-large"),
+    "bomb.png": (image_of((101, 100), "PNG", compress_level=9)[:19_000], "too-many-pixels"),
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_images_that_cannot_be_used(tmp_path, name):
+    data, reason = UNSOUND[name]
+    (tmp_path / name).write_bytes(data)
+    (row,) = rows_of(unit_of(tmp_path, [name], tmp_path))
+    assert row["reason"] == reason
+    assert row["detail"]
+    assert "0x" not in row["detail"]
+    assert row["sha256"] is None
+
+
+def test_a_header_that_claims_a_gigapixel_is_not_decoded(tmp_path):
+    claimed = bytearray(image_of((9, 7), "BMP"))
+    claimed[18:26] = (30_000).to_bytes(4, "little") * 2
+    (tmp_path / "bomb.bmp").write_bytes(claimed)
+    options = replace(OPTIONS, max_pixels=100_000_000)
+    (row,) = rows_of(unit_of(tmp_path, ["bomb.bmp"], tmp_path, options=options))
+    assert row["reason"] == "too-many-pixels"
+
+
+def test_files_that_lead_elsewhere_are_not_followed(tmp_path):
+    source = tmp_path / "source"
+    (source / "folder.jpg").mkdir(parents=True)
+    (tmp_path / "secret.jpg").write_bytes(jpeg(rng()))
+    (source / "link.jpg").symlink_to(tmp_path / "secret.jpg")
+    (source / "away").symlink_to(tmp_path)
+    (source / "inside.jpg").write_bytes(jpeg(rng()))
+    (source / "sound.jpg").symlink_to("inside.jpg")
+    os.mkfifo(source / "pipe.jpg")
+    files = ["link.jpg", "away/secret.jpg", "../secret.jpg", "folder.jpg", "pipe.jpg", "sound.jpg", "gone.jpg"]
+    files += ["inside.jpg/below.jpg", str(tmp_path / "secret.jpg")]
+    rows = rows_of(unit_of(tmp_path, files, source))
+    found = {file: row["reason"] for file, row in zip(sorted(files), rows, strict=True)}
+    assert found.pop("sound.jpg") is None
+    assert found.pop("gone.jpg") == "missing"
+    assert found.pop("inside.jpg/below.jpg") == "unreadable"
+    assert set(found.values()) == {"unsafe-path"}
+
+
+def tar_of(path: Path, members: dict[str, bytes], mode: Any = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_members_of_a_tar(tmp_path, mode):
+    images = {f"x/{name}": data for name, (data, *_) in SOUND.items()}
+    path = tar_of(tmp_path / "images.tar", {"readme.txt": b"no image", **images}, mode)
+    files = [f"set/{name[0]}" for name in SOUND]
+    md5 = hashlib.md5(path.read_bytes()).hexdigest()
+    unit = unit_of(tmp_path, files, path, is_tar=True, md5=md5, spooled=mode != "w")
+    rows = rows_of(unit)
+    assert [row["sha256"] for row in rows] == [hashlib.sha256(data).hexdigest() for data in images.values()]
+    kept = path if mode == "w" else unit.record.with_suffix(".spool")
+    stored = kept.read_bytes()
+    assert [stored[row["offset"] : row["offset"] + row["size"]] for row in rows] == list(images.values())
+    facts = read_facts(unit.record, "key")
+    assert facts is not None
+    assert (facts["md5"], facts["bytes"]) == (md5, path.stat().st_size)
+    assert compression_of(path) == {"w": None, "w:gz": "gzip", "w:bz2": "bzip2", "w:xz": "xz"}[mode]
+
+
+def test_items_that_are_not_in_the_tar_have_no_row(tmp_path):
+    path = tar_of(tmp_path / "images.tar", {"a.jpg": jpeg(rng())})
+    rows = rows_of(unit_of(tmp_path, ["set/a", "set/b", "set/0"], path, is_tar=True))
+    assert [row["row"] for row in rows] == [1]
+
+
+def test_the_first_member_of_a_name_counts(tmp_path):
+    path = tmp_path / "images.tar"
+    with tarfile.open(path, "w") as tar:
+        for folder, data in (("x", jpeg(rng())), ("y", png(rng()))):
+            member = tarfile.TarInfo(f"{folder}/a.jpg")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    (row,) = rows_of(unit_of(tmp_path, ["set/a"], path, is_tar=True))
+    assert row["suffix"] == "jpg"
+
+
+def test_hostile_members_are_named_and_not_followed(tmp_path):
+    path = tmp_path / "images.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind in (("../../a.jpg", tarfile.REGTYPE), ("/b.jpg", tarfile.REGTYPE), ("c.jpg", tarfile.SYMTYPE)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            tar.addfile(member)
+        member = tarfile.TarInfo("d.jpg")
+        member.size = 20_001
+        tar.addfile(member, io.BytesIO(bytes(20_001)))
+    rows = rows_of(unit_of(tmp_path, [f"set/{name}" for name in "abcd"], path, is_tar=True))
+    assert [row["reason"] for row in rows] == ["unsafe-path"] * 3 + ["too-large"]
+
+
+@pytest.mark.parametrize("fault", ["md5", "cut", "gzip"])
+def test_a_damaged_tar_is_refused_whole(tmp_path, fault):
+    path = tar_of(tmp_path / "images.tar", {"a.jpg": jpeg(rng()), "b.jpg": jpeg(rng())})
+    md5 = "0" * 32 if fault == "md5" else None
+    if fault == "cut":
+        path.write_bytes(path.read_bytes()[:1_800])
+    if fault == "gzip":
+        path.write_bytes(gzip.compress(path.read_bytes())[:-300])
+    unit = unit_of(tmp_path, ["set/a", "set/b"], path, is_tar=True, md5=md5, spooled=True)
+    result = examine(unit)
+    assert result.refused is not None
+    assert str(path) in result.refused
+    assert "etch" in result.refused  # "Fetch it again"
+    assert [path.name for path in unit.record.parent.iterdir()] == ["catalog.parquet"]  # no record, no spool
+
+
+def test_checksum_files(tmp_path):
+    file = tmp_path / "md5.images_000.txt"
+    file.write_text("D41D8CD98F00B204E9800998ECF8427E  images_000.tar\n")
+    assert expected_md5(Container(tmp_path / "t", file, "set")) == "d41d8cd98f00b204e9800998ecf8427e"
+    assert expected_md5(Container(tmp_path / "t", None, "set")) is None
+    file.write_text("<html>")
+    with pytest.raises(InputError, match="no MD5 sum in it"):
+        expected_md5(Container(tmp_path / "t", file, "set"))
+
+
+def test_signatures_change_with_the_files(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    before, size = stat_files(tmp_path, ["a", "gone"])
+    assert size == 1
+    assert stat_files(tmp_path, ["a", "gone"])[0] == before
+    (tmp_path / "gone").write_bytes(b"")
+    assert stat_files(tmp_path, ["a", "gone"])[0] != before
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_resizing_turns_upright(orientation):
+    data = image_of((120, 80), exif=jpeg_exif(orientation), quality=95)
+    made, facts = resize(data, image_facts(data), 20, 95)
+    assert (facts.width, facts.height) == ((30, 20) if orientation < 5 else (20, 30))
+    assert image_facts(made) == facts
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
+    expected = np.asarray(upright.resize((facts.width, facts.height), Image.Resampling.BOX), dtype=float)
+    assert np.abs(np.asarray(Image.open(io.BytesIO(made)), dtype=float) - expected).mean() < 12
+
+
+def jpeg_exif(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
+    small = jpeg(rng())
+    assert resize(small, image_facts(small), 32, 90)[0] == small
+    turned = jpeg(rng(), orientation=6)
+    made, facts = resize(turned, image_facts(turned), 100, 90)
+    assert made != turned
+    assert (facts.width, facts.height, facts.orientation) == (32, 40, 1)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
+def test_other_formats_become_jpeg(kind):
+    data = image_of((50, 40), kind)
+    made, facts = resize(data, image_facts(data), 20, 90)
+    assert (facts.format, facts.width, facts.height) == ("JPEG", 25, 20)
+    assert image_facts(made) == facts
+
+
+def test_four_inks_and_grey_become_rgb():
+    for mode in ("CMYK", "L"):
+        file = io.BytesIO()
+        Image.fromarray(rng().integers(0, 256, (40, 50, 3), dtype=np.uint8)).convert(mode).save(file, "JPEG")
+        made, _ = resize(file.getvalue(), image_facts(file.getvalue()), 20, 90)
+        assert Image.open(io.BytesIO(made)).mode == "RGB"
+
+
+def test_truncated_images_are_not_resized():
+    data = image_of((100, 100))[:-500]
+    with pytest.raises(UnusableImageError) as caught:
+        resize(data, image_facts(data), 20, 90)
+    assert caught.value.reason == "truncated"
+
+
+def test_boxes_are_clipped_and_scaled_outwards():
+    data = image_of((120, 80), exif=jpeg_exif(6))  # upright: 80 x 120
+    before = image_facts(data)
+    assert clip_box((-3, 5, 999, 119), before) == (0, 5, 80, 119)
+    with pytest.raises(UnusableImageError, match="leaves nothing"):
+        clip_box((80, 0, 90, 10), before)
+    _, after = resize(data, before, 20, 90)
+    assert scale_box((5, 5, 79, 119), before, after) == (1, 1, 20, 30)
+
+
+def test_boxes_of_items(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(image_of((120, 80)))
+    (tmp_path / "b.jpg").write_bytes(image_of((120, 80)))
+    unit = unit_of(tmp_path, ["a.jpg", "b.jpg"], tmp_path, options=replace(OPTIONS, resize=40, max_bytes=1 << 20))
+    boxes = pl.DataFrame([(10, 10, 50, 60), (200, 0, 300, 10)], schema=dict.fromkeys(BOX, pl.Int32), orient="row")
+    pl.concat([pl.read_parquet(unit.catalog), boxes], how="horizontal").write_parquet(unit.catalog)
+    sound, unsound = rows_of(unit)
+    assert tuple(sound[side] for side in BOX) == (5, 5, 25, 30)
+    assert unsound["reason"] == "empty-box"

@@ -1,0 +1,114 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hgld.errors import HgldError, InputError
+from pipelines.executor import run_units
+from tests.pipelines.unit_workers import Sum, add
+
+ROOT = Path(__file__).parents[2]
+
+
+def units_of(folder: Path, count: int = 6, **given: dict[int, dict]) -> list[Sum]:
+    special = given.get("special", {})
+    return [Sum(f"unit {i}", tuple(range(i + 1)), folder, **special.get(i, {})) for i in range(count)]
+
+
+def sums(units: list[Sum], workers: int) -> tuple[dict[str, int], set[int]]:
+    found, processes = {}, set()
+
+    def done(unit: Sum, result: tuple[int, int]) -> None:
+        assert unit.name not in found
+        found[unit.name] = result[0]
+        processes.add(result[1])
+
+    run_units(add, units, done, workers=workers)
+    return found, processes
+
+
+EXPECTED = {f"unit {i}": i * (i + 1) // 2 for i in range(6)}
+
+
+def test_one_worker_is_this_process(tmp_path):
+    assert sums(units_of(tmp_path), 1) == (EXPECTED, {os.getpid()})
+
+
+def test_several_workers_are_others(tmp_path):
+    found, processes = sums(units_of(tmp_path), 2)
+    assert found == EXPECTED
+    assert os.getpid() not in processes
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_no_units_are_done_at_once():
+    assert sums([], 4) == ({}, set())
+
+
+def test_a_killed_worker_is_replaced_and_its_unit_done_again(tmp_path):
+    found, _ = sums(units_of(tmp_path, special={1: {"kills": 2}, 4: {"kills": 1}}), 2)
+    assert found == EXPECTED
+    assert len(list(tmp_path.glob("unit 1.*"))) == 3
+
+
+def test_a_unit_that_kills_every_worker_is_named(tmp_path):
+    with pytest.raises(HgldError, match="died 3 times while it did unit 2 "):
+        sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
+    assert len(list(tmp_path.glob("unit 2.*"))) <= 3
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_unit_refuses_is_raised(tmp_path, workers):
+    with pytest.raises(InputError, match="unit 3 is refused"):
+        sums(units_of(tmp_path, special={3: {"refuses": True}}), workers)
+
+
+PARENT = """
+import sys
+from pathlib import Path
+from pipelines.executor import run_units
+from tests.pipelines.unit_workers import Sum, wait_forever
+
+if __name__ == "__main__":
+    units = [Sum(f"unit {i}", (), Path(sys.argv[1])) for i in range(2)]
+    run_units(wait_forever, units, print, workers=2)
+"""
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_their_parent(tmp_path, ended_by):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    began = tmp_path / "began"
+    began.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(began)], cwd=ROOT, env=environment, stderr=subprocess.PIPE
+    )
+    wait_until(lambda: len(list(began.iterdir())) == 2)
+    workers = [int(path.name.rpartition(".")[2]) for path in began.iterdir()]
+    parent.send_signal(ended_by)
+    _, errors = parent.communicate(timeout=30)
+    assert parent.returncode != 0
+    assert ended_by == signal.SIGKILL or b"KeyboardInterrupt" in errors
+    wait_until(lambda: not any(alive(worker) for worker in workers))
+
+
+def wait_until(true: object) -> None:
+    assert callable(true)
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

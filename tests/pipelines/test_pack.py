@@ -1,0 +1,169 @@
+import hashlib
+import io
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.dataset_files import index_schema, parse_item_json
+from hgld.dataset_names import BOX
+from hgld.errors import InputError, StorageError
+from pipelines import pack as pack_module
+from pipelines.pack import LOOSE, PackUnit, TarWriter, pack
+from pipelines.unit_records import read_facts
+
+LEVELS = ("fine", "top")
+
+
+def content_of(tar: tarfile.TarFile, member: tarfile.TarInfo | str) -> bytes:
+    file = tar.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+@given(
+    st.lists(
+        st.tuples(st.from_regex(r"[a-z]{1,120}", fullmatch=True), st.binary(max_size=1500), st.binary(max_size=600)),
+        max_size=5,
+        unique_by=lambda item: item[0],
+    )
+)
+def test_what_the_writer_writes_tarfile_reads(items):
+    file = io.BytesIO()
+    writer = TarWriter(file)
+    offsets = [writer.add(key, "jpg", image, json) for key, image, json in items]
+    sha256 = writer.finish()
+    data = file.getvalue()
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (writer.bytes, sha256)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        found = [(m.name, content_of(tar, m), m.offset_data) for m in tar]
+    assert [name for name, *_ in found] == [f"{key}.{suffix}" for key, *_ in items for suffix in ("jpg", "json")]
+    assert [content for _, content, _ in found] == [content for item in items for content in item[1:]]
+    assert [offset for *_, offset in found[::2]] == offsets
+
+
+IMAGES = [bytes([i]) * (700 + 300 * i) for i in range(5)]
+
+
+def unit_of(tmp_path: Path, *, boxes: bool = False) -> PackUnit:
+    """Five items: two loose files, two members of a tar, one of a spool."""
+    root = tmp_path / "source"
+    root.mkdir()
+    (root / "0.jpg").write_bytes(IMAGES[0])
+    (root / "1.jpg").write_bytes(IMAGES[1])
+    (tmp_path / "a.tar").write_bytes(b"x" * 100 + IMAGES[2] + IMAGES[3])
+    (tmp_path / "a.spool").write_bytes(IMAGES[4])
+    count = len(IMAGES)
+    plan = pl.DataFrame(
+        {
+            "key": [f"k/{i}" for i in range(count)],
+            "split": ["train"] * count,
+            "file": ["0.jpg", "1.jpg", "set/2", "set/3", "set/4"],
+            "origin": pl.Series([LOOSE, LOOSE, 0, 0, 1], dtype=pl.Int32),
+            "source_offset": [None, None, 100, 100 + len(IMAGES[2]), 0],
+            "size": [len(image) for image in IMAGES],
+            "suffix": ["jpg"] * count,
+            "width": pl.Series([4] * count, dtype=pl.Int32),
+            "height": pl.Series([3] * count, dtype=pl.Int32),
+            "orientation": pl.Series([1] * count, dtype=pl.Int8),
+            "fine": pl.Series([0, 0, 1, 1, -1], dtype=pl.Int32),
+            "top": pl.Series([0, 0, 0, 0, -1], dtype=pl.Int32),
+            "shard": ["train-000000.tar"] * count,
+            "sha256": [hashlib.sha256(image).hexdigest() for image in IMAGES],
+            "duplicate_of": pl.Series([None] * count, dtype=pl.String),
+            "group": pl.Series([0, 0, 1, 1, 2], dtype=pl.Int32),
+            "name/fine": ["a", "a", "b", "b", None],
+            "name/top": ["t", "t", "t", "t", None],
+        }
+    )
+    if boxes:
+        plan = plan.with_columns(
+            pl.Series(side, [value, *[None] * 4], dtype=pl.Int32) for side, value in zip(BOX, (0, 1, 2, 3), strict=True)
+        )
+    plan.write_parquet(tmp_path / "plan.parquet")
+    return PackUnit(
+        name="train-000000.tar",
+        key="key",
+        levels=LEVELS,
+        plan=tmp_path / "plan.parquet",
+        root=root,
+        origins=(tmp_path / "a.tar", tmp_path / "a.spool"),
+        out=str(tmp_path / "out"),
+        record=tmp_path / "packed" / "train-000000.tar.parquet",
+    )
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_a_shard_and_its_part_of_the_index(tmp_path, boxes):
+    unit = unit_of(tmp_path, boxes=boxes)
+    assert pack(unit) == 5
+    (path,) = (tmp_path / "out").iterdir()
+    data = path.read_bytes()
+    facts = read_facts(unit.record, "key")
+    assert facts == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "items": 5}
+    index = pl.read_parquet(unit.record)
+    assert index.schema == index_schema(LEVELS, boxes=boxes)
+    found = [data[offset : offset + size] for offset, size in index.select("offset", "size").iter_rows()]
+    assert found == IMAGES
+    with tarfile.open(path) as tar:
+        names = tar.getnames()
+        first, last = (parse_item_json(content_of(tar, f"k/{i}.json"), "item") for i in (0, 4))
+    assert names == [f"k/{i}.{suffix}" for i in range(5) for suffix in ("jpg", "json")]
+    assert (first.labels, first.names, first.source, first.levels) == ((0, 0), ("a", "t"), "0.jpg", LEVELS)
+    assert (last.labels, last.names) == ((-1, -1), ("", ""))
+    assert (first.boxed, first.box, last.box) == (boxes, (0, 1, 2, 3) if boxes else None, None)
+
+
+def test_the_same_bytes_every_time(tmp_path, monkeypatch):
+    unit = unit_of(tmp_path)
+    pack(unit)
+    before = (tmp_path / "out" / unit.name).read_bytes()
+    monkeypatch.setattr(pack_module, "_AHEAD", 1)
+    monkeypatch.setattr(pack_module, "_MOST_OPEN", 1)
+    pack(unit)
+    assert (tmp_path / "out" / unit.name).read_bytes() == before
+
+
+@pytest.mark.parametrize("where", ["1.jpg", "a.tar", "a.spool"])
+@pytest.mark.parametrize("how", ["changed", "shorter", "gone"])
+def test_bytes_that_changed_are_named_and_nothing_is_left(tmp_path, where, how):
+    unit = unit_of(tmp_path)
+    path = tmp_path / ("source" if where == "1.jpg" else ".") / where
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + b"\xff" if how == "changed" else data[:-1])
+    if how == "gone":
+        path.unlink()
+    with pytest.raises(InputError, match=where):
+        pack(unit)
+    assert not unit.record.exists()
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    unit = unit_of(tmp_path)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"train-000000\.tar could not be written \(No space left"):
+        pack(unit)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_to_a_url(tmp_path):
+    import fsspec
+
+    unit = replace(unit_of(tmp_path), out="memory://packed")
+    pack(unit)
+    memory = fsspec.filesystem("memory")
+    facts = read_facts(unit.record, "key")
+    assert facts is not None
+    assert memory.info("/packed/train-000000.tar")["size"] == facts["bytes"]
+    assert hashlib.sha256(memory.cat_file("/packed/train-000000.tar")).hexdigest() == facts["sha256"]
+    assert [path.name for path in unit.record.parent.iterdir()] == [unit.record.name]
+    memory.rm("/packed", recursive=True)

@@ -1,0 +1,143 @@
+import itertools
+import time
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.tar_members import BLOCK
+from pipelines.shard_plan import PlanOptions, plan_shards
+
+OPTIONS = PlanOptions(group_size=3, shard_bytes=200_000, shard_items=12, seed=0)
+
+
+def items_of(labels: list[int], splits: list[str] | None = None, size: int = 3_000) -> pl.DataFrame:
+    count = len(labels)
+    return pl.DataFrame(
+        {
+            "key": [f"k{i:07d}" for i in range(count)],
+            "split": splits or ["train"] * count,
+            "fine": pl.Series(labels, dtype=pl.Int32),
+            "size": pl.Series([size + i for i in range(count)], dtype=pl.Int64),
+            "sha256": [f"{i:064x}" for i in range(count)],
+        }
+    )
+
+
+def groups_by_hand(count: int, k: int) -> list[int]:
+    """Sizes of a class's groups, as docs/shards.md says it."""
+    if count < k:
+        return [count] if count else []
+    sizes = [k] * (count // k)
+    sizes[-1] += count % k
+    return sizes
+
+
+def runs_of(plan: pl.DataFrame) -> list[tuple[str, int, int]]:
+    """Shard, label and length of every run of one class, found one item after the other."""
+    pairs = zip(plan["shard"], plan["fine"], strict=True)
+    return [(shard, label, len(list(run))) for (shard, label), run in itertools.groupby(pairs)]
+
+
+@given(
+    st.lists(st.integers(-1, 6), min_size=1, max_size=80),
+    st.integers(1, 5),
+    st.integers(1, 20),
+    st.integers(0, 3),
+)
+def test_every_item_once_and_groups_whole(labels, k, shard_items, seed):
+    options = PlanOptions(k, 1_000_000, shard_items, seed)
+    items = items_of(labels)
+    plan = plan_shards(items, ["fine"], options)
+    assert sorted(plan["key"]) == sorted(items["key"])
+    by_class: dict[int, list[int]] = {}
+    for _, label, length in runs_of(plan):
+        by_class.setdefault(label, []).append(length)
+    for label, count in Counter(labels).items():
+        expected = groups_by_hand(count, k)
+        assert sum(by_class[label]) == count
+        assert min(by_class[label]) >= min(expected)  # neighbours of one class read as one group
+        assert len(by_class[label]) <= len(expected)
+    largest = max(max(groups_by_hand(count, k)) for count in Counter(labels).values())
+    sizes = plan.group_by("shard", maintain_order=True).len()["len"].to_list()
+    assert max(sizes) < shard_items + largest
+    assert plan["shard"].unique(maintain_order=True).to_list() == [f"train-{n:06d}.tar" for n in range(len(sizes))]
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=60), st.randoms(use_true_random=False))
+def test_the_order_of_the_catalog_does_not_matter(labels, random):
+    items = items_of(labels, [["train", "test"][label % 2] for label in labels])
+    shuffled = list(range(len(items)))
+    random.shuffle(shuffled)
+    assert plan_shards(items, ["fine"], OPTIONS).equals(plan_shards(items[shuffled], ["fine"], OPTIONS))
+
+
+def test_group_counts_runs_of_a_shard():
+    plan = plan_shards(items_of([0] * 7 + [1] * 9 + [2] * 2), ["fine"], OPTIONS)
+    for _, shard in plan.group_by("shard"):
+        expected = itertools.accumulate((a != b for a, b in itertools.pairwise(shard["fine"])), initial=0)
+        assert shard["group"].to_list() == list(expected)
+
+
+def test_seeds_shuffle_and_splits_are_independent():
+    labels = [i // 5 for i in range(60)]
+    both = plan_shards(items_of(labels, ["train"] * 30 + ["test"] * 30), ["fine"], OPTIONS)
+    alone = plan_shards(items_of(labels, ["train"] * 30 + ["test"] * 30)[:30], ["fine"], OPTIONS)
+    assert both.filter(pl.col("split") == "train").equals(alone)
+    other = plan_shards(items_of(labels), ["fine"], PlanOptions(3, 200_000, 12, seed=1))
+    assert other["key"].to_list() != plan_shards(items_of(labels), ["fine"], OPTIONS)["key"].to_list()
+
+
+def test_shards_are_of_about_the_bytes_asked_for():
+    size, count = 10_000, 3_000
+    plan = plan_shards(
+        items_of([i % 100 for i in range(count)], size=size), ["fine"], PlanOptions(4, 1 << 20, count, 0)
+    )
+    item = BLOCK + -(-size // BLOCK) * BLOCK + 2 * BLOCK
+    sizes = plan.group_by("shard").len()["len"].to_numpy() * item
+    assert sizes.max() < (1 << 20) + 8 * item
+    assert sizes.min() > 0.8 * (1 << 20)
+
+
+def test_a_group_larger_than_a_shard_has_one_of_its_own():
+    plan = plan_shards(items_of([0] * 7 + [1], size=100_000), ["fine"], PlanOptions(7, 150_000, 100, 0))
+    assert sorted(plan.group_by("shard").len()["len"]) == [1, 7]
+    assert plan["shard"].n_unique() == 2
+
+
+def test_exact_copies_name_the_first_of_them():
+    items = items_of([0, 0, 0, 1, 1, 1]).with_columns(sha256=pl.Series(["a", "b", "a", "c", "a", "c"]))
+    plan = plan_shards(items, ["fine"], OPTIONS)
+    seen: dict[str, str] = {}
+    for key, sha256, copy_of in plan.select("key", "sha256", "duplicate_of").iter_rows():
+        assert copy_of == seen.get(sha256)
+        seen.setdefault(sha256, key)
+    assert plan["duplicate_of"].is_not_null().sum() == 3
+
+
+def test_classes_are_spread_over_the_shards():
+    plan = plan_shards(items_of([i // 30 for i in range(3_000)]), ["fine"], PlanOptions(3, 1 << 30, 300, 0))
+    in_shard = plan.group_by("shard").agg(pl.col("fine").n_unique())["fine"].to_list()
+    assert min(in_shard) >= 40  # of 100 groups drawn from 100 classes: 63 on the average
+
+
+@pytest.mark.slow
+def test_five_million_items_take_seconds():
+    rng = np.random.default_rng(0)
+    count = 5_000_000
+    items = pl.DataFrame(
+        {
+            "key": pl.Series(np.arange(count)).cast(pl.String),
+            "split": pl.repeat("train", count, eager=True),
+            "fine": pl.Series(rng.zipf(1.3, count) % 200_000, dtype=pl.Int32),
+            "size": pl.Series(rng.integers(20_000, 200_000, count)),
+            "sha256": pl.Series(rng.integers(0, 1 << 62, count)).cast(pl.String),
+        }
+    )
+    begin = time.perf_counter()
+    plan = plan_shards(items, ["fine"], PlanOptions(4, 128 << 20, 10_000, 0))
+    assert time.perf_counter() - begin < 60
+    assert len(plan) == count

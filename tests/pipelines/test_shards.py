@@ -1,0 +1,364 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import hgld
+from hgld import Hierarchy, dataset_files
+from hgld.dataset_names import BOX
+from hgld.errors import ConfigError, InputError, StorageError
+from pipelines import disk_space, shard_work
+from pipelines.data_card import load_card
+from pipelines.progress import silent
+from pipelines.shard_config import ShardConfig, SourceConfig
+from pipelines.shard_dry_run import plan_build
+from pipelines.shards import build_catalog, build_shards
+from pipelines.verify import verify
+from tests.fake_releases.pictures import jpeg
+from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
+
+
+@pytest.fixture
+def release():
+    return ToyRelease.make()
+
+
+@pytest.fixture
+def loose(release, tmp_path):
+    return release.catalog(release.write(tmp_path / "source"))
+
+
+def index_of(root: Path) -> pl.DataFrame:
+    return dataset_files.read_index(root / dataset_files.INDEX)[0]
+
+
+def found(root: Path) -> list[dict]:
+    return verify(root, decode=True, progress=silent).findings.to_dicts()
+
+
+def test_a_dataset_that_verifies(loose, release, tmp_path):
+    result = build(loose, tmp_path / "out")
+    assert result.ran
+    root = tmp_path / "out"
+    index = index_of(root)
+    assert sorted(index["key"]) == sorted(loose.items["key"])
+    assert sorted(path.name for path in root.iterdir()) == sorted(
+        [*dict(result.manifest.files), dataset_files.MANIFEST, *(shard.name for shard in result.manifest.shards)]
+    )
+    tree = Hierarchy.from_parquet(root / dataset_files.HIERARCHY)
+    labels = index.join(loose.items, on="key", suffix="/name", maintain_order="left")
+    for level, names in zip(LEVELS, tree.names, strict=True):
+        assert [names[i] if i >= 0 else None for i in labels[level]] == labels[f"{level}/name"].to_list()
+    for split in ("train", "test"):
+        dataset = hgld.open_dataset(root, split)
+        for i, key in enumerate(dataset.keys):
+            assert (
+                dataset.read(i)
+                == release.images[loose.items.row(by_predicate=pl.col("key") == key, named=True)["file"]]
+            )
+    assert result.manifest.splits["train"]["unlabelled"] == 1
+    assert result.manifest.splits["train"]["classes"] == {"species": 3, "family": 2}
+
+
+def test_exact_copies_are_kept_and_flagged(loose, tmp_path):
+    build(loose, tmp_path / "out")
+    copies = index_of(tmp_path / "out").filter(pl.col("sha256").is_duplicated())
+    assert sorted(copies["key"]) == ["1/0", "copies/first"]
+    assert copies["duplicate_of"].to_list() == [None, copies["key"][0]]
+
+
+def test_the_same_bytes_whatever_the_workers_the_order_and_the_place(loose, release, tmp_path):
+    build(loose, tmp_path / "one")
+    build(loose, tmp_path / "two", workers=2)
+    moved = release.catalog(release.write(tmp_path / "elsewhere"))
+    build(replace(moved, items=moved.items.reverse()), tmp_path / "three", work=tmp_path / "work", spool="always")
+    assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two") == bytes_of(tmp_path / "three")
+    assert list((tmp_path / "work").iterdir()) == []
+    everything = b"".join(bytes_of(tmp_path / "one").values())
+    assert str(tmp_path).encode() not in everything
+
+
+def test_run_again_it_does_nothing(loose, tmp_path):
+    first = build(loose, tmp_path / "out")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    shutil.rmtree(tmp_path / "source" / "0")
+    again = build(loose, tmp_path / "out")
+    assert (first.ran, again.ran) == (True, False)
+    assert again.manifest == first.manifest
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == times
+
+
+def test_tars_give_the_same_shards_as_loose_files(release, tmp_path):
+    containers = release.write_tars(tmp_path / "tars", tars=3)
+    packed = release.write_tars(tmp_path / "packed", tars=3, compress=True)
+    build(release.tar_catalog(tmp_path, containers), tmp_path / "one")
+    build(release.tar_catalog(tmp_path, packed), tmp_path / "two", workers=2)
+    build(release.catalog(release.write(tmp_path / "source")), tmp_path / "three")
+    one, two, three = (index_of(tmp_path / name) for name in ("one", "two", "three"))
+    assert one.equals(two)
+    assert one.drop("offset").equals(three.drop("offset"))
+    assert found(tmp_path / "one") == found(tmp_path / "two") == []
+    tars = json.loads((tmp_path / "one" / "dataset.json").read_text())["provenance"]["tars"]
+    assert [(tar["file"], tar["md5"]) for tar in tars] == [(c.path.name, c.md5) for c in containers]
+
+
+def test_bad_images_are_kept_aside_and_leave_the_lists(release, tmp_path):
+    root = release.write(tmp_path / "source")
+    (root / "0/0.jpg").write_bytes(b"")
+    (root / "1/1.jpg").unlink()
+    (root / "3/3.jpg").write_bytes(release.images["3/3.jpg"][:-30])
+    catalog = release.catalog(
+        root,
+        lists=pl.DataFrame({"list": ["small"] * 3, "key": ["0/0", "0/1", "1/0"]}),
+        judgements=pl.DataFrame({"query": ["3/0", "3/3"], "item": ["3/2", "3/0"], "verdict": ["easy", "hard"]}),
+        dropped=pl.DataFrame({"file": ["x.txt"], "split": ["train"], "reason": ["no image"], "detail": ["row 7"]}),
+    )
+    result = build(catalog, tmp_path / "out")
+    assert result.manifest.rejected == {"empty": 1, "missing": 1, "no image": 1, "truncated": 1}
+    rejected = dataset_files.read_table(dataset_files.REJECTED, tmp_path / "out" / dataset_files.REJECTED)
+    assert rejected.select("key", "split", "file", "reason").rows() == [
+        ("3/3", "test", "3/3.jpg", "truncated"),
+        ("0/0", "train", "0/0.jpg", "empty"),
+        ("1/1", "train", "1/1.jpg", "missing"),
+        (None, "train", "x.txt", "no image"),
+    ]
+    lists = dataset_files.read_table(dataset_files.LISTS, tmp_path / "out" / dataset_files.LISTS)
+    assert lists["key"].to_list() == ["0/1", "1/0"]
+    judged = dataset_files.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
+    assert judged.rows() == [("3/0", "3/2", "easy")]
+    assert "1 rows about items that are not here were left out of lists.parquet." in result.notes
+    assert found(tmp_path / "out") == []
+
+
+def test_nothing_usable_is_an_error(release, tmp_path):
+    with pytest.raises(InputError, match=r"none of the 23 images of 'toy' can be used.*missing"):
+        build(release.catalog(tmp_path / "nowhere"), tmp_path / "out")
+
+
+def test_resizing(release, tmp_path):
+    catalog = release.catalog(release.write(tmp_path / "source"))
+    boxes = pl.DataFrame([(4, 4, 20, 20)] * len(catalog.items), schema=dict.fromkeys(BOX, pl.Int32), orient="row")
+    catalog = replace(catalog, items=pl.concat([catalog.items, boxes], how="horizontal"))
+    build(catalog, tmp_path / "out", resize=16)
+    build(catalog, tmp_path / "two", resize=16, workers=2)
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "two")
+    index = index_of(tmp_path / "out")
+    assert index.select(pl.min_horizontal("width", "height").unique()).to_series().to_list() == [16]
+    assert (index["orientation"].unique().to_list(), index["suffix"].unique().to_list()) == ([1], ["jpg"])
+    assert index.select(BOX).unique().rows() == [(2, 2, 10, 10)]
+    assert found(tmp_path / "out") == []
+    provenance = json.loads((tmp_path / "out" / "dataset.json").read_text())["provenance"]
+    assert provenance["config"]["shards"]["quality"] == 90
+    assert "simplejpeg" in provenance["versions"]
+
+
+class TestTarsAsTheyCome:
+    def test_missing_tars_stop_the_build_and_the_rest_is_not_read_again(self, release, tmp_path):
+        containers = release.write_tars(tmp_path / "tars", tars=3)
+        data = containers[1].path.read_bytes()
+        containers[1].path.unlink()
+        catalog = release.tar_catalog(tmp_path, containers)
+        with pytest.raises(InputError, match=r"1 tars are missing: .*set_1\.tar.*--partial"):
+            build(catalog, tmp_path / "out")
+        assert len(list((tmp_path / "out/.build/examined").glob("set-*.parquet"))) == 2
+        containers[1].path.write_bytes(data)
+        plan = plan_build(catalog, str(tmp_path / "out"), SourceConfig(), SMALL)
+        assert (plan.units, plan.pending, plan.absent) == (3, 1, ())
+        build(catalog, tmp_path / "out")
+        whole = release.catalog(release.write(tmp_path / "source"))
+        build(whole, tmp_path / "whole")
+        assert len(index_of(tmp_path / "out")) == len(index_of(tmp_path / "whole"))
+
+    def test_spooled_tars_may_be_deleted(self, release, tmp_path):
+        containers = release.write_tars(tmp_path / "tars", tars=3)
+        catalog = release.tar_catalog(tmp_path, containers)
+        build(catalog, tmp_path / "whole", spool="always")
+        data = [container.path.read_bytes() for container in containers]
+        for present in range(3):
+            for number, container in enumerate(containers):
+                container.path.unlink(missing_ok=True)
+                if number == present:
+                    container.path.write_bytes(data[number])
+            if present < 2:
+                with pytest.raises(InputError, match=r"kept in .*these tars may be deleted"):
+                    build(catalog, tmp_path / "out", spool="always")
+        build(catalog, tmp_path / "out", spool="always")
+        assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+    def test_partial(self, release, tmp_path):
+        containers = release.write_tars(tmp_path / "tars", tars=3)
+        containers[1].path.unlink()
+        containers[2].path.write_bytes(containers[2].path.read_bytes()[:-2_000])
+        result = build(release.tar_catalog(tmp_path, containers), tmp_path / "out", partial=True)
+        assert result.manifest.rejected == {"missing": 15}
+        assert [note for note in result.notes if "tar" in note] == [
+            "built without the missing tar set_1.tar.",
+            "built without the refused tar set_2.tar.",
+        ]
+        assert found(tmp_path / "out") == []
+
+    def test_a_wrong_checksum_is_named(self, release, tmp_path):
+        containers = release.write_tars(tmp_path / "tars")
+        containers = (containers[0], replace(containers[1], md5="0" * 32))
+        with pytest.raises(InputError, match=r"set_1\.tar: its MD5 sum is .*official one 000"):
+            build(release.tar_catalog(tmp_path, containers), tmp_path / "out")
+
+    def test_compressed_tars_need_a_spool(self, release, tmp_path):
+        containers = release.write_tars(tmp_path / "tars", compress=True)
+        with pytest.raises(ConfigError, match=r"compressed by gzip.*Leave out --spool never"):
+            build(release.tar_catalog(tmp_path, containers), tmp_path / "out", spool="never")
+
+
+class TestThePlaceOfTheOutput:
+    def test_a_folder_with_other_files_is_left_alone(self, loose, tmp_path):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.tex").write_text("precious")
+        with pytest.raises(ConfigError, match=r"is not empty \(thesis\.tex\)"):
+            build(loose, tmp_path / "out")
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+    def test_a_finished_dataset_is_not_replaced(self, loose, tmp_path):
+        build(loose, tmp_path / "out")
+        before = bytes_of(tmp_path / "out")
+        with pytest.raises(ConfigError, match="holds the dataset 'toy', built from other lists or with other options"):
+            build(loose, tmp_path / "out", group_size=2)
+        with pytest.raises(ConfigError, match="other lists"):
+            build(replace(loose, items=loose.items[1:]), tmp_path / "out")
+        assert bytes_of(tmp_path / "out") == before
+
+    def test_a_dataset_that_lost_a_shard_is_made_whole(self, loose, tmp_path):
+        build(loose, tmp_path / "out")
+        before = bytes_of(tmp_path / "out")
+        (tmp_path / "out" / "train-000001.tar").unlink()
+        assert build(loose, tmp_path / "out").ran
+        assert bytes_of(tmp_path / "out") == before
+
+    def test_other_options_before_the_end_begin_anew(self, loose, tmp_path, monkeypatch):
+        monkeypatch.setattr("pipelines.shards.finish", stop)
+        with pytest.raises(Stopped):
+            build(loose, tmp_path / "out", shard_items=4)
+        assert (tmp_path / "out" / "train-000003.tar").exists()
+        monkeypatch.undo()
+        build(loose, tmp_path / "out")
+        build(loose, tmp_path / "fresh")
+        assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "fresh")
+
+    def test_two_builds_of_one_place(self, loose, tmp_path, monkeypatch):
+        def second(*_: object) -> None:
+            with pytest.raises(ConfigError, match="another process is building"):
+                build(loose, tmp_path / "out")
+            raise Stopped
+
+        monkeypatch.setattr("pipelines.shards.finish", second)
+        with pytest.raises(Stopped):
+            build(loose, tmp_path / "out")
+
+    def test_a_url(self, loose, tmp_path):
+        import fsspec
+
+        with pytest.raises(ConfigError, match="--work DIR"):
+            build(loose, "memory://toy")
+        result = build(loose, "memory://toy", work=tmp_path / "work")
+        build(loose, tmp_path / "out")
+        memory = fsspec.filesystem("memory")
+        assert {path.rpartition("/")[2]: memory.cat_file(path) for path in memory.ls("/toy", detail=False)} == bytes_of(
+            tmp_path / "out"
+        )
+        assert not build(loose, "memory://toy", work=tmp_path / "work").ran
+        assert hgld.open_dataset("memory://toy", "train").keys.sort().to_list() == sorted(
+            index_of(tmp_path / "out").filter(pl.col("split") == "train")["key"]
+        )
+        assert list((tmp_path / "work").iterdir()) == []
+        assert result.out == "memory://toy"
+        memory.rm("/toy", recursive=True)
+
+    @pytest.mark.parametrize("url", ["nosuch://place", "simplecache::memory://toy"])
+    def test_urls_that_cannot_be(self, loose, tmp_path, url):
+        with pytest.raises(ConfigError, match="://"):
+            build(loose, url, work=tmp_path / "work")
+
+    def test_too_little_space_is_said_before_anything_is_read(self, loose, tmp_path, monkeypatch):
+        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
+        with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
+            build(loose, tmp_path / "out")
+        assert not list((tmp_path / "out").glob("*.tar"))
+
+
+class Stopped(Exception):
+    """Stands for whatever stops a build."""
+
+
+def stop(*_: object) -> None:
+    raise Stopped
+
+
+def test_changed_sources_are_examined_again(loose, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.shards.plan_shards", stop)
+    with pytest.raises(Stopped):
+        build(loose, tmp_path / "out")
+    monkeypatch.undo()
+    data = jpeg(np.random.default_rng(9))
+    (tmp_path / "source" / "0/0.jpg").write_bytes(data)
+    build(loose, tmp_path / "out")
+    dataset = hgld.open_dataset(tmp_path / "out", "train")
+    assert dataset.read(dataset.keys.to_list().index("0/0")) == data
+
+
+def test_a_dry_run_writes_nothing(loose, tmp_path):
+    plan = plan_build(loose, str(tmp_path / "out"), SourceConfig(), SMALL)
+    assert not (tmp_path / "out").exists()
+    result = build(loose, tmp_path / "out")
+    assert {name: split.items for name, split in plan.splits.items()} == {"test": 9, "train": 14}
+    assert {name: split.classes for name, split in plan.splits.items()} == {
+        name: facts["classes"] for name, facts in result.manifest.splits.items()
+    }
+    for name, split in plan.splits.items():
+        assert abs(split.shards - result.manifest.splits[name]["shards"]) <= 1
+    assert plan.read_bytes == sum(len(data) for data in bytes_of(tmp_path / "source").values())
+    assert plan.write_bytes == pytest.approx(sum(shard.bytes for shard in result.manifest.shards), rel=0.3)
+    assert plan_build(loose, str(tmp_path / "out"), SourceConfig(), SMALL).done
+
+
+def test_differences_from_a_card_are_shown(loose, tmp_path):
+    catalog = replace(loose, name="sop")
+    result = build_catalog(catalog, load_card("sop"), str(tmp_path / "out"), SourceConfig(), SMALL, silent)
+    assert result.differences is not None
+    assert ("train", "items", "59,551", 14) in result.differences.rows()
+    assert "59,551" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_the_manifest_source_end_to_end(release, tmp_path):
+    release.write(tmp_path / "images")
+    table = release.items().select("file", *LEVELS).rename({"file": "path"})
+    table.write_csv(tmp_path / "labels.csv")
+    options = SourceConfig(images=tmp_path / "images", levels=LEVELS, test_classes=0.4)
+    result = build_shards("manifest", tmp_path / "labels.csv", str(tmp_path / "out"), options, SMALL, silent)
+    assert result.manifest.splits["test"]["classes"]["species"] == 2
+    assert found(tmp_path / "out") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"group_size": 0}, "--group-size is 0; expected at least 1"),
+        ({"quality": 101}, "--quality is 101"),
+        ({"spool": "never", "resize": 100}, "--spool never"),
+        ({"ray_address": "auto"}, "--ray-address"),
+    ],
+)
+def test_options_that_contradict_each_other(given, message):
+    with pytest.raises(ConfigError, match=message):
+        ShardConfig(**given)
+
+
+def test_leftovers_of_a_killed_clean_up_are_removed(loose, tmp_path):
+    build(loose, tmp_path / "out")
+    left = tmp_path / "out" / ".build"
+    (left / "packed").mkdir(parents=True)
+    shard_work._write_state(left, "key")
+    assert not build(loose, tmp_path / "out").ran
+    assert not left.exists()

@@ -1,0 +1,101 @@
+"""A small release with loose files or tars, and the catalog an adapter would make of it."""
+
+import gzip
+import hashlib
+import io
+import tarfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from pipelines.catalog import Catalog, Container
+from pipelines.progress import silent
+from pipelines.shard_config import ShardConfig, SourceConfig
+from pipelines.shards import BuildResult, build_catalog
+from tests.fake_releases.pictures import jpeg, png
+
+LEVELS = ("species", "family")
+SMALL = ShardConfig(group_size=3, shard_items=8, workers=1)
+
+
+@dataclass
+class ToyRelease:
+    """Classes of several sizes in two splits; some images are PNG, some turned, some the same."""
+
+    images: dict[str, bytes] = field(default_factory=dict)  # by file
+    rows: list[tuple[str, str, str, str | None, str | None]] = field(default_factory=list)
+
+    @classmethod
+    def make(cls, counts: tuple[int, ...] = (2, 3, 7, 4, 5), seed: int = 0) -> "ToyRelease":
+        """As many classes as counts; the last two are those of the test split, the last item has no class."""
+        rng, release = np.random.default_rng(seed), cls()
+        for label, count in enumerate(counts):
+            split = "test" if label >= len(counts) - 2 else "train"
+            for number in range(count):
+                suffix = "png" if (label + number) % 5 == 4 else "jpg"
+                data = png(rng) if suffix == "png" else jpeg(rng, orientation=6 if number == 1 else None)
+                release.add(f"{label}/{number}.{suffix}", split, f"species {label}", f"family {label % 2}", data)
+        release.add("copies/first.jpg", "train", "species 0", "family 0", release.images["1/0.jpg"])
+        release.add("odd/unknown.jpg", "train", None, None, jpeg(rng))
+        return release
+
+    def add(self, file: str, split: str, species: str | None, family: str | None, data: bytes) -> None:
+        self.images[file] = data
+        self.rows.append((file.rpartition(".")[0], split, file, species, family))
+
+    def write(self, root: Path) -> Path:
+        """Loose files."""
+        for file, data in self.images.items():
+            path = root / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return root
+
+    def items(self) -> pl.DataFrame:
+        schema: dict[str, Any] = dict.fromkeys(["key", "split", "file", *LEVELS], pl.String)
+        return pl.DataFrame(self.rows, schema=schema, orient="row")
+
+    def catalog(self, root: Path, **given: Any) -> Catalog:
+        """Of loose files."""
+        return Catalog(name="toy", levels=LEVELS, items=self.items(), root=root, **given)
+
+    def write_tars(self, root: Path, tars: int = 2, *, compress: bool = False) -> tuple[Container, ...]:
+        """The images in tars ``set_0.tar``, ..., beside members that nobody wants."""
+        root.mkdir(parents=True, exist_ok=True)
+        containers = []
+        for number in range(tars):
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w") as tar:
+                for file, data in [*list(self.images.items())[number::tars], (f"stray/{number}.jpg", b"nobody's")]:
+                    member = tarfile.TarInfo(f"deep/{stem_of(file)}.{file.rpartition('.')[2]}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+            data = gzip.compress(buffer.getvalue(), mtime=0) if compress else buffer.getvalue()
+            path = root / f"set_{number}.tar"
+            path.write_bytes(data)
+            containers.append(Container(path, hashlib.md5(data).hexdigest(), "set"))
+        return tuple(containers)
+
+    def tar_catalog(self, root: Path, containers: tuple[Container, ...], **given: Any) -> Catalog:
+        """Of members of tars."""
+        stems = pl.Series([f"set/{stem_of(file)}" for file in self.items()["file"]])
+        items = self.items().with_columns(file=stems)
+        return Catalog(name="toy", levels=LEVELS, items=items, root=root, containers=containers, **given)
+
+
+def stem_of(file: str) -> str:
+    """The name that a member of a tar has for a file."""
+    return file.rpartition(".")[0].replace("/", "-")
+
+
+def build(catalog: Catalog, out: Path | str, config: ShardConfig = SMALL, seed: int = 0, **changes: Any) -> BuildResult:
+    """Build without a card; ``changes`` are fields of the config."""
+    return build_catalog(catalog, None, str(out), SourceConfig(seed=seed), replace(config, **changes), silent)
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
