@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hgld.errors import InputError, SchemaError, StorageError
+from training.json_files import read_json_object
 
 SCHEMA_VERSION = 1
 FOLDER = "checkpoints"
 BEST = "best.json"
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})\Z")
-_MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,24 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
     return final
 
 
+def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Change what a checkpoint says beside its tensors, whole or not at all.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
+    record = {"schema_version": SCHEMA_VERSION, "step": checkpoint_step(path), **state}
+    _write_json(path / STATE, record)
+
+
+def checkpoint_step(path: Path) -> int:
+    """Steps that were done at a checkpoint, by its folder's name."""
+    return int(path.name.removeprefix("step-"))
+
+
 def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
     """Say which checkpoint is the best, and by what."""
-    path = run / FOLDER / BEST
-    aside = path.with_suffix(".part")
-    aside.write_text(json.dumps({"checkpoint": checkpoint.name, "metric": metric, "value": value}) + "\n")
-    _sync(aside)
-    aside.replace(path)
+    _write_json(run / FOLDER / BEST, {"checkpoint": checkpoint.name, "metric": metric, "value": value})
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
@@ -126,7 +137,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         InputError: a file of it is missing or damaged.
         SchemaError: it is of another schema version.
     """
-    state = _read_json(path / STATE)
+    state = read_json_object(path / STATE)
     if state.get("schema_version") != SCHEMA_VERSION or not isinstance(state.get("step"), int):
         raise SchemaError(
             f"{path / STATE}: schema version is {state.get('schema_version')!r} and step {state.get('step')!r}; this "
@@ -153,7 +164,7 @@ def _best(run: Path) -> Path | None:
     path = run / FOLDER / BEST
     if not path.is_file():
         return None
-    name = _read_json(path).get("checkpoint")
+    name = read_json_object(path).get("checkpoint")
     if not isinstance(name, str) or not _NAME.match(name):
         raise InputError(f"{path}: names the checkpoint {name!r}; expected step-N. Remove the file to go on.")
     folder = run / FOLDER / name
@@ -166,20 +177,6 @@ def _checkpoints(run: Path) -> list[Path]:
         return []
     found = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.match(path.name))]
     return [path for _, path in sorted(found) if (path / STATE).is_file()]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} has {path.stat().st_size} bytes; expected at most {_MOST_BYTES}.")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}).") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
-    return data
 
 
 def _sync(path: Path) -> None:

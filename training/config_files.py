@@ -10,11 +10,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal
 
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, SchemaError
 from training.config import SCHEMA_VERSION, SECTIONS, TrainConfig
+from training.json_files import read_json_object
 
 CONFIG = "config.json"
-_MOST_BYTES = 1 << 20
 _PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
 _TYPES = {name: hint for config in SECTIONS.values() for name, hint in typing.get_type_hints(config).items()}
 
@@ -82,7 +82,7 @@ def read_config(path: Path) -> TrainConfig:
         SchemaError: another schema version.
         ConfigError: unknown sections or fields (the nearest is named), or values of another type.
     """
-    data = _read_json(path)
+    data = read_json_object(path)
     if data.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
             f"{path}: schema version is {data.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}."
@@ -103,20 +103,6 @@ def read_config(path: Path) -> TrainConfig:
         return dataclasses.replace(with_fields(TrainConfig(), fields), recipe=str(data.get("recipe", "")))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} has {path.stat().st_size} bytes; a config has at most {_MOST_BYTES}.")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); expected a run's {CONFIG}.") from error
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}); expected a run's {CONFIG}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
-    return data
 
 
 def _checked(name: str, value: Any) -> Any:
