@@ -179,6 +179,14 @@ def _checkpoints(run: Path) -> list[Path]:
     return [path for _, path in sorted(found) if (path / STATE).is_file()]
 
 
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write aside, sync, rename: the file is the old one or the new one."""
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    _sync(aside)
+    aside.replace(path)
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
