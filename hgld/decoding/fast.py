@@ -1,6 +1,6 @@
 """The fast path: simplejpeg, torch's antialiased resize of bytes, and OpenCV for what is left.
 
-libjpeg-turbo decodes at full size as torchvision does, and the resize is torchvision's own on the crop alone, so that
+libjpeg-turbo decodes at full size as it does for Pillow, and the resize is torchvision's own on the crop alone, so that
 both paths give the same bytes. They differ where the crop is at least twice as large as it needs to be: the JPEG is
 then decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
 """
