@@ -6,9 +6,12 @@ from torch import Tensor
 
 from hgld.errors import ConfigError
 from training.config import ModelConfig
+from training.models.backbone import Backbone, BackboneOptions
 from training.models.embedding_model import EmbeddingModel, build_pooling
 from training.models.pca import init_projection_pca
+from training.models.recomputation import recompute_stages
 from training.models.small_net import SmallNet
+from training.models.weights import load_into, read_weights, weights_file
 
 
 def build_model(
@@ -24,32 +27,73 @@ def build_model(
 
     Args:
         config: the model's options.
-        image_size: side of the square images, pixels; other sizes are taken as well.
+        image_size: side of the square images, pixels; convolutional nets and timm's ViTs take other sizes as well.
         features: from the model to the (N, F) ``model.features`` of the training set, for projection ``pca``; None
             where the projection's weights come from a checkpoint.
-        load_weights: whether to read the pretrained weights; without, the model is otherwise the same, normalisation
-            of images included, as a checkpoint needs it.
+        load_weights: whether to read the pretrained weights; without, the model is otherwise the same (what images it
+            expects included), as a checkpoint's weights need it.
 
     Raises:
-        ConfigError: no such backbone, or one that does not have the pooling.
+        ConfigError: no such backbone, or one that does not have the pooling, the image size or gradient checkpointing.
         MissingResourceError: pretrained weights that cannot be had.
         InputError: a file of weights that is damaged or of another model.
     """
-    if config.backbone != "small":
-        raise ConfigError(f"backbone is {config.backbone!r}; expected small.")
     pooling = build_pooling(config.pooling, config.gem_p, config.gem_learned)
-    if pooling is None:
-        raise ConfigError("backbone small has no pooling of its own (token); take avg, gem or max.")
-    backbone = SmallNet()
+    options = BackboneOptions(
+        pretrained=config.pretrained,
+        load_weights=load_weights,
+        token=pooling is None,
+        image_size=image_size,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+    backbone = _backbone(config.backbone, options)
     model = EmbeddingModel(
-        backbone,
+        backbone.module,
         backbone.num_features,
         pooling,
         dim=config.dim,
         layer_norm=config.layer_norm,
         dropout=config.dropout,
         freeze_batch_norm=config.freeze_batch_norm,
+        image_mean=backbone.image_mean,
+        image_std=backbone.image_std,
     )
     if config.projection == "pca" and features is not None:
         init_projection_pca(model, features(model))
+    if config.compile:
+        model.backbone.compile()
     return model
+
+
+def _backbone(spec: str, options: BackboneOptions) -> Backbone:
+    library, colon, name = spec.partition(":")
+    match library:  # each library is imported where it is asked for: timm and open_clip take seconds
+        case "small" if not colon:
+            return _small(options)
+        case "torchvision" if name:
+            from training.models.torchvision_backbones import torchvision_backbone
+
+            return torchvision_backbone(name, options)
+        case "timm" if name:
+            from training.models.timm_backbones import timm_backbone
+
+            return timm_backbone(name, options)
+        case "open_clip" if name:
+            from training.models.open_clip_backbones import open_clip_backbone
+
+            return open_clip_backbone(name, options)
+    raise ConfigError(f"backbone is {spec!r}; expected small, torchvision:NAME, timm:NAME or open_clip:NAME.")
+
+
+def _small(options: BackboneOptions) -> Backbone:
+    if options.token:
+        raise ConfigError("backbone small has no token of its own; take pooling avg, gem or max.")
+    net = SmallNet()
+    path = weights_file(options.pretrained)
+    if path is None and options.pretrained not in ("default", "none"):
+        raise ConfigError(f"pretrained is {options.pretrained!r}; backbone small has no weights but a file's, or none.")
+    if options.load_weights and path is not None:
+        load_into(net, read_weights(path), str(path))
+    if options.gradient_checkpointing:
+        recompute_stages(net.stages.children())
+    return Backbone(net, net.num_features)

@@ -1,0 +1,114 @@
+"""Backbones of open_clip: the image towers of CLIP models."""
+
+import difflib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import open_clip
+from open_clip.model import resize_pos_embed
+from open_clip.pretrained import get_pretrained_cfg
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError
+from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
+from training.models.weights import load_into, read_weights, weights_file
+
+_VISUAL = "visual."  # of the image tower's weights in a whole CLIP model's
+_MOST_LISTED = 25  # no model has so many tags
+
+
+class ImageTower(nn.Module):
+    """The image tower of a CLIP model, (B, 3, S, S) -> (B, F).
+
+    Args:
+        net: the tower.
+        image_size: S.
+    """
+
+    def __init__(self, net: nn.Module, image_size: int) -> None:
+        super().__init__()
+        self.net = net
+        self.image_size = image_size
+
+    def forward(self, images: Tensor) -> Tensor:
+        require_size(images, self.image_size)
+        return self.net(images)
+
+
+def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
+    """The image tower of a CLIP model, its projection into the space of texts included.
+
+    Raises:
+        ConfigError: no such model or tag, or a pooling that it does not have.
+        MissingResourceError: its weights cannot be had here.
+        InputError: the file of weights is damaged or of another model.
+    """
+    path = _check(name, options)
+    tag = options.pretrained if path is None and options.pretrained != "none" else ""
+    fetch = tag if options.load_weights else ""
+    known = get_pretrained_cfg(name, tag)
+    try:
+        with _quiet():
+            clip: Any = open_clip.create_model(
+                name,
+                pretrained=fetch or None,
+                force_image_size=options.image_size,
+                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                pretrained_text=False,
+                weights_only=True,
+            )
+    except FETCH_FAULTS as error:
+        if not fetch:
+            raise ConfigError(f"open_clip:{name} cannot be built for {options.image_size} px ({error}).") from error
+        cache = "Hugging Face's cache (HF_HOME)"
+        raise no_weights(f"open_clip:{name} with {tag}", "open_clip", cache, error) from error
+    if path is not None and options.load_weights:
+        _load(clip, path)
+    if options.gradient_checkpointing:
+        clip.visual.set_grad_checkpointing(True)
+    mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
+    features = int((open_clip.get_model_config(name) or {})["embed_dim"])
+    return Backbone(ImageTower(clip.visual, options.image_size), features, tuple(mean), tuple(std))
+
+
+def _check(name: str, options: BackboneOptions) -> Path | None:
+    """The path of the weights, or None where they are a tag or none."""
+    models = open_clip.list_models()
+    if name not in models:
+        near = difflib.get_close_matches(name, models, n=5, cutoff=0.4)
+        raise ConfigError(f"open_clip has no model {name!r}; nearest: {', '.join(near) or ', '.join(models)}.")
+    if not options.token:
+        raise ConfigError(f"open_clip:{name} pools itself; take pooling token.")
+    path = weights_file(options.pretrained)
+    tags = open_clip.list_pretrained_tags_by_model(name)
+    if path is None and options.pretrained not in (*tags, "none"):
+        shown = ", ".join(tags[:_MOST_LISTED]) or "no tag"
+        raise ConfigError(
+            f"pretrained is {options.pretrained!r}; open_clip:{name} has {shown}, and takes a file of weights or none."
+        )
+    return path
+
+
+def _load(clip: Any, path: Path) -> None:
+    """Weights of the tower alone, or of a whole CLIP model; positions are interpolated to the images' size."""
+    found = read_weights(path)
+    whole = {n.removeprefix("module."): tensor for n, tensor in found.items()}
+    weights = {n: tensor for n, tensor in whole.items() if n.startswith(_VISUAL)}
+    if not weights:
+        weights = {_VISUAL + n: tensor for n, tensor in whole.items()}
+    resize_pos_embed(weights, clip)
+    load_into(clip.visual, {n.removeprefix(_VISUAL): tensor for n, tensor in weights.items()}, str(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back what open_clip logs of random weights and of every attempt at a download; errors are raised."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)

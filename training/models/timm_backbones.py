@@ -1,0 +1,117 @@
+"""Backbones of timm."""
+
+import difflib
+import inspect
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError
+from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights
+from training.models.weights import load_into, read_weights, weights_file
+
+
+class TimmNet(nn.Module):
+    """A model of timm up to its feature map or its own pooled vector.
+
+    Args:
+        net: made without a classifier.
+        token: the model's own vector, (B, F), rather than a feature map, (B, F, H', W'). The tokens of a transformer
+            are a map of (B, F, N, 1): their places do not matter to a pooling.
+    """
+
+    def __init__(self, net: nn.Module, *, token: bool) -> None:
+        super().__init__()
+        self.net = net
+        self.token = token
+        self._channels_last = getattr(net, "output_fmt", "NCHW") == "NHWC"
+        self._prefix = int(getattr(net, "num_prefix_tokens", 0))  # class and register tokens
+
+    def forward(self, images: Tensor) -> Tensor:
+        net: Any = self.net
+        features = net.forward_features(images)
+        if self.token:
+            return net.forward_head(features, pre_logits=True)
+        if features.ndim == 3:
+            return features[:, self._prefix :].transpose(1, 2).unsqueeze(-1)
+        return features.permute(0, 3, 1, 2) if self._channels_last else features
+
+
+def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
+    """A model of timm without its classifier.
+
+    Transformers take images of any size where timm can interpolate their positions; sides that their patches do not
+    divide are padded with zeros, which is the mean colour.
+
+    Raises:
+        ConfigError: no such model, or one that does not have the pooling or gradient checkpointing.
+        MissingResourceError: its weights cannot be had here.
+        InputError: the file of weights is damaged or of another model.
+    """
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, [*timm.list_models(), *timm.list_pretrained()], n=5, cutoff=0.4)
+        raise ConfigError(f"timm has no model {name!r}; nearest: {', '.join(near) or 'none, see timm.list_models()'}.")
+    path = weights_file(options.pretrained)
+    if path is None and options.pretrained not in ("default", "none"):
+        raise ConfigError(
+            f"pretrained is {options.pretrained!r}; a tag of timm is a part of the name (timm:NAME.TAG). Expected "
+            "default, none or a file."
+        )
+    net = _create(name, options, fetch=options.load_weights and options.pretrained == "default")
+    if options.gradient_checkpointing:
+        _checkpoint(net, name)
+    module = TimmNet(net, token=options.token)
+    features = _probe(module, name, options.image_size)
+    if options.load_weights and path is not None:
+        load_into(net, read_weights(path), str(path))
+    known: Any = net.pretrained_cfg
+    return Backbone(module.train(), features, tuple(known["mean"]), tuple(known["std"]))
+
+
+def _create(name: str, options: BackboneOptions, *, fetch: bool) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        plain = timm.create_model(name, pretrained=False, num_classes=0)
+    taken = {p for kind in type(plain).__mro__ for p in inspect.signature(kind.__init__).parameters}
+    arguments: dict[str, Any] = {} if options.token else {"global_pool": ""}
+    if "dynamic_img_size" in taken:
+        arguments["dynamic_img_size"] = True
+        arguments |= {"dynamic_img_pad": True} if "dynamic_img_pad" in taken else {}
+    elif "img_size" in taken:
+        arguments["img_size"] = options.image_size
+    try:
+        return timm.create_model(name, pretrained=fetch, num_classes=0, **arguments)
+    except FETCH_FAULTS as error:
+        if not fetch:
+            raise ConfigError(f"timm:{name} cannot be built with {arguments} ({error}).") from error
+        raise no_weights(f"timm:{name}", "timm", "Hugging Face's cache (HF_HOME)", error) from error
+
+
+def _checkpoint(net: Any, name: str) -> None:
+    try:
+        net.set_grad_checkpointing(True)
+    except (AssertionError, AttributeError) as error:
+        raise ConfigError(f"timm:{name} has no gradient_checkpointing; leave it off.") from error
+
+
+def _probe(module: TimmNet, name: str, image_size: int) -> int:
+    """The number of features; parts of the model that they do not depend on are removed.
+
+    What only a classifier reads (a norm or convolution after the pooling) would be a parameter without a gradient,
+    which DistributedDataParallel refuses.
+    """
+    net = module.net.eval()
+    try:
+        features = module(torch.zeros(1, 3, image_size, image_size))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise ConfigError(f"timm:{name} takes no images of {image_size} px ({error}).") from error
+    if features.ndim != (2 if module.token else 4):
+        raise ConfigError(f"timm:{name} has no {'token' if module.token else 'feature map'}; take another pooling.")
+    features.sum().backward()
+    for child_name, child in list(net.named_children()):
+        parameters = list(child.parameters())
+        if parameters and all(p.grad is None for p in parameters):
+            setattr(net, child_name, nn.Identity())
+    net.zero_grad(set_to_none=True)
+    return features.shape[1]

@@ -1,0 +1,146 @@
+"""Backbones of torchvision."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torchvision
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import interpolate_embeddings
+
+from hgld.errors import ConfigError
+from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
+from training.models.recomputation import recompute_stages
+from training.models.weights import load_into, read_weights, weights_file
+
+_SIDE = 64  # of the image by which the map's channels are found
+_FAMILIES = (  # those with a feature map, or a class token
+    *("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "regnet", "resnet", "resnext", "squeezenet"),
+    *("swin", "vgg", "vit_", "wide_resnet"),
+)
+
+
+class ConvolutionalNet(nn.Module):
+    """A convolutional net or Swin transformer of torchvision up to its feature map, (B, 3, H, W) -> (B, F, H', W').
+
+    Args:
+        net: the model; its classifier is removed.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        for name in ("fc", "classifier", "head", "avgpool"):
+            if hasattr(net, name):
+                setattr(net, name, nn.Identity())
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        net: Any = self.net
+        match net:
+            case torchvision.models.ResNet():
+                maps = net.maxpool(net.relu(net.bn1(net.conv1(images))))
+                return net.layer4(net.layer3(net.layer2(net.layer1(maps))))
+            case torchvision.models.RegNet():
+                return net.trunk_output(net.stem(images))
+            case torchvision.models.DenseNet():
+                return nn.functional.relu(net.features(images))
+            case torchvision.models.SwinTransformer():
+                return net.permute(net.norm(net.features(images)))
+        return net.features(images)
+
+    def stages(self) -> list[nn.Module]:
+        """The parts whose activations may be recomputed."""
+        net: Any = self.net
+        if isinstance(net, torchvision.models.ResNet):
+            return [block for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer.children()]
+        if isinstance(net, torchvision.models.RegNet):
+            return [block for stage in net.trunk_output.children() for block in stage.children()]
+        return [part for part in net.features.children() if any(part.children())]
+
+
+class VisionTransformer(nn.Module):
+    """A ViT of torchvision up to its class token, (B, 3, S, S) -> (B, F).
+
+    Args:
+        net: the model; its classifier is removed.
+    """
+
+    def __init__(self, net: torchvision.models.VisionTransformer) -> None:
+        super().__init__()
+        net.heads = nn.Sequential()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        require_size(images, self.net.image_size)
+        return self.net(images)
+
+    def stages(self) -> list[nn.Module]:
+        """The parts whose activations may be recomputed."""
+        return list(self.net.encoder.layers.children())
+
+
+def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
+    """A classification model of torchvision without its classifier.
+
+    Raises:
+        ConfigError: no such model, or one whose feature map or token cannot be had.
+        MissingResourceError: its weights cannot be had here.
+        InputError: the file of weights is damaged or of another model.
+    """
+    names = [n for n in torchvision.models.list_models(module=torchvision.models) if n.startswith(_FAMILIES)]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
+        raise ConfigError(f"torchvision has no model {name!r}; nearest: {', '.join(near) or ', '.join(names)}.")
+    module = _module(name, options)
+    weights, source = _weights(name, options)
+    if weights is not None:
+        if isinstance(module, VisionTransformer) and "encoder.pos_embedding" in weights:
+            weights = interpolate_embeddings(options.image_size, module.net.patch_size, dict(weights))  # pyright: ignore[reportArgumentType]  # says OrderedDict, takes any
+        load_into(module.net, weights, source)
+    side = options.image_size if isinstance(module, VisionTransformer) else _SIDE
+    with torch.no_grad():
+        features = module.eval()(torch.zeros(1, 3, side, side)).shape[1]
+    if options.gradient_checkpointing:
+        stages = module.stages()
+        if not stages:
+            raise ConfigError(f"torchvision:{name} has no blocks for gradient_checkpointing; leave it off.")
+        recompute_stages(stages)
+    return Backbone(module.train(), features)
+
+
+def _module(name: str, options: BackboneOptions) -> ConvolutionalNet | VisionTransformer:
+    if name.startswith("vit_"):
+        if not options.token:
+            raise ConfigError(f"torchvision:{name} gives its class token alone; take pooling token, or timm's ViTs.")
+        _require_patches(name, options.image_size)
+        net: Any = torchvision.models.get_model(name, weights=None, image_size=options.image_size)
+        return VisionTransformer(net)
+    if options.token:
+        raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
+    return ConvolutionalNet(torchvision.models.get_model(name, weights=None))
+
+
+def _require_patches(name: str, size: int) -> None:
+    patch = int(name.rpartition("_")[2])
+    if size % patch:
+        near = max(patch, round(size / patch) * patch)
+        raise ConfigError(f"torchvision:{name} cuts images into patches of {patch} px; size is {size}, take {near}.")
+
+
+def _weights(name: str, options: BackboneOptions) -> tuple[Mapping[str, Tensor] | None, str]:
+    """The weights that are asked for, and what messages call them."""
+    if not options.load_weights or options.pretrained == "none":
+        return None, ""
+    if (path := weights_file(options.pretrained)) is not None:
+        return read_weights(path), str(path)
+    entries = torchvision.models.get_model_weights(name)
+    tags = [entry.name for entry in entries]
+    tag = "DEFAULT" if options.pretrained == "default" else options.pretrained
+    if tag not in entries.__members__:
+        raise ConfigError(f"torchvision:{name} has no weights {tag!r}; it has {', '.join(tags)}, and takes default.")
+    try:
+        weights = entries[tag].get_state_dict(progress=False, check_hash=True)
+    except FETCH_FAULTS as error:
+        raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
+    return weights, f"torchvision:{name}"

@@ -1,0 +1,154 @@
+"""Weights of a backbone from a local file, held against the model that they are for."""
+
+import logging
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hgld.errors import InputError, MissingResourceError
+
+_MOST_BYTES = 64 << 30
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # what trainers wrap weights in
+_PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # of DDP, torch.compile, and models around a backbone
+_NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
+_UNREADABLE = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+_NAMED = 5  # names that a message lists
+_log = logging.getLogger(__name__)
+
+
+def weights_file(pretrained: str) -> Path | None:
+    """The path that ``pretrained`` is, or None where it is a word: ``default``, ``none`` or a tag.
+
+    Raises:
+        MissingResourceError: it is a path, and no file is there.
+    """
+    path = Path(pretrained).expanduser()
+    if path.is_file():
+        return path
+    if path.suffix in _SUFFIXES or len(path.parts) > 1:
+        raise MissingResourceError(
+            f"pretrained is {pretrained!r}, and there is no such file. Expected a file of weights "
+            f"({', '.join(_SUFFIXES)}), default, or none."
+        )
+    return None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of weights by name; no code in it is ever run.
+
+    Of a training checkpoint (``{"model": {...}, "epoch": 3}``) the averaged weights are taken where it has them, else
+    the model's.
+
+    Raises:
+        InputError: another kind of file, a damaged one, one with other objects than tensors, or too large a one.
+    """
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(f"{path} has {size} bytes; expected weights of at most {_MOST_BYTES}.")
+        found: object = load_file(path) if path.suffix == ".safetensors" else _read_pickled(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (*_UNREADABLE, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise InputError(
+            f"{path}: cannot be read as weights ({reason}). Expected a .safetensors file, or a .pt file that holds "
+            "tensors alone; pickled code is never run."
+        ) from error
+    return _tensors(found, path)
+
+
+def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+    """Copy weights into a module, all of them or none.
+
+    Prefixes that wrappers leave (``module.``, ``backbone.``) are taken off where the module has no such name;
+    classifiers and projections that the module has not are left out, which is logged.
+
+    Args:
+        module: without a classifier.
+        weights: by name.
+        source: what messages call them, such as the file.
+
+    Raises:
+        InputError: a weight is missing, unexpected or of another shape.
+    """
+    expected = module.state_dict()
+    given: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        short = _own_name(name, expected)
+        if short in given:
+            raise InputError(f"{source}: holds two weights that could be {short!r}. Keep one model in the file.")
+        given[short] = tensor
+    other = [name for name in given if name not in expected]
+    foreign = [name for name in other if name.partition(".")[0] not in _NOT_OF_A_BACKBONE]
+    # Statistics of batch norm count their batches since torch 0.4.1 only, and nothing reads the count.
+    missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
+    shapes = [n for n in given if n in expected and given[n].shape != expected[n].shape]
+    for what, names in (("are missing", missing), ("are not of this model", foreign)):
+        if names:
+            raise InputError(
+                f"{source}: not the weights of this backbone: {len(names)} of {len(expected)} {what} ({_some(names)}). "
+                "Take the backbone that the file was made with."
+            )
+    if shapes:
+        name = shapes[0]
+        raise InputError(
+            f"{source}: {name} has shape {tuple(given[name].shape)}; expected {tuple(expected[name].shape)} "
+            f"({len(shapes)} weights differ). Take the backbone that the file was made with."
+        )
+    if other:
+        _log.warning("%s: left out, for an embedding has no use for them: %s", source, _some(other))
+    module.load_state_dict({name: given[name] for name in expected if name in given}, strict=False)
+
+
+def _read_pickled(path: Path) -> object:
+    if path.suffix not in _SUFFIXES:
+        raise InputError(f"{path}: suffix {path.suffix!r}; expected weights as {', '.join(_SUFFIXES)}.")
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+        if packed:  # torch.save stores; a compressed member could be any number of times its size
+            raise InputError(
+                f"{path}: its member {packed[0]!r} is compressed, as torch.save writes none. Save it again."
+            )
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _tensors(found: object, path: Path) -> dict[str, Tensor]:
+    for key in _WRAPPED:
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+            break
+    if not isinstance(found, Mapping) or not found:
+        raise InputError(f"{path}: holds {type(found).__name__} without weights; expected tensors by name.")
+    weights: dict[str, Tensor] = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor):
+            raise InputError(f"{path}: {name!r} is {type(value).__name__}; expected tensors by name and nothing else.")
+        weights[name] = value
+    return weights
+
+
+def _own_name(name: str, expected: Mapping[str, Tensor]) -> str:
+    """The name without wrappers' prefixes; itself where the module knows it."""
+    short = name
+    while short not in expected:
+        prefix = next((p for p in _PREFIXES if short.startswith(p)), None)
+        if prefix is None:
+            break
+        short = short.removeprefix(prefix)
+    return short
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(sorted(names)[:_NAMED]) + more
