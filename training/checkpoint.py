@@ -93,7 +93,11 @@ def checkpoint_step(path: Path) -> int:
 
 
 def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
-    """Say which checkpoint is the best, and by what."""
+    """Say which checkpoint is the best, and by what.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
     _write_json(run / FOLDER / BEST, {"checkpoint": checkpoint.name, "metric": metric, "value": value})
 
 
@@ -180,11 +184,21 @@ def _checkpoints(run: Path) -> list[Path]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write aside, sync, rename: the file is the old one or the new one."""
+    """Write aside, sync, rename: the file is the old one or the new one.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
     aside = path.with_suffix(".part")
-    aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    _sync(aside)
-    aside.replace(path)
+    try:
+        aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        _sync(aside)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {path} ({error.strerror}). It is as it was. Free space and run the same command again."
+        ) from error
 
 
 def _sync(path: Path) -> None:

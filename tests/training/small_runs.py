@@ -1,0 +1,63 @@
+"""A small dataset, options that train on it in a second, and the weights that a run ended with."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item
+from tests.hgld.streamed_dataset import write_streamed
+from training.checkpoint import find_checkpoint, read_checkpoint
+from training.config import TrainConfig
+from training.config_files import with_fields
+
+STEPS = 6  # an epoch of QUICK on the small dataset: 48 training images, 8 a batch
+
+QUICK: dict[str, Any] = {
+    "backbone": "small",
+    "pretrained": "none",
+    "dim": 8,
+    "dropout": 0.2,
+    "size": 16,
+    "resize": 18,
+    "workers": 1,
+    "batch_size": 8,
+    "images_per_class": 2,
+    "lanes": 2,
+    "lr": 1e-3,
+    "lr_head": 1e-3,
+    "epochs": 2,
+    "log_every": 2,
+    "metrics": ("R@1", "AP", "H-AP"),
+    "device": "cpu",
+}
+
+
+def options(**fields: Any) -> TrainConfig:
+    """``QUICK`` with some fields changed."""
+    return with_fields(TrainConfig(), QUICK | fields)
+
+
+def write_small(folder: Path) -> Path:
+    """12 training classes of 4 images in groups of 2, in 4 shards, and 6 test classes of 4; 4 classes a coarse one."""
+    rng = np.random.default_rng(0)
+    groups = [[Item((c, c // 4), "train", jpeg(rng)) for _ in range(2)] for c in range(12) for _ in range(2)]
+    random.Random(0).shuffle(groups)
+    test = [Item((c, c // 4), "test", jpeg(rng)) for c in range(12, 18) for _ in range(4)]
+    write_streamed(folder, [item for group in groups for item in group] + test, per_shard=12)
+    return folder
+
+
+def weights(run: Path) -> dict[str, Tensor]:
+    """All tensors of the last checkpoint, by file and name."""
+    tensors = read_checkpoint(find_checkpoint(run, "last")).tensors
+    return {f"{file}/{name}": tensor for file, named in tensors.items() for name, tensor in named.items()}
+
+
+def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    """Whether two runs ended bit for bit alike."""
+    return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)

@@ -1,0 +1,238 @@
+"""The loop: where a run was stopped does not show in its end; what goes wrong is told and leaves a checkpoint."""
+
+import json
+import os
+import signal
+
+import polars as pl
+import pytest
+import torch
+
+from hgld.errors import ConfigError, DivergenceError, StorageError
+from tests.training.small_runs import STEPS, options, same, weights, write_small
+from training import loop, run_state
+from training.checkpoint import find_checkpoint, read_checkpoint
+from training.loading import load_model
+from training.log import read_rows
+from training.loop import train
+from training.progress import Silent
+
+VARIANTS = {
+    "plain": {},
+    "stream": {"stream": True},
+    "adamw, ema, clipped": {"optimizer": "adamw", "ema": 0.9, "clip_norm": 1.0},
+    "sgd, frozen, linear": {"optimizer": "sgd", "schedule": "linear", "frozen_epochs": 1, "warmup_steps": 3},
+    "memory": {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
+    "simix in chunks": {"loss": "RODRecall", "simix": True, "recall_at": (1, 2), "chunk": 3},
+    "bf16": {"amp": "bf16"},
+    "short epochs": {"steps_per_epoch": 4, "epochs": 3},
+    "hierarchical": {"sampler": "hierarchical-pk", "steps_per_epoch": 5},
+    "multigrain": {"loss": "MultiGrain", "sampler": "repeated-augmentation", "repeats": 2, "jitter": 0.3},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+class Signals(Silent):
+    """Sends a signal to this process after some steps."""
+
+    def __init__(self, *steps, number=signal.SIGTERM):
+        self.steps, self.number = set(steps), number
+
+    def advance(self, step):
+        if step in self.steps:
+            os.kill(os.getpid(), self.number)
+
+
+def stopped_and_resumed(config, data, out, *steps):
+    for step in steps:
+        summary = train(config, data, out, progress=Signals(step))
+        assert (summary.finished, summary.step) == (False, step)
+        assert find_checkpoint(out, "last").name == f"step-{step:08d}"
+    return train(config, data, out)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_path):
+    config = options(**VARIANTS[name])
+    whole = train(config, data, tmp_path / "whole")
+    resumed = stopped_and_resumed(config, data, tmp_path / "stopped", 1, 5, 7)
+    assert whole.finished
+    assert resumed.finished
+    assert (resumed.values, resumed.best) == (whole.values, whole.best)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    logs = [pl.read_csv(tmp_path / run / "log.csv") for run in ("whole", "stopped")]
+    kept = [c for c in logs[0].columns if c not in ("images_per_second", "wait_share", "memory_mb")]
+    assert logs[0][kept].equals(logs[1][kept])
+    texts = [(tmp_path / run / "evaluations.csv").read_text() for run in ("whole", "stopped")]
+    assert texts[0] == texts[1]
+
+
+def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_path):
+    whole = train(options(), data, tmp_path / "whole")
+    resumed = stopped_and_resumed(options(), data, tmp_path / "stopped", STEPS, 2 * STEPS)
+    assert [row["step"] for row in read_rows(tmp_path / "stopped/evaluations.csv")] == ["6", "12"]
+    assert (resumed.values, resumed.best) == (whole.values, whole.best)
+
+
+def test_a_run_that_is_complete_is_left_alone(data, tmp_path):
+    whole = train(options(), data, tmp_path)
+    before = (tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes()
+    again = train(options(workers=2, log_every=1), data, tmp_path)
+    assert (again.finished, again.step, again.values) == (True, 2 * STEPS, whole.values)
+    assert before == ((tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes())
+
+
+def test_a_second_signal_stops_at_once(data, tmp_path):
+    class Impatient(Signals):
+        def advance(self, step):
+            super().advance(step)
+            super().advance(step)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(options(), data, tmp_path, progress=Impatient(3, number=signal.SIGINT))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
+    train(options(epochs=1), data, tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"lr is 0\.5, was 0\.001.*--init-from"):
+        train(options(epochs=1, lr=0.5), data, tmp_path / "run")
+    other = write_small(tmp_path / "other")
+    facts = json.loads((other / "dataset.json").read_text())
+    (other / "dataset.json").write_text(json.dumps(facts | {"name": "another"}))
+    with pytest.raises(ConfigError, match=r"on other data.*small.*another"):
+        train(options(epochs=1), str(other), tmp_path / "run")
+
+
+def test_a_run_from_anothers_weights(data, tmp_path):
+    train(options(ema=0.5, epochs=1), data, tmp_path / "first")
+    train(options(lr=0.0, lr_head=0.0, epochs=1), data, tmp_path / "second", init_from=tmp_path / "first")
+    averaged = read_checkpoint(find_checkpoint(tmp_path / "first")).tensors["ema"]
+    tuned = read_checkpoint(find_checkpoint(tmp_path / "second")).tensors["model"]
+    assert all(torch.equal(averaged[name], tuned[name]) for name in averaged)
+
+
+def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monkeypatch):
+    worth = iter([0.2, 0.9, 0.4])
+
+    def judged(*args, **kwargs):
+        reports = evaluate(*args, **kwargs)
+        reports["test"].values["H-AP"] = next(worth)
+        return reports
+
+    evaluate = loop.evaluate_splits
+    monkeypatch.setattr(loop, "evaluate_splits", judged)
+    summary = train(options(epochs=3), data, tmp_path)
+    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 2 * STEPS}
+    assert find_checkpoint(tmp_path).name == f"step-{2 * STEPS:08d}"
+    assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000012", "step-00000018"]
+
+
+def test_what_is_evaluated_is_the_average(data, tmp_path):
+    summary = train(options(ema=0.99, epochs=1), data, tmp_path)
+    model, config = load_model(tmp_path)
+    report = loop.evaluate_splits(model, config, data, run_state.distributed.launch("cpu"))["test"]
+    assert report.values == pytest.approx(summary.values["test"], abs=1e-6)
+    tensors = read_checkpoint(find_checkpoint(tmp_path)).tensors
+    assert not torch.equal(tensors["ema"]["projection.weight"], tensors["model"]["projection.weight"])
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_evaluation_comes_every_n_epochs_and_at_the_end(every, data, tmp_path):
+    train(options(epochs=3, evaluate_every=every, evaluate_on=("test", "train")), data, tmp_path)
+    epochs = [(row["epoch"], row["split"]) for row in read_rows(tmp_path / "evaluations.csv")]
+    assert epochs == [(e, s) for e in ("2", "3")[not every :] for s in ("test", "train")]
+
+
+def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
+    config = options(frozen_epochs=1, keep=9)
+    train(config, data, tmp_path)
+    torch.manual_seed(config.run.seed)
+    begin = run_state.build_model(config.model, image_size=config.images.size).state_dict()
+    first, second = (read_checkpoint(tmp_path / f"checkpoints/step-{STEPS * n:08d}").tensors["model"] for n in (1, 2))
+    backbone = [name for name in begin if name.startswith("backbone.")]
+    assert all(torch.equal(begin[name], first[name]) for name in backbone)
+    assert not torch.equal(begin["projection.weight"], first["projection.weight"])
+    assert not any(torch.equal(first[name], second[name]) for name in backbone if name.endswith("0.weight"))
+    with pytest.raises(ConfigError, match="frozen_epochs is 1"):
+        train(options(frozen_epochs=1, dim=0), data, tmp_path / "nothing-moves")
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypatch):
+    config = options(loss="SupAP", memory=20, memory_from_epoch=0)
+    reference = stopped_at(config, data, tmp_path / "reference", 4)
+    forward, calls = loop.Backward.__call__, []
+
+    def broken(self, batch):
+        calls.append(batch)
+        if len(calls) == 5:
+            values = forward(self, batch)
+            if where == "gradient":
+                next(self.model.parameters()).grad.fill_(float("inf"))
+                return values
+            return loop.StepValues(values.loss * float("nan"), values.parts)
+        return forward(self, batch)
+
+    monkeypatch.setattr(loop.Backward, "__call__", broken)
+    with pytest.raises(DivergenceError, match=r"epoch 1, step 5.*train/.*--init-from"):
+        train(config, data, tmp_path / "run")
+    monkeypatch.undo()
+    assert same(reference, weights(tmp_path / "run"))
+
+
+def stopped_at(config, data, out, step):
+    train(config, data, out, progress=Signals(step))
+    return weights(out)
+
+
+def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monkeypatch):
+    write, kept = run_state.write_checkpoint, []
+
+    def full(run, checkpoint):
+        if kept:
+            raise StorageError(f"cannot write the checkpoint of step {checkpoint.step} (No space left on device).")
+        kept.append(write(run, checkpoint))
+        return kept[0]
+
+    monkeypatch.setattr(run_state, "write_checkpoint", full)
+    with pytest.raises(StorageError, match="step 12"):
+        train(options(), data, tmp_path / "run")
+    assert find_checkpoint(tmp_path / "run", "last") == kept[0]
+    monkeypatch.undo()
+    assert train(options(), data, tmp_path / "run").finished
+    train(options(), data, tmp_path / "whole")
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
+    config = options(amp="fp16", epochs=1, evaluate_every=0)
+    train(config, data, tmp_path / "whole")
+    stopped_and_resumed(config, data, tmp_path / "stopped", 3)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
+    assert read_checkpoint(find_checkpoint(tmp_path / "whole")).state["scaler"]["scale"] > 0
+
+
+def test_the_projection_starts_as_a_pca(data, tmp_path):
+    config = options(projection="pca", epochs=1, lr=0.0, lr_head=0.0)
+    train(config, data, tmp_path / "run")
+    projection = weights(tmp_path / "run")["model/projection.weight"]
+    torch.testing.assert_close(projection @ projection.T, torch.eye(8), atol=1e-5, rtol=0)
+
+
+def test_a_profile_says_where_the_time_goes(data, tmp_path):
+    told = []
+
+    class Told(Silent):
+        def note(self, text):
+            told.append(text)
+
+    summary = train(options(epochs=1), data, tmp_path, profile=True, progress=Told())
+    assert {"data", "prepare", "forward", "loss", "gradients", "optimizer", "rest"} == set(summary.profile)
+    assert min(summary.profile.values()) >= 0
+    assert "forward" in told[0]
+    assert "total" in told[0]

@@ -1,0 +1,205 @@
+"""The batches of a run: functions of (seed, step), whatever the way they are read and however many processes read."""
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hgld.dataset import ShardDataset, open_dataset
+from hgld.decoding.batch import Batch
+from hgld.decoding.views import TestView, TrainView
+from hgld.errors import ConfigError, InputError
+from hgld.hierarchy import Hierarchy
+from hgld.loader import Loader
+from hgld.samplers import (
+    BatchSampler,
+    ClassBalanced,
+    EpochSampler,
+    HierarchicalPKSampler,
+    PKSampler,
+    RepeatedAugmentation,
+)
+from hgld.shard_stream import ShardStream, stream
+from hgld.shard_urls import is_shard
+from training.config import TrainConfig
+from training.distributed import Processes
+
+_FEATURES_A_DIMENSION = 32  # images whose features a PCA is taken of, for every dimension that it keeps
+
+
+class TrainingData:
+    """What a run trains on: from a dataset directory at random by its index, or with ``stream`` shard after shard.
+
+    The batch of a step is the same for any number of processes: they take equal parts of it, in their order. Where
+    ``steps_per_epoch`` ends an epoch of the run before or after all images were seen, the next one goes on from there.
+
+    Args:
+        config: the run's options.
+        place: dataset directory or its URL.
+        processes: of the run.
+
+    Attributes:
+        place: as given.
+        dataset: the training split.
+        steps_per_epoch: steps of an epoch of the run.
+
+    Raises:
+        ConfigError: a batch that cannot be made of this dataset, or not be shared by so many processes.
+        InputError: no dataset is there, or it has no such split.
+    """
+
+    def __init__(self, config: TrainConfig, place: str, processes: Processes) -> None:
+        self.place = place
+        self._config = config
+        self._processes = processes
+        if is_shard(place):
+            raise InputError(
+                f"{place}: training needs the classes and the tree of a dataset directory, not single shards. Give the "
+                "directory (`hgld index` makes one of shards)."
+            )
+        if config.batch.batch_size % processes.count:
+            raise ConfigError(
+                f"batch_size {config.batch.batch_size} cannot be shared by {processes.count} processes equally; take "
+                "a multiple of their number."
+            )
+        self._reader, self.dataset = self._open()
+        self._length = len(self._reader)
+        self.steps_per_epoch = config.batch.steps_per_epoch or self._length
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The tree of classes of the dataset, all splits."""
+        return self.dataset.hierarchy
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of the L levels, finest first."""
+        return self.dataset.levels
+
+    @property
+    def labels(self) -> Tensor:
+        """(N, L) int64 class ids of the training split."""
+        return self.dataset.labels
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What tells this training set from another one: a run goes on only where they agree."""
+        return {
+            "name": self.dataset.manifest.name,
+            "items": len(self.dataset),
+            "classes": dict(zip(self.levels, self.hierarchy.num_classes, strict=True)),
+            "steps_per_epoch": self.steps_per_epoch,
+        }
+
+    def keys(self, indices: Tensor | Sequence[int]) -> list[str]:
+        """Keys of items, for messages."""
+        return [self.dataset.keys[int(i)] for i in indices]
+
+    def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        """This process's parts of the batches of an epoch; close it when it is left early (it has threads).
+
+        Args:
+            epoch: of the run, from 0.
+            start_step: the first step of the epoch that is wanted.
+
+        Raises:
+            InputError: an image cannot be read, and ``on_fault`` is ``raise`` or nothing can stand in for it.
+            ServiceError: a server kept failing.
+            StorageError: the disk failed.
+        """
+        step, end = epoch * self.steps_per_epoch + start_step, (epoch + 1) * self.steps_per_epoch
+        while step < end:
+            round_, position = divmod(step, self._length)
+            self._reader.load_state_dict({"epoch": round_, "step": position})
+            with closing(cast("Generator[Batch, None, None]", iter(self._reader))) as rest:
+                for batch in rest:
+                    if batch.faults and self._config.images.on_fault == "raise":
+                        raise InputError(f"{batch.faults[0].where}: {batch.faults[0].reason}")
+                    step += 1
+                    yield batch
+                    if step == end:
+                        break
+
+    def sample(self) -> Generator[Batch, None, None]:
+        """This process's parts of evaluation views of images drawn at random, enough for a PCA; as many everywhere."""
+        images, count = self._config.images, self._processes.count
+        wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1))
+        size = min(256, wanted) // count * count
+        if not size:
+            raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
+        where: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
+        sampler = EpochSampler(len(self.dataset), size, seed=self._config.run.seed, drop_last=True, **where)
+        view = TestView(size=images.size, resize=images.resize)
+        loader = Loader(
+            self.dataset, sampler, view, decoder=images.decoder, workers=images.workers, on_fault=images.on_fault
+        )
+        with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
+            for _ in range(min(math.ceil(wanted / size), len(sampler))):
+                yield next(batches)
+
+    def _open(self) -> tuple[Loader | ShardStream, ShardDataset]:
+        config, images, batch = self._config, self._config.images, self._config.batch
+        view = TrainView(
+            size=images.size,
+            scale=(images.crop_min, images.crop_max),
+            flip=images.flip,
+            jitter=images.jitter,
+            lighting=images.lighting,
+        )
+        pin = self._processes.device.type == "cuda" and torch.cuda.is_available()
+        if batch.stream:
+            reader = stream(
+                self.place,
+                batch.batch_size // batch.images_per_class,
+                batch.images_per_class,
+                split=config.run.train_split,
+                view=view,
+                seed=config.run.seed,
+                process_index=self._processes.index,
+                process_count=self._processes.count,
+                lanes=batch.lanes,
+                decoder=images.decoder,
+                workers=images.workers,
+                prefetch=images.prefetch,
+                pin_memory=pin,
+            )
+            assert reader.dataset is not None  # a dataset directory has one
+            return reader, reader.dataset
+        dataset = open_dataset(self.place, config.run.train_split)
+        loader = Loader(
+            dataset,
+            _sampler(config, dataset, self._processes),
+            view,
+            decoder=images.decoder,
+            workers=images.workers,
+            prefetch=images.prefetch,
+            seed=config.run.seed,
+            pin_memory=pin,
+            on_fault=images.on_fault,
+        )
+        return loader, dataset
+
+
+def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:
+    batch, size = config.batch, config.batch.batch_size
+    p, k = size // batch.images_per_class, batch.images_per_class
+    where: dict[str, Any] = {
+        "seed": config.run.seed,
+        "process_index": processes.index,
+        "process_count": processes.count,
+    }
+    match batch.sampler:
+        case "pk":
+            return PKSampler(dataset, p, k, coverage=batch.coverage, **where)
+        case "hierarchical-pk":
+            level = batch.super_level or -1
+            return HierarchicalPKSampler(dataset, p, k, super_level=level, super_classes=batch.super_classes, **where)
+        case "repeated-augmentation":
+            return RepeatedAugmentation(len(dataset), size, batch.repeats, **where)
+        case "class-balanced":
+            return ClassBalanced(dataset, size, **where)
+        case "shuffled":
+            return EpochSampler(len(dataset), size, drop_last=True, **where)

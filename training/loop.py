@@ -1,0 +1,323 @@
+"""The training loop: steps, evaluations, checkpoints, until the last epoch or a request to stop.
+
+Everything random in a step is a function of (seed, epoch, step), and all else that a step reads is in the checkpoint,
+so that a run which was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.decoding.batch import Batch
+from hgld.errors import ConfigError, DivergenceError, StorageError
+from training import distributed
+from training.config import TrainConfig
+from training.config_checks import check_config
+from training.config_files import flat
+from training.evaluation import evaluate_splits
+from training.large_batch import Backward, StepInput, StepValues
+from training.log import RunLog, write_faults
+from training.models.embedding_model import prepare_images
+from training.optimizers import rate_factor, set_rates
+from training.progress import Shown, Silent
+from training.run_state import Run, check_folder, prepare_run, save_run, set_frozen
+from training.run_summary import RunSummary, Timing
+from training.step_profile import Phase, StepProfile
+from training.stop import StopRequests, stop_requests
+from training.undo import BufferSnapshot
+
+SUMMARY = "summary.json"
+_LEAST_SCALE = 2.0**-14  # below this even gradients that are infinite for fp16 would be representable
+
+
+@dataclass
+class Watch:
+    """What looks on while a run goes: people, files, clocks, signals.
+
+    Attributes:
+        stop: whether a signal asked to stop.
+        shown: to people.
+        log: files, of the main process.
+        total: of this call.
+        recent: since the last line of the log.
+        profile: of the first steps, where it was asked for.
+    """
+
+    stop: StopRequests
+    shown: Shown
+    log: RunLog | None
+    profile: StepProfile | None
+    total: Timing = field(default_factory=Timing)
+    recent: Timing = field(default_factory=Timing)
+
+    @property
+    def phase(self) -> Phase:
+        return self.profile.phase if self.profile is not None else _unprofiled
+
+
+def _unprofiled(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def train(
+    config: TrainConfig,
+    data: str,
+    out: Path,
+    *,
+    init_from: Path | None = None,
+    profile: bool = False,
+    progress: Shown | None = None,
+) -> RunSummary:
+    """Train a model, or go on with a run that was stopped.
+
+    Args:
+        config: the run's options.
+        data: dataset directory, or its address.
+        out: the run's folder; a run that is there already goes on from its newest checkpoint.
+        init_from: a run or checkpoint whose model's weights a new run starts from.
+        profile: time the phases of the first steps (``StepProfile``).
+        progress: where people see the run go.
+
+    Raises:
+        ConfigError: options that contradict each other, the dataset, or the run that is in ``out``.
+        InputError: the dataset or a checkpoint cannot be read.
+        DivergenceError: the loss is no finite number; the state before it is kept as a checkpoint.
+        StorageError: a file of the run cannot be written; earlier checkpoints are kept.
+        MissingResourceError: pretrained weights that cannot be had.
+    """
+    check_config(config)
+    check_folder(config, out)
+    processes = distributed.launch(config.run.device)
+    try:
+        with stop_requests() as stop:
+            run = prepare_run(config, data, out, processes, init_from)
+            return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
+    finally:
+        distributed.leave(processes)
+
+
+def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary:
+    began = time.monotonic()
+    log = None
+    if run.processes.is_main:
+        log = RunLog(run.folder, from_step=run.step, wandb=run.config.run.wandb, config=flat(run.config))
+    phases = {"forward": run.model, "loss": run.criterion}
+    watch = Watch(stop, shown, log, StepProfile(run.processes.device, phases) if profile else None)
+    shown.begin(run.step, run.total)
+    try:
+        finished = _epochs(run, watch)
+    finally:
+        if watch.profile is not None and not watch.profile.done:
+            shown.note(watch.profile.to_text())
+            watch.profile.close()
+        if log is not None:
+            log.close()
+        shown.end()
+    faults = distributed.gather(torch.tensor([watch.total.faults], device=run.processes.device), run.processes)
+    summary = RunSummary(
+        finished=finished,
+        step=run.step,
+        epoch=run.epoch,
+        best=run.best,
+        values=run.values,
+        seconds=round(time.monotonic() - began, 3),
+        images_per_second=round(watch.total.images_per_second, 2),
+        wait_share=round(watch.total.wait_share, 4),
+        faults=int(faults.sum()),
+        run=str(run.folder),
+        profile=watch.profile.milliseconds() if watch.profile is not None else {},
+    )
+    if run.processes.is_main:
+        facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
+        _write(run.folder / SUMMARY, json.dumps(facts, indent=2) + "\n")
+    return summary
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error.strerror}). The run's checkpoints are whole.") from error
+
+
+def _epochs(run: Run, watch: Watch) -> bool:
+    """The rest of the run; returns whether it came to its end."""
+    while True:
+        if run.step % run.data.steps_per_epoch == 0 and run.judged < run.epoch:
+            _evaluate(run, watch)
+            save_run(run)
+        if run.epoch == run.config.run.epochs:
+            return True
+        if distributed.any_process(bool(watch.stop), run.processes) or _epoch(run, watch):
+            return False
+
+
+def _epoch(run: Run, watch: Watch) -> bool:
+    """The steps of the rest of an epoch; returns whether the run was asked to stop, its state being kept."""
+    epoch, every = run.epoch, run.config.run.checkpoint_every
+    set_frozen(run)
+    run.wrapped.train()
+    run.criterion.train()
+    backward = _backward(run, watch.phase)
+    with closing(run.data.batches(epoch, run.step % run.data.steps_per_epoch)) as batches:
+        while run.epoch == epoch:
+            began = time.monotonic()
+            with watch.phase("data"):
+                batch = next(batches)
+            waited = time.monotonic() - began
+            values = _step(run, backward, batch, watch.phase)
+            run.step += 1
+            if batch.faults:
+                told = [f"{fault.where}: {fault.reason}" for fault in batch.faults]
+                write_faults(run.folder, run.step, epoch, run.processes.index, told)
+            for timing in (watch.total, watch.recent):
+                timing.add(run.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
+            _tell(run, watch, epoch, values)
+            if distributed.any_process(bool(watch.stop), run.processes):
+                save_run(run)
+                return True
+            if every and run.step % every == 0 and run.epoch == epoch:
+                save_run(run)
+    return False
+
+
+def _backward(run: Run, phase: Phase) -> Backward:
+    device, optimizer = run.processes.device, run.config.optimizer
+
+    def prepare(images: Tensor) -> Tensor:
+        with phase("prepare"):
+            return prepare_images(images, run.model, device, channels_last=run.config.model.channels_last)
+
+    def autocast() -> AbstractContextManager[object]:
+        if optimizer.amp == "off":
+            return nullcontext()
+        return torch.autocast(device.type, dtype=torch.bfloat16 if optimizer.amp == "bf16" else torch.float16)
+
+    scale: Callable[[Tensor], Tensor] = run.scaler.scale  # pyright: ignore[reportAssignmentType]
+    return Backward(run.wrapped, run.criterion, run.processes, prepare, run.config.batch.chunk, autocast, scale)
+
+
+def _step(run: Run, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
+    """One step of the optimizer; a loss or gradient that is no number ends the run with the state before it kept."""
+    epoch, position = divmod(run.step, run.data.steps_per_epoch)
+    seed = int(np.random.SeedSequence((run.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
+    config = run.config.optimizer
+    set_rates(run.optimizer, rate_factor(config, run.step, run.data.steps_per_epoch, run.config.run.epochs))
+    run.optimizer.zero_grad(set_to_none=True)
+    before = BufferSnapshot.take(run.model, run.criterion, run.config.batch.batch_size)
+    with phase("gradients"):
+        values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
+    with phase("optimizer"):
+        run.scaler.unscale_(run.optimizer)
+        moving = [p for group in run.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in moving])  # pyright: ignore[reportArgumentType]
+        if not _sound(run, values.loss, norm):
+            before.put_back()
+            _refuse(run, values, norm, batch)
+        if config.clip_norm:
+            torch.nn.utils.clip_grads_with_norm_(moving, config.clip_norm, norm)
+        run.scaler.step(run.optimizer)
+        run.scaler.update()
+        if run.average is not None:
+            run.average.update(run.model)
+    return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
+
+
+def _sound(run: Run, loss: Tensor, norm: Tensor) -> bool:
+    """Whether a step may be taken; what overflows in fp16 alone is left to the scaler, which skips the step."""
+    if run.scaler.is_enabled() and run.scaler.get_scale() > _LEAST_SCALE:
+        return bool(loss.isfinite())
+    return bool((loss.isfinite() & norm.isfinite()).item())
+
+
+def _refuse(run: Run, values: StepValues, norm: Tensor, batch: Batch) -> None:
+    save_run(run)
+    terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
+    keys = ", ".join(run.data.keys(batch.indices[:4]))
+    raise DivergenceError(
+        f"epoch {run.epoch + 1}, step {run.step + 1}: the loss is {float(values.loss):.4g}{terms} and the "
+        f"norm of its gradient {float(norm):.4g}, in the batch that begins with {keys}. The state before this "
+        f"step is kept in {run.folder}. Lower the learning rates, set --clip-norm, or with --amp fp16 take bf16; then "
+        f"start a new run with --init-from {run.folder}."
+    )
+
+
+def _tell(run: Run, watch: Watch, epoch: int, values: StepValues) -> None:
+    """The log's line where one is due, and the profile when it is complete."""
+    watch.shown.advance(run.step)
+    if run.step % run.config.run.log_every == 0:
+        row = _row(run, values, watch.recent)
+        watch.recent = Timing()
+        watch.shown.step(run.step, epoch, row)
+        if watch.log is not None:
+            watch.log.step(run.step, row)
+    if watch.profile is not None and not watch.profile.done:
+        watch.profile.step()
+        if watch.profile.done:
+            watch.profile.close()
+            watch.shown.note(watch.profile.to_text())
+
+
+def _row(run: Run, values: StepValues, timing: Timing) -> dict[str, float]:
+    rates = {group["part"]: group["lr"] for group in run.optimizer.param_groups}
+    row = {"epoch": run.step / run.data.steps_per_epoch, "loss": float(values.loss)}
+    row |= {name: float(value) for name, value in values.parts.items()}
+    row |= {f"lr_{part}": rate for part, rate in rates.items()}
+    return row | {
+        "images_per_second": timing.images_per_second,
+        "wait_share": timing.wait_share,
+        "memory_mb": _memory(run),
+    }
+
+
+def _memory(run: Run) -> float:
+    """Peak memory of this process, MB: of the GPU where it computes on one, else of the process."""
+    if run.processes.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(run.processes.device) / 1e6
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+def _evaluate(run: Run, watch: Watch) -> None:
+    """The evaluation after the epochs done, where one is due."""
+    epoch, every = run.epoch - 1, run.config.run.evaluate_every
+    run.judged = run.epoch
+    last = run.epoch == run.config.run.epochs
+    if not run.config.run.evaluate_on or (not last and (not every or run.epoch % every)):
+        return
+    watch.shown.evaluating(epoch)
+    with run.average.in_place_of(run.model) if run.average is not None else nullcontext():
+        run.model.eval()
+        reports = evaluate_splits(run.model, run.config, run.data.place, run.processes, run=run.folder)
+    values: dict[str, dict[str, float]] = {}
+    if run.processes.is_main:
+        folder = run.folder / "reports"
+        folder.mkdir(exist_ok=True)
+        for split, report in reports.items():
+            name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in split)
+            report.save_json(folder / f"{name}-epoch-{run.epoch}.json")
+            values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
+            assert watch.log is not None
+            watch.log.evaluation(run.step, run.epoch, split, report.values)
+    run.values = distributed.from_main(values, run.processes)
+    watch.shown.evaluated(epoch, run.values)
+    _choose_best(run)
+
+
+def _choose_best(run: Run) -> None:
+    measured, metric = run.values[run.config.run.evaluate_on[0]], run.config.run.best_by
+    found = [name for name in (metric, f"{metric}/{run.data.levels[0]}") if name in measured]
+    if not found:
+        raise ConfigError(f"best_by is {metric!r}; measured are {', '.join(measured)}. Name one of them.")
+    value = measured[found[0]]
+    if not run.best or value > run.best["value"]:
+        run.best = {"metric": found[0], "value": value, "epoch": run.epoch, "step": run.step}

@@ -1,0 +1,304 @@
+"""A run between two steps: all that it holds, begun, brought back from a checkpoint, and kept in one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError, InputError, StorageError
+from training import distributed
+from training.checkpoint import (
+    Checkpoint,
+    checkpoint_step,
+    find_checkpoint,
+    mark_best,
+    newest_checkpoint,
+    prune_checkpoints,
+    read_checkpoint,
+    rewrite_state,
+    write_checkpoint,
+)
+from training.config import TrainConfig
+from training.config_files import CONFIG, flat, read_config, save_config
+from training.criterion import Criterion, build_criterion
+from training.data import TrainingData
+from training.distributed import Processes
+from training.ema import WeightAverage
+from training.models.backbones import build_model
+from training.models.embedding_model import EmbeddingModel, prepare_images
+from training.optimizers import build_optimizer, optimizer_state, restore_optimizer
+
+# What changes neither the weights nor what is measured, but by rounding.
+_MAY_CHANGE = {
+    *("workers", "prefetch", "on_fault", "device", "sharded", "chunk", "compile", "gradient_checkpointing"),
+    *("log_every", "keep", "checkpoint_every", "wandb"),
+}
+
+
+@dataclass
+class Run:
+    """All that a run holds.
+
+    Attributes:
+        config: its options.
+        folder: where it is written down.
+        processes: that train together.
+        data: what it trains on.
+        model: the model itself.
+        wrapped: the model as the processes train it.
+        criterion: the loss.
+        optimizer: of both their parameters.
+        scaler: of fp16's loss.
+        average: of the weights, where one is kept.
+        step: steps done.
+        judged: epochs whose evaluation is done (or was not asked for).
+        best: metric, value, epoch and step of the best evaluation; empty before the first.
+        values: the last evaluation's metrics by split.
+    """
+
+    config: TrainConfig
+    folder: Path
+    processes: Processes
+    data: TrainingData
+    model: EmbeddingModel
+    wrapped: nn.Module
+    criterion: Criterion
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: WeightAverage | None
+    step: int = 0
+    judged: int = 0
+    best: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next step; epochs done, between two epochs."""
+        return self.step // self.data.steps_per_epoch
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.data.steps_per_epoch * self.config.run.epochs
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone does not move at the next step."""
+        return self.epoch < self.config.optimizer.frozen_epochs
+
+
+def check_folder(config: TrainConfig, out: Path) -> None:
+    """Refuse to go on with a run of other options.
+
+    Raises:
+        ConfigError: naming the options, and the way out.
+    """
+    if not (out / CONFIG).is_file():
+        return
+    before, now = flat(read_config(out / CONFIG)), flat(config)
+    other = [name for name in now if before[name] != now[name] and name not in _MAY_CHANGE]
+    if other:
+        told = "; ".join(f"{name} is {now[name]!r}, was {before[name]!r}" for name in other)
+        raise ConfigError(
+            f"{out} holds a run of other options ({told}). Take another --out (with --init-from {out} to start from "
+            "its weights), or the run's own options to go on with it."
+        )
+
+
+def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes, init_from: Path | None) -> Run:
+    """Begin a run, or bring one back from its newest checkpoint.
+
+    Raises:
+        ConfigError: options that contradict the dataset or the run in ``out``.
+        InputError: the dataset or a checkpoint cannot be read, or does not fit.
+        MissingResourceError: pretrained weights that cannot be had.
+        StorageError: the folder cannot be written.
+    """
+    source = TrainingData(config, data, processes)
+    newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
+    before = read_checkpoint(Path(newest)) if newest else None
+    if before is not None:
+        _check_facts(source, before, out)
+    model, criterion = _modules(config, source, processes, None if before else init_from, fresh=before is None)
+    if before is not None:
+        _load(model, before.tensors["model"], Path(newest) / "model.safetensors")
+        _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
+    run = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
+    if before is not None:
+        _restore(run, before)
+    if processes.is_main:
+        _write_folder(run)
+    return run
+
+
+def _modules(
+    config: TrainConfig, source: TrainingData, processes: Processes, init_from: Path | None, *, fresh: bool
+) -> tuple[EmbeddingModel, Criterion]:
+    """The model and the criterion as a run begins with them, on the device."""
+    torch.manual_seed(config.run.seed)  # initial weights: the same on every process
+    pretrained = fresh and init_from is None
+
+    def features(model: EmbeddingModel) -> Tensor:
+        return _features(model, config, source, processes)
+
+    model = build_model(
+        config.model,
+        image_size=config.images.size,
+        features=features if pretrained else None,
+        load_weights=pretrained,
+    )
+    if init_from is not None:
+        path = find_checkpoint(init_from)
+        tensors = read_checkpoint(path).tensors
+        file = "ema" if "ema" in tensors else "model"
+        _load(model, tensors[file], path / f"{file}.safetensors")
+    criterion = build_criterion(
+        config.loss,
+        hierarchy=source.hierarchy,
+        train_labels=source.labels,
+        dim=model.dim,
+        steps_per_epoch=source.steps_per_epoch,
+    )
+    layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
+    model.to(processes.device, memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's own overloads
+    criterion.to(processes.device)
+    return model, criterion
+
+
+@torch.no_grad()
+def _features(model: EmbeddingModel, config: TrainConfig, source: TrainingData, processes: Processes) -> Tensor:
+    """(N, F) features of a sample of the training set, the same on every process, on the CPU."""
+    model.to(processes.device).eval()
+    parts = [
+        model.features(
+            prepare_images(batch.images, model, processes.device, channels_last=config.model.channels_last)
+        ).float()
+        for batch in source.sample()
+    ]
+    model.train()
+    features = distributed.gather(torch.cat(parts), processes).cpu()
+    model.cpu()
+    return features
+
+
+def _assemble(
+    config: TrainConfig,
+    out: Path,
+    source: TrainingData,
+    model: EmbeddingModel,
+    criterion: Criterion,
+    processes: Processes,
+    step: int,
+) -> Run:
+    if config.optimizer.frozen_epochs and not model.parameter_groups()["head"]:
+        raise ConfigError(
+            f"frozen_epochs is {config.optimizer.frozen_epochs}, but without a projection (dim 0) nothing else of the "
+            "model can learn meanwhile; take frozen_epochs 0 or a dim."
+        )
+    model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
+    wrapped = wrap(model, config, processes)
+    groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
+    optimizer = build_optimizer(config.optimizer, groups)
+    average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
+    scaler = torch.amp.GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
+    return Run(config, out, processes, source, model, wrapped, criterion, optimizer, scaler, average, step)
+
+
+def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
+    """The model as the processes train it, with the parameters that can move at this moment."""
+    return distributed.wrap(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=config.run.sharded)
+
+
+def set_frozen(run: Run) -> None:
+    """Freeze or free the backbone as the epoch of the next step wants it."""
+    run.model.freeze_backbone(run.frozen)
+    if not run.config.run.sharded:
+        # DistributedDataParallel settles at its making whose gradients it exchanges.
+        run.wrapped = run.model
+        run.wrapped = wrap(run.model, run.config, run.processes)
+
+
+def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
+    """Refuse to go on with another training set."""
+    was, now = before.state.get("data"), source.facts
+    if was != now:
+        raise ConfigError(
+            f"{out} holds a run on other data: it was {was}, {source.place} is {now}. Take another --out (with "
+            f"--init-from {out} to start from its weights), or the run's own data."
+        )
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:400]
+        raise InputError(f"{path} does not fit this run's model or loss: {reason}") from error
+
+
+def _restore(run: Run, before: Checkpoint) -> None:
+    """Everything of a checkpoint but the weights."""
+    state = before.state
+    restore_optimizer(run.optimizer, before.tensors.get("optimizer", {}))
+    run.scaler.load_state_dict(state["scaler"])
+    if run.average is not None:
+        averaged = before.tensors["ema"]
+        run.average.weights = {name: averaged[name].to(w.device) for name, w in run.average.weights.items()}
+        run.average.updates = state["average_updates"]
+    run.judged, run.best, run.values = state["judged"], state["best"], state["values"]
+
+
+def _write_folder(run: Run) -> None:
+    """The folder with its config, whole, and the mark of the best checkpoint, should a kill have come before it."""
+    path = run.folder / CONFIG
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".part")
+        save_config(run.config, aside)
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
+    newest = newest_checkpoint(run.folder)
+    if newest is not None and run.best.get("step") == checkpoint_step(newest):
+        mark_best(run.folder, newest, run.best["metric"], run.best["value"])
+
+
+def save_run(run: Run) -> None:
+    """Keep the state between two steps as a checkpoint, by the main process, while the others wait.
+
+    Raises:
+        StorageError: it cannot be written; earlier ones are kept.
+    """
+    if run.processes.is_main:
+        newest = newest_checkpoint(run.folder)
+        if newest is not None and checkpoint_step(newest) == run.step:
+            rewrite_state(newest, _state(run))  # the weights of a step are what they are
+        else:
+            newest = write_checkpoint(run.folder, Checkpoint(run.step, _tensors(run), _state(run)))
+        if run.best.get("step") == run.step:
+            mark_best(run.folder, newest, run.best["metric"], run.best["value"])
+        prune_checkpoints(run.folder, run.config.run.keep)
+    distributed.wait_for_all(run.processes)
+
+
+def _tensors(run: Run) -> dict[str, Mapping[str, Tensor]]:
+    model = run.model.state_dict()
+    tensors: dict[str, Mapping[str, Tensor]] = {
+        "model": model,
+        "criterion": run.criterion.state_dict(),
+        "optimizer": optimizer_state(run.optimizer),
+    }
+    if run.average is not None:
+        tensors["ema"] = {**model, **run.average.weights}
+    return tensors
+
+
+def _state(run: Run) -> dict[str, Any]:
+    state = {"data": run.data.facts, "judged": run.judged, "best": run.best, "values": run.values}
+    state["scaler"] = run.scaler.state_dict()
+    if run.average is not None:
+        state["average_updates"] = run.average.updates
+    return state
