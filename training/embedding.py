@@ -16,6 +16,8 @@ from torch.nn.functional import normalize as unit_rows
 
 from hgld.dataset import ShardDataset
 from hgld.decoding.batch import normalize
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.encoded import EncodedImage
 from hgld.decoding.views import TestView
 from hgld.embedding_files import KEY
 from hgld.errors import ConfigError, InputError, StorageError
@@ -26,6 +28,7 @@ from training.distributed import Processes, any_process, gather
 from training.models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
+Decoder = Literal["fast", "torchvision"]
 VECTORS = "embedding"  # column of parquet files
 
 
@@ -36,7 +39,7 @@ def embed(
     view: TestView,
     batch_size: int = 256,
     scales: Sequence[float] = (1.0,),
-    decoder: Literal["fast", "torchvision"] = "fast",
+    decoder: Decoder = "fast",
     workers: int = 2,
     amp: Amp = "off",
     processes: Processes | None = None,
@@ -68,8 +71,7 @@ def embed(
         ConfigError: scales, a batch size or workers out of their range.
     """
     group = processes or Processes(0, 1, next(model.parameters()).device)
-    if not scales or not all(0 < scale < float("inf") for scale in scales):
-        raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
+    check_scales(scales)
     if len(dataset) == 0:
         raise InputError(f"{dataset!r} holds nothing to embed.")
     share, pinned = _Share(len(dataset), batch_size, group), group.device.type == "cuda"
@@ -124,10 +126,7 @@ def _own_rows(
         loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
         parts = []
         for batch in loader:
-            images = normalize(batch.images, model.image_mean, model.image_std, processes.device)
-            with autocast(processes.device, amp):
-                embeddings = model(images)
-            parts.append(unit_rows(embeddings.float(), dim=1))
+            parts.append(_unit_embeddings(model, batch.images, processes.device, amp))
             done += 1
             if progress is not None:
                 progress("embed", done, total)
@@ -135,6 +134,64 @@ def _own_rows(
         rows = added if rows is None else rows.add_(added)
     assert rows is not None
     return unit_rows(rows, dim=1)
+
+
+def _unit_embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp) -> Tensor:
+    """(B, D) float32 of (B, 3, S, S) uint8."""
+    prepared = normalize(images, model.image_mean, model.image_std, device)
+    with autocast(device, amp):
+        embeddings = model(prepared)
+    return unit_rows(embeddings.float(), dim=1)
+
+
+def embed_encoded(
+    model: EmbeddingModel,
+    images: Sequence[EncodedImage],
+    sizes: NDArray[np.int64],
+    *,
+    view: TestView,
+    scales: Sequence[float] = (1.0,),
+    decoder: Decoder = "fast",
+    amp: Amp = "off",
+    device: torch.device,
+) -> Tensor:
+    """Embeddings of a few encoded images, as :func:`embed` computes those of a dataset.
+
+    Args:
+        model: on ``device``.
+        images: B of them.
+        sizes: (B, 2) their width and height when upright.
+        view: which part of the images is seen, at scale 1.
+        scales: factors of the view's sizes.
+        decoder: of the images.
+        amp: precision of the model's arithmetic.
+        device: where the model is.
+
+    Returns:
+        (B, D) float32 on the CPU, rows of norm 1.
+
+    Raises:
+        InputError: an image cannot be decoded.
+    """
+    check_scales(scales)
+    rows = []
+    with evaluating(model):
+        for scale in scales:
+            parameters = scaled(view, scale).parameters(*sizes.T)
+            pixels = torch.empty((len(images), 3, parameters.size, parameters.size), dtype=torch.uint8)
+            decode_batch(images, parameters, pixels, decoder)
+            rows.append(_unit_embeddings(model, pixels, device, amp))
+    return unit_rows(torch.stack(rows).sum(dim=0), dim=1).cpu()
+
+
+def check_scales(scales: Sequence[float]) -> None:
+    """Refuse scales that are none.
+
+    Raises:
+        ConfigError: no scale, or one that is not a number above 0.
+    """
+    if not scales or not all(0 < scale < float("inf") for scale in scales):
+        raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
 
 
 def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
@@ -198,12 +255,11 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset) -> N
         item_table(dataset).write_parquet(aside[1])
         for part, file in zip(aside, (path, labels), strict=True):
             part.replace(file)
-    except OSError as error:
+    except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
         for part in aside:
             part.unlink(missing_ok=True)
-        raise StorageError(
-            f"cannot write {path} ({error.strerror or error}). Free space or write elsewhere."
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"cannot write {path} ({reason}). Free space or write elsewhere.") from error
 
 
 def item_table(dataset: ShardDataset) -> pl.DataFrame:

@@ -3,21 +3,23 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from torch import Tensor
 
 from hgld.dataset import ShardDataset, open_dataset
-from hgld.decoding.views import TestView
 from hgld.errors import ConfigError, InputError
+from hgld.evaluate_files import evaluate_files
 from hgld.evaluator import Progress, evaluate
 from hgld.report import RetrievalReport
-from training.config import ImagesConfig, TrainConfig
+from training.config import TrainConfig
 from training.distributed import Processes
-from training.embedding import embed, write_embeddings
+from training.embedder import Embedder
+from training.embedding import labels_file, write_embeddings
 from training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
-_MOST_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,6 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     return RetrievalTask(other or place, query, gallery)
 
 
-def evaluation_view(images: ImagesConfig) -> TestView:
-    """What a model sees of an image in evaluation."""
-    return TestView(images.size, max(images.size, images.resize))
-
-
 def evaluate_splits(
     model: EmbeddingModel,
     config: TrainConfig,
@@ -92,13 +89,14 @@ def evaluate_splits(
         StorageError: the embeddings cannot be kept.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
+    embedder = Embedder.as_trained(model, config, processes)
     embedded: dict[tuple[str, str], tuple[ShardDataset, Tensor]] = {}
     reports = {}
     for entry, task in tasks.items():
         for split in task.splits:
             if (task.place, split) not in embedded:
                 dataset = open_dataset(task.place, split)
-                embedded[task.place, split] = dataset, _embed(model, config, dataset, processes, progress)
+                embedded[task.place, split] = dataset, embedder.embed_dataset(dataset, progress)
         if processes.is_main:
             sides = [embedded[task.place, split] for split in task.splits]
             reports[entry] = _rank(sides, config.run.metrics, processes, progress)
@@ -129,24 +127,6 @@ def keep_embeddings(run: Path, name: str, embeddings: Tensor, dataset: ShardData
     return path
 
 
-def _embed(
-    model: EmbeddingModel, config: TrainConfig, dataset: ShardDataset, processes: Processes, progress: Progress | None
-) -> Tensor:
-    # What fitted with gradients fits without them.
-    fitting = config.batch.chunk or config.batch.batch_size // processes.count
-    return embed(
-        model,
-        dataset,
-        view=evaluation_view(config.images),
-        batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
-        decoder=config.images.decoder,
-        workers=config.images.workers,
-        amp=config.optimizer.amp,
-        processes=processes,
-        progress=progress,
-    )
-
-
 def _rank(
     sides: Sequence[tuple[ShardDataset, Tensor]],
     metrics: Sequence[str],
@@ -170,4 +150,49 @@ def _rank(
         raise InputError(f"{dataset!r}: {error}") from error
     stated = {"dataset": dataset.manifest.name, "split": dataset.split}
     stated |= {} if gallery is None else {"gallery_split": gallery[0].split}
+    return replace(report, settings=report.settings | stated)
+
+
+def evaluate_trained(
+    embedder: Embedder,
+    task: RetrievalTask,
+    *,
+    levels: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> RetrievalReport | None:
+    """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluate_files` offers.
+
+    Args:
+        embedder: whose processes embed together; the main one ranks.
+        task: queries and gallery.
+        levels: of the dataset, finest first; None: all.
+        progress: called with a task, the number of units done and their total.
+        options: of :func:`hgld.evaluate_files.evaluate_files`: metrics, whitening, query_expansion, ...
+
+    Returns:
+        the report; None on other processes than the main one.
+
+    Raises:
+        InputError: a dataset or item that cannot be read, or what that function refuses.
+        ConfigError: unknown metrics, or options that contradict each other.
+        StorageError: no room for temporary files.
+    """
+    datasets = [open_dataset(task.place, split, levels=levels) for split in task.splits]
+    embedded = [embedder.embed_dataset(dataset, progress) for dataset in datasets]
+    if not embedder.processes.is_main:
+        return None
+    with TemporaryDirectory(prefix="hgld-") as folder:
+        files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(datasets)]]
+        for file, embeddings, dataset in zip(files, embedded, datasets, strict=True):
+            write_embeddings(file, embeddings, dataset)
+        sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
+        if task.gallery:
+            sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
+        options = {"device": embedder.processes.device} | options
+        report = evaluate_files(**sides, levels=datasets[0].levels, progress=progress, **options)
+    given = {role: name for role, name in report.settings["files"].items() if role not in sides}
+    stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query}
+    stated |= {"gallery_split": task.gallery} if task.gallery else {}
+    stated |= {"image_size": embedder.view.size, "scales": list(embedder.scales)}
     return replace(report, settings=report.settings | stated)

@@ -1,11 +1,19 @@
 """The verbs that measure: evaluate."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hgld.cli.checkpoint_options import (
+    CHECKPOINT,
+    checkpoint_options,
+    open_embedder,
+    refuse_checkpoint_options,
+    take_checkpoint_options,
+)
 from hgld.cli.options import Expansion, Names, Numbers, json_option
 from hgld.cli.shown import print_json, progress_bars
 from hgld.errors import StorageError
@@ -13,6 +21,7 @@ from hgld.errors import StorageError
 if TYPE_CHECKING:
     from hgld.report import Comparison, RetrievalReport
 
+_OF_FILES = ("embeddings", "labels", "levels")  # what an evaluation of files cannot do without
 _THIS = "this"  # what a comparison calls the evaluation that was just made
 
 
@@ -20,11 +29,17 @@ def evaluate_command() -> click.Command:
     any_file = click.Path(path_type=Path, dir_okay=False)
 
     @click.command()
-    @click.option("--embeddings", type=any_file, required=True, help="Embeddings: .npy, .safetensors or .parquet.")
-    @click.option("--labels", type=any_file, required=True, help="Labels, one row an embedding: .parquet or .csv.")
-    @click.option("--levels", type=Names(), required=True, help="Columns of the labels, finest level first.")
+    @click.option("--embeddings", type=any_file, help="Embeddings: .npy, .safetensors or .parquet.")
+    @click.option("--labels", type=any_file, help="Labels, one row an embedding: .parquet or .csv.")
+    @click.option("--levels", type=Names(), help="Columns of the labels, finest first; of --data: default all.")
     @click.option("--gallery-embeddings", type=any_file, help="The gallery; without it every item queries the rest.")
     @click.option("--gallery-labels", type=any_file, help="The gallery's labels.")
+    @click.option("--checkpoint", type=CHECKPOINT, help="Instead of files: a run of hgld train, or a checkpoint of it.")
+    @click.option("--data", help="What the checkpoint is evaluated on: dataset directory, or its URL.")
+    @click.option("--split", help="Split of it, in which every image queries the rest.")
+    @click.option("--query-split", help="Split of the queries, where they search in another one.")
+    @click.option("--gallery-split", help="Split that they search in.")
+    @checkpoint_options
     @click.option("--distractors", type=any_file, help="Embeddings of gallery items that match nothing.")
     @click.option("--metrics", type=Names(), help="R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... [default: these six]")
     @click.option("--alpha", type=float, default=1.0, show_default=True, help="Exponent of the relevance of a level.")
@@ -47,7 +62,7 @@ def evaluate_command() -> click.Command:
     )
     @click.option("--whitening", type=any_file, help="A whitening to apply first (hgld.postprocess.Whitening).")
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
-    @click.option("--device", help="cpu, cuda, ...; default: the CPU.")
+    @click.option("--device", help="cpu, cuda, ...; default: the CPU; with --checkpoint a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
     @click.option("--out", type=any_file, help="Keep the report: .json (with its per-query table), .md, .html or .tex.")
     @click.option(
@@ -58,24 +73,26 @@ def evaluate_command() -> click.Command:
     )
     @json_option
     def evaluate(
-        embeddings: Path,
-        labels: Path,
         metrics: tuple[str, ...] | None,
         out: Path | None,
         against: tuple[Path, ...],
         as_json: bool,
         **given: Any,
     ) -> None:
-        """Evaluate embeddings at every level of their labels.
+        """Evaluate embeddings at every level of their labels: those of files, or of a trained model.
 
-        --against says with confidence intervals and a paired test whether a difference to earlier reports is real.
+        hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse measures files, hgld evaluate
+        --checkpoint RUN --data DIR --split test a model. --against says with confidence intervals and a paired test
+        whether a difference to earlier reports is real.
         """
-        from hgld.evaluate_files import evaluate_files
+        measure = _measure(given)
+        save, earlier = _saver(out), _load_reports(against)
         from hgld.evaluator import DEFAULT_METRICS
 
-        save, earlier = _saver(out), _load_reports(against)
         with progress_bars() as progress:
-            report = evaluate_files(embeddings, labels, metrics=metrics or DEFAULT_METRICS, progress=progress, **given)
+            report = measure(metrics=metrics or DEFAULT_METRICS, progress=progress)
+        if report is None:
+            return
         save(report)
         comparison = _compare(earlier, report)
         if as_json:
@@ -84,6 +101,54 @@ def evaluate_command() -> click.Command:
             click.echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
     return evaluate
+
+
+def _measure(given: dict[str, Any]) -> "Callable[..., RetrievalReport | None]":
+    """What the flags ask for; contradictions are refused before any work."""
+    files = {name: given.pop(name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
+    splits = {name: given.pop(name) for name in ("data", "split", "query_split", "gallery_split")}
+    checkpoint = given.pop("checkpoint")
+    if checkpoint is None:
+        _refuse(splits, "goes with --checkpoint, which is not given")
+        refuse_checkpoint_options(given)
+        missing = [name for name, value in {**files, **given}.items() if name in _OF_FILES and value is None]
+        if missing:
+            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint, --data and --split.")
+        return partial(_measure_files, **files, **given)
+    _refuse(files, "is what --checkpoint stands in for; give one of the two")
+    alone, pair = splits["split"], (splits["query_split"], splits["gallery_split"])
+    if splits["data"] is None or bool(alone) == any(pair) or any(pair) != all(pair):
+        raise click.UsageError("--checkpoint needs --data DIR and --split S, or --query-split Q and --gallery-split G.")
+    place, query, gallery = splits["data"], alone or pair[0], pair[1] or ""
+    return partial(_measure_checkpoint, checkpoint, place, query, gallery, take_checkpoint_options(given), **given)
+
+
+def _refuse(options: dict[str, Any], why: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}.")
+
+
+def _measure_files(embeddings: Path, labels: Path, **options: Any) -> "RetrievalReport":
+    from hgld.evaluate_files import evaluate_files
+
+    return evaluate_files(embeddings, labels, **options)
+
+
+def _measure_checkpoint(
+    checkpoint: Path,
+    place: str,
+    query: str,
+    gallery: str,
+    model_options: dict[str, Any],
+    device: str | None,
+    **options: Any,
+) -> "RetrievalReport | None":
+    """The report; None on all processes of torchrun but the main one."""
+    from training.evaluation import RetrievalTask, evaluate_trained
+
+    with open_embedder(checkpoint, device, model_options) as embedder:
+        return evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
 
 
 def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":

@@ -74,7 +74,7 @@ def test_batches_and_threads_change_nothing(model, dataset, batch_size, workers)
 @pytest.mark.parametrize("count", [2, 3, 5, 16])
 def test_shares_of_several_processes_make_the_whole(model, dataset, count, monkeypatch):
     expected = embed(model, dataset, view=VIEW, batch_size=4)
-    shares = []
+    shares, found = [], expected
 
     def gather(rows, processes):
         shares.append(rows)

@@ -1,0 +1,120 @@
+"""The verbs that use a trained model on images: embed, search."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hgld.cli.checkpoint_options import CHECKPOINT, checkpoint_options, open_embedder, take_checkpoint_options
+from hgld.cli.options import EXISTING_FILE, json_option
+from hgld.cli.shown import print_json, progress_bars
+
+if TYPE_CHECKING:
+    from training.search import Found
+
+_checkpoint_option = click.option(
+    "--checkpoint", type=CHECKPOINT, required=True, help="A run of hgld train, or one of its checkpoints/step-N."
+)
+_data_option = click.option("--data", required=True, help="Dataset directory, or its URL.")
+_split_option = click.option("--split", help="Split of it; default: all its items.")
+_device_option = click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
+
+
+def embed_command() -> click.Command:
+    @click.command()
+    @_checkpoint_option
+    @_data_option
+    @_split_option
+    @click.option(
+        "--out",
+        type=click.Path(path_type=Path, dir_okay=False),
+        required=True,
+        help="File to write: .npy, .safetensors or .parquet.",
+    )
+    @checkpoint_options
+    @_device_option
+    @json_option
+    def embed(
+        checkpoint: Path, data: str, split: str | None, out: Path, device: str | None, as_json: bool, **given: Any
+    ) -> None:
+        """Embed the images of a dataset with a trained model: unit vectors, in the order of its index.
+
+        Beside FILE.npy lies FILE.labels.parquet: key, split and labels, one row an embedding in the same order; hgld
+        evaluate --embeddings FILE.npy --labels FILE.labels.parquet reads both. Under torchrun the processes share the
+        work.
+        """
+        from hgld.dataset import open_dataset
+        from training.embedding import labels_file, write_embeddings, writer_of
+
+        writer_of(out)  # a wrong suffix is refused before any work
+        dataset = open_dataset(data, split)
+        with progress_bars() as progress, open_embedder(checkpoint, device, take_checkpoint_options(given)) as embedder:
+            embeddings = embedder.embed_dataset(dataset, progress)
+            if not embedder.processes.is_main:
+                return
+            write_embeddings(out, embeddings, dataset)
+        count, dim = embeddings.shape
+        if as_json:
+            files = {"embeddings": str(out), "labels": str(labels_file(out))}
+            print_json({**files, "items": count, "dimensions": dim, "levels": list(dataset.levels)})
+        else:
+            click.echo(f"{out}: {count} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
+
+    return embed
+
+
+def search_command() -> click.Command:
+    @click.command()
+    @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=EXISTING_FILE)
+    @_checkpoint_option
+    @_data_option
+    @_split_option
+    @click.option("--k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find for each.")
+    @click.option(
+        "--embeddings", type=EXISTING_FILE, help="Of that split, by hgld embed; default: they are computed first."
+    )
+    @checkpoint_options
+    @_device_option
+    @json_option
+    def search(
+        images: tuple[Path, ...],
+        checkpoint: Path,
+        data: str,
+        split: str | None,
+        k: int,
+        embeddings: Path | None,
+        device: str | None,
+        as_json: bool,
+        **given: Any,
+    ) -> None:
+        """Find the images of a dataset that are nearest to each IMAGE, with their classes at every level.
+
+        The search is exhaustive. To ask often, embed the dataset once with hgld embed, with the same checkpoint and
+        options, and give its file as --embeddings.
+        """
+        from hgld.dataset import open_dataset
+        from training.search import kept_embeddings
+        from training.search import search as search_images
+
+        dataset = open_dataset(data, split)
+        gallery = None if embeddings is None else kept_embeddings(embeddings, dataset)
+        with progress_bars() as progress, open_embedder(checkpoint, device, take_checkpoint_options(given)) as embedder:
+            found = search_images(embedder, images, dataset, k=k, gallery=gallery, progress=progress)
+            if not embedder.processes.is_main:
+                return
+        if as_json:
+            print_json([one.to_dict() for one in found])
+        else:
+            click.echo("\n".join(_text(one, dataset.levels) for one in found), nl=False)
+
+    return search
+
+
+def _text(found: "Found", levels: tuple[str, ...]) -> str:
+    from hgld.report.tables import markdown, markdown_table
+
+    rows = [
+        [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]
+        for match in found.matches
+    ]
+    return f"{markdown(found.image)}\n\n" + markdown_table(["rank", "score", "key", *levels], rows)

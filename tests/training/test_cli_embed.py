@@ -1,0 +1,136 @@
+"""``hgld embed``, ``hgld evaluate --checkpoint`` and ``hgld search``: one model, files and reports that agree."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.decoding.views import TestView
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+from training.embedding import embed
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    write_dataset(folder / "data", items_of_classes([4, 4, 3, 5], ["test", "gallery"], per_coarse=4))
+    models = write_run(folder / "run")
+    (folder / "one.jpg").write_bytes(open_dataset(folder / "data", "test").read(2))
+    return folder, *models
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def of_run(folder, *others):
+    return ["--checkpoint", folder / "run", "--data", folder / "data", "--device", "cpu", *others]
+
+
+def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
+    folder, best, last = places
+    dataset = open_dataset(folder / "data", "test")
+    for which, model in (("best", best), ("last", last)):
+        out = tmp_path / f"{which}.npy"
+        code, printed, _ = run(
+            capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--which", which, "--json")
+        )
+        assert code == 0
+        labels = str(tmp_path / f"{which}.labels.parquet")
+        told = {"embeddings": str(out), "labels": labels, "items": 7, "dimensions": 6, "levels": ["fine", "coarse"]}
+        assert json.loads(printed) == told
+        expected = embed(model, dataset, view=TestView(24, 28)).numpy()
+        np.testing.assert_allclose(np.load(out), expected, atol=1e-5)
+        assert pl.read_parquet(labels)["key"].to_list() == dataset.keys.to_list()
+
+
+def test_options_reach_the_model(places, tmp_path, capsys):
+    folder, best, _ = places
+    options = ["--size", 32, "--scales", "1,0.5", "--batch-size", 3, "--workers", 1, "--amp", "off"]
+    code, printed, _ = run(capsys, "embed", *of_run(folder, "--out", tmp_path / "e.parquet", *options))
+    assert code == 0
+    assert printed.startswith(f"{tmp_path / 'e.parquet'}: 16 embeddings of 6 dimensions")
+    expected = embed(best, open_dataset(folder / "data"), view=TestView(32, 37), scales=(1, 0.5))
+    found = torch.tensor(pl.read_parquet(tmp_path / "e.parquet")["embedding"].to_list())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
+def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, capsys, sides):
+    folder = places[0]
+    for split in ("test", "gallery"):
+        run(capsys, "embed", *of_run(folder, "--split", split, "--out", tmp_path / f"{split}.npy"))
+    files = ["--embeddings", tmp_path / "test.npy", "--labels", tmp_path / "test.labels.parquet"]
+    if len(sides) > 2:
+        labels = tmp_path / "gallery.labels.parquet"
+        files += ["--gallery-embeddings", tmp_path / "gallery.npy", "--gallery-labels", labels]
+    options = ["--metrics", "AP/coarse,H-AP,R@2/coarse", "--query-expansion", "2,2", "--json"]
+    code, of_files, _ = run(capsys, "evaluate", *files, "--levels", "fine,coarse", *options)
+    assert code == 0
+    code, of_model, _ = run(capsys, "evaluate", *of_run(folder, *sides, *options, "--out", tmp_path / "r.json"))
+    assert code == 0
+    values = json.loads(of_files)["values"]
+    assert list(values) == ["AP/coarse", "H-AP", "R@2/coarse"]
+    assert json.loads(of_model)["values"] == pytest.approx(values, abs=1e-6)
+    assert json.loads((tmp_path / "r.json").read_text())["settings"]["dataset"] == "small"
+
+
+def test_search_prints_a_table_or_json(places, tmp_path, capsys):
+    folder = places[0]
+    arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
+    code, printed, _ = run(capsys, "search", *arguments, "--json")
+    (found,) = json.loads(printed)
+    assert code == 0
+    assert found["image"] == str(folder / "one.jpg")
+    keys = open_dataset(folder / "data", "test").keys
+    assert (found["matches"][0]["key"], found["matches"][0]["classes"]) == (keys[2], {"fine": "0", "coarse": "0"})
+    code, table, _ = run(capsys, "search", *arguments)
+    assert code == 0
+    assert table.splitlines()[2:4] == ["| rank | score | key | fine | coarse |", "| --- | ---: | ---: | ---: | ---: |"]
+    assert table.splitlines()[4] == f"| 1 | 1.0000 | {keys[2]} | 0 | 0 |"
+    run(capsys, "embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.safetensors"))
+    assert run(capsys, "search", *arguments, "--embeddings", tmp_path / "e.safetensors") == (0, table, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["embed", "--split", "tset", "--out", "e.npy"], "'test'"),
+        (["embed", "--split", "test", "--out", "e.pt"], "safetensors"),
+        (["embed", "--out", "e.npy", "--scales", "1,0"], "above 0"),
+        (["embed", "--out", "e.npy", "--resize", "8"], "resize 8"),
+        (["evaluate"], "--split S"),
+        (["evaluate", "--split", "test", "--gallery-split", "gallery"], "--split S"),
+        (["evaluate", "--query-split", "test"], "--gallery-split G"),
+        (["evaluate", "--split", "test", "--embeddings", "e.npy"], "--embeddings"),
+        (["evaluate", "--split", "test", "--metrics", "R@x"], "R@x"),
+    ],
+)
+def test_bad_input_ends_with_2_and_writes_nothing(places, tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, arguments[0], *of_run(places[0]), *arguments[1:])
+    assert (code, list(tmp_path.iterdir())) == (2, [])
+    assert message in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--embeddings, --labels, --levels"),
+        (["--embeddings", "e.npy", "--labels", "l.csv"], "--levels"),
+        (["--embeddings", "e.npy", "--labels", "l.csv", "--levels", "a", "--split", "test"], "--split goes with"),
+        (["--embeddings", "e.npy", "--labels", "l.csv", "--levels", "a", "--scales", "1"], "--scales goes with"),
+    ],
+)
+def test_without_a_checkpoint_evaluate_needs_files(capsys, arguments, message):
+    code, _, err = run(capsys, "evaluate", *arguments)
+    assert code == 2
+    assert message in err

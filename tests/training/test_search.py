@@ -1,0 +1,112 @@
+"""Search finds the images themselves, and what lies nearest by an exhaustive look."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hgld import open_dataset
+from hgld.errors import ConfigError, InputError
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, small_model
+from training.distributed import Processes
+from training.embedder import Embedder
+from training.embedding import embed, write_embeddings
+from training.search import kept_embeddings, search
+
+
+@pytest.fixture(scope="module")
+def items():
+    rng = np.random.default_rng(5)
+    turned = Item((2, 1), "test", jpeg(rng, orientation=6), orientation=6)
+    return [*items_of_classes([3, 4], ["test"]), turned, Item((-1, -1), "test", jpeg(rng))]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory, items):
+    folder = tmp_path_factory.mktemp("data") / "small"
+    write_dataset(folder, items)
+    return open_dataset(folder, "test")
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder.as_trained(small_model(), CONFIG_OF_RUN, Processes(0, 1, torch.device("cpu")))
+
+
+def test_every_image_finds_itself(embedder, dataset, items, tmp_path):
+    files = [tmp_path / f"{i}.jpg" for i in range(len(items))]
+    for file, item in zip(files, items, strict=True):
+        file.write_bytes(item.data)
+    found = search(embedder, files, dataset, k=3)
+    assert [one.image for one in found] == [str(file) for file in files]
+    for i, one in enumerate(found):
+        first = one.matches[0]
+        assert (first.rank, first.key, first.index) == (1, dataset.keys[i], i)
+        assert first.score == pytest.approx(1, abs=1e-5)
+        assert [match.rank for match in one.matches] == [1, 2, 3]
+        assert sorted(one.matches, key=lambda match: -match.score) == list(one.matches)
+    assert found[0].matches[0].classes == {"fine": "0", "coarse": "0"}
+    assert found[-1].matches[0].classes == {"fine": None, "coarse": None}
+
+
+@pytest.mark.parametrize("scales", [(1.0,), (1.0, 0.5)])
+def test_files_are_embedded_as_items_are(embedder, dataset, items, tmp_path, scales):
+    several = Embedder(embedder.model, embedder.view, embedder.processes, batch_size=2, scales=scales)
+    file = tmp_path / "turned.jpg"
+    file.write_bytes(items[7].data)
+    whole = several.embed_dataset(dataset)
+    torch.testing.assert_close(several.embed_files([file] * 3), whole[[7, 7, 7]], atol=1e-5, rtol=0)
+
+
+def test_the_nearest_are_those_of_all_products(embedder, dataset, tmp_path):
+    file = tmp_path / "one.png"
+    file.write_bytes(png_of(7))
+    (found,) = search(embedder, [file], dataset, k=99)
+    scores = (embedder.embed_dataset(dataset) @ embedder.embed_files([file])[0]).tolist()
+    assert [match.index for match in found.matches] == sorted(range(len(dataset)), key=lambda i: -scores[i])
+    assert [match.score for match in found.matches] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+
+
+def png_of(seed):
+    file = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 256, (30, 30, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_kept_embeddings_stand_in_if_they_are_of_these_items(embedder, dataset, items, tmp_path):
+    rows = embed(embedder.model, dataset, view=embedder.view)
+    write_embeddings(tmp_path / "e.npy", rows, dataset)
+    file = tmp_path / "query.jpg"
+    file.write_bytes(items[2].data)
+    gallery = kept_embeddings(tmp_path / "e.npy", dataset)
+    assert search(embedder, [file], dataset, gallery=gallery) == search(embedder, [file], dataset)
+    write_dataset(tmp_path / "other", items_of_classes([9], ["test"]))
+    other = open_dataset(tmp_path / "other", "test")
+    assert len(other) == len(dataset)
+    write_dataset(tmp_path / "fewer", items_of_classes([5], ["test"]))
+    for wrong in (open_dataset(tmp_path / "fewer", "test"), dataset):
+        write_embeddings(tmp_path / "w.npy", embed(embedder.model, wrong, view=embedder.view), wrong)
+        if wrong is dataset:
+            assert len(kept_embeddings(tmp_path / "w.npy", other)) == 9  # the same keys in the same order
+        else:
+            with pytest.raises(InputError, match="Embed that split anew"):
+                kept_embeddings(tmp_path / "w.npy", dataset)
+
+
+def test_files_that_are_no_images_are_named(embedder, dataset, items, tmp_path):
+    text = tmp_path / "text.jpg"
+    text.write_text("not an image")
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes(items[0].data[:300])
+    for path in (text, cut, tmp_path / "none.jpg", tmp_path):
+        with pytest.raises(InputError, match=str(path)):
+            search(embedder, [path], dataset)
+    sound = tmp_path / "sound.jpg"
+    sound.write_bytes(items[0].data)
+    with pytest.raises(ConfigError, match="k is 0"):
+        search(embedder, [sound], dataset, k=0)

@@ -1,0 +1,153 @@
+"""A trained model together with how it looks at images."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hgld.dataset import ShardDataset
+from hgld.decoding.views import TestView
+from hgld.evaluator import Progress
+from training import distributed
+from training.config import TrainConfig
+from training.distributed import Processes
+from training.embedding import Amp, Decoder, embed, embed_encoded
+from training.image_files import read_images
+from training.loading import load_model
+from training.models.embedding_model import EmbeddingModel
+
+_MOST_AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A model and how it looks at images in evaluation.
+
+    Attributes:
+        model: on the processes' device.
+        view: which part of an image is seen, at scale 1.
+        processes: that share the work.
+        batch_size: images at a time, a process.
+        scales: see :func:`training.embedding.embed`, like the three that follow.
+        decoder: of the images.
+        workers: threads that read and decode, a process.
+        amp: precision of the model's arithmetic.
+    """
+
+    model: EmbeddingModel
+    view: TestView
+    processes: Processes
+    batch_size: int
+    scales: tuple[float, ...] = (1.0,)
+    decoder: Decoder = "fast"
+    workers: int = 2
+    amp: Amp = "off"
+
+    @classmethod
+    def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
+        """The way in which a run looks at its evaluation splits."""
+        fitting = (
+            config.batch.chunk or config.batch.batch_size // processes.count
+        )  # with gradients, so without them too
+        return cls(
+            model=model,
+            view=_view(config, None, None),
+            processes=processes,
+            batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
+            decoder=config.images.decoder,
+            workers=config.images.workers,
+            amp=config.optimizer.amp,
+        )
+
+    def embed_dataset(self, dataset: ShardDataset, progress: Progress | None = None) -> Tensor:
+        """(N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
+        return embed(
+            self.model,
+            dataset,
+            view=self.view,
+            batch_size=self.batch_size,
+            scales=self.scales,
+            decoder=self.decoder,
+            workers=self.workers,
+            amp=self.amp,
+            processes=self.processes,
+            progress=progress,
+        )
+
+    def embed_files(self, paths: Sequence[Path]) -> Tensor:
+        """(N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
+
+        Raises:
+            InputError: a file cannot be read, or is no such image.
+        """
+        parts = [
+            embed_encoded(
+                self.model,
+                *read_images(paths[begin : begin + self.batch_size]),
+                view=self.view,
+                scales=self.scales,
+                decoder=self.decoder,
+                amp=self.amp,
+                device=self.processes.device,
+            )
+            for begin in range(0, len(paths), self.batch_size)
+        ]
+        return torch.cat(parts)
+
+
+@contextmanager
+def trained_embedder(
+    checkpoint: Path,
+    *,
+    which: Literal["best", "last"] = "best",
+    device: str = "",
+    size: int | None = None,
+    resize: int | None = None,
+    scales: tuple[float, ...] = (1.0,),
+    batch_size: int | None = None,
+    workers: int | None = None,
+    amp: Amp | None = None,
+) -> Iterator[Embedder]:
+    """The model of a run, ready to embed; torchrun's processes share the work.
+
+    Args:
+        checkpoint: a run's folder, or that of one of its checkpoints.
+        which: checkpoint of a run, ``best`` or ``last``.
+        device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
+        size: side of the square that the model sees, pixels; None: as in training.
+        resize: short side of the image before the square is cut out; None: in proportion to ``size``.
+        scales: factors of both; the mean direction over all of them is taken.
+        batch_size: images at a time, a process; None: as in training, 256 at most.
+        workers: threads that read and decode; None: as in training.
+        amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read.
+        ConfigError: a device that is not there, or a resize below the size.
+    """
+    processes = distributed.launch(device)
+    try:
+        model, config = load_model(checkpoint, which)
+        usual = Embedder.as_trained(model.to(processes.device), config, processes)
+        yield Embedder(
+            model=usual.model,
+            view=_view(config, size, resize),
+            processes=processes,
+            batch_size=batch_size or usual.batch_size,
+            scales=scales,
+            decoder=usual.decoder,
+            workers=workers or usual.workers,
+            amp=amp or usual.amp,
+        )
+    finally:
+        distributed.leave(processes)
+
+
+def _view(config: TrainConfig, size: int | None, resize: int | None) -> TestView:
+    side = size or config.images.size
+    usual = max(config.images.resize, config.images.size)
+    return TestView(side, resize or max(side, round(side * usual / config.images.size)))
