@@ -1,0 +1,143 @@
+"""Every recipe is a config that can be run, says what it is, and covers what the papers report."""
+
+import itertools
+import subprocess
+import sys
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError
+from training.config import LossName, TrainConfig
+from training.config_checks import check_config
+from training.config_files import flat, read_config, save_config
+from training.criterion import build_criterion
+from training.recipes import RECIPES, find_recipe, load_recipe
+
+DATASETS = {
+    "sop",
+    "inat-base",
+    "inat-full",
+    "dyml-vehicle",
+    "dyml-animal",
+    "dyml-product",
+    "cub",
+    "vehicleid",
+    "landmarks-clean",
+    "h-gldv2",
+}
+LEVELS = {"inat-full": 7, "sop": 2, "inat-base": 2, "vehicleid": 2, "landmarks-clean": 1}
+
+
+def tree(levels: int) -> Hierarchy:
+    """16 finest classes, two under each parent as long as there are any."""
+    sizes = [max(16 >> level, 2) for level in range(levels)]
+    names = tuple(tuple(f"{level}-{i:02d}" for i in range(size)) for level, size in enumerate(sizes))
+    parents = tuple(np.arange(a) * b // a for a, b in itertools.pairwise(sizes))
+    return Hierarchy(tuple(f"level{i}" for i in range(levels)), names, parents)
+
+
+def labels_of(hierarchy: Hierarchy, items_a_class: int) -> torch.Tensor:
+    columns = [np.repeat(np.arange(len(hierarchy.names[0])), items_a_class)]
+    for parents in hierarchy.parents:
+        columns.append(np.asarray(parents)[columns[-1]])
+    return torch.from_numpy(np.stack(columns, axis=1))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_config_without_contradictions_that_says_what_it_is(name, tmp_path):
+    recipe, config = RECIPES[name], load_recipe(name)
+    assert isinstance(config, TrainConfig)
+    assert config.recipe == name
+    check_config(config)
+    save_config(config, tmp_path / "config.json")
+    assert read_config(tmp_path / "config.json") == config
+    text = recipe.__doc__ or ""
+    assert recipe.line.endswith(".")
+    for part in (f"hgld train {name} --data", "torchrun", "Hardware:  ", "Hours:     ", "Published: ", recipe.dataset):
+        assert part in text
+    assert recipe.place == f"{recipe.make.__module__}:{recipe.make.__name__}"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_s_loss_can_be_built_and_differentiated_on_as_many_levels_as_its_dataset_has(name):
+    recipe, config = RECIPES[name], load_recipe(name)
+    hierarchy = tree(LEVELS.get(recipe.dataset, 3))
+    labels = labels_of(hierarchy, 2)
+    torch.manual_seed(0)
+    criterion = build_criterion(
+        config.loss, hierarchy=hierarchy, train_labels=labels, dim=8, steps_per_epoch=config.batch.steps_per_epoch or 3
+    )
+    embeddings = torch.randn(len(labels), 8, requires_grad=True)
+    instances = torch.arange(len(labels)) // 2
+    loss, _ = criterion(embeddings, labels, instances)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert embeddings.grad is not None
+    assert torch.isfinite(embeddings.grad).all()
+    assert embeddings.grad.abs().sum() > 0
+
+
+def test_every_dataset_and_every_loss_has_a_recipe():
+    found = {recipe.dataset for recipe in RECIPES.values()}
+    assert found >= DATASETS
+    # CalibrationLoss is the pair term of ROADMAP, Margin of MultiGrain: no paper trains on them alone.
+    assert {recipe().loss.loss for recipe in RECIPES.values()} == set(get_args(LossName)) - {
+        "CalibrationLoss",
+        "Margin",
+    }
+
+
+def test_no_two_recipes_are_the_same():
+    configs = [(recipe.dataset, flat(recipe())) for recipe in RECIPES.values() if not recipe.name.startswith("small-")]
+    assert len({repr(config) for config in configs}) == len(configs)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("happier-sop", {"lr": 5e-5, "sampler": "hierarchical-pk", "lambda_": 0.1, "alpha": 1.0, "frozen_epochs": 5}),
+        ("happier-f-sop", {"alpha": 5.0}),
+        ("happier-f-inat-full", {"alpha": 3.0, "lr": 1e-5}),
+        ("happier-dyml-vehicle", {"backbone": "torchvision:resnet34"}),
+        ("happier-h-gldv2", {"backbone": "torchvision:resnet101", "pooling": "gem", "projection": "pca"}),
+        ("roadmap-xbm-sop", {"memory": -1, "memory_from_epoch": 5, "pooling": "gem"}),
+        ("smooth-ap-sop", {"tau": 0.01, "batch_size": 384, "images_per_class": 4, "weight_decay": 4e-4}),
+        ("smooth-ap-inat-base", {"lr": 1e-5, "lr_head": 2e-5}),
+        ("blackbox-ap-sop", {"blackbox_lambda": 4.0, "blackbox_margin": 0.02}),
+        ("pnp-ib-sop", {"pnp": "Ib", "pnp_b": 4.0}),
+        ("pnp-ib-vehicleid", {"pnp": "Ib", "pnp_b": 1.0}),
+        ("proxy-nca-sop", {"proxy_temperature": 1 / 9}),
+        ("softbin-ap-landmarks-clean", {"batch_size": 4096, "bins": 20, "class_weights": True, "schedule": "linear"}),
+        ("multigrain", {"lambda_": 0.5, "margin": 0.2, "beta": 1.2, "repeats": 3, "milestones": (30, 60, 90)}),
+        ("small-omniglot", {"backbone": "small", "flip": 0.0, "size": 48}),
+    ],
+)
+def test_recipes_hold_the_numbers_of_their_papers(name, fields):
+    config = flat(load_recipe(name))
+    assert {field: config[field] for field in fields} == fields
+
+
+def test_steps_that_the_papers_count_are_those_of_the_recipes():
+    for name, steps in (("happier-h-gldv2", 55_000), ("softbin-ap-landmarks-clean", 200)):
+        config = load_recipe(name)
+        assert config.run.epochs * config.batch.steps_per_epoch == steps
+
+
+def test_unknown_recipes_are_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"'happier-spo'.*Did you mean 'happier-sop'"):
+        find_recipe("happier-spo")
+    with pytest.raises(ConfigError, match="hgld train --list"):
+        load_recipe("xyzzy")
+
+
+def test_recipes_import_nothing_heavy():
+    program = (
+        "import sys, training.recipes as r\n[recipe() for recipe in r.RECIPES.values()]\n"
+        "print([m for m in ('torch', 'numpy', 'polars', 'timm', 'rich') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

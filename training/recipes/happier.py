@@ -1,0 +1,170 @@
+"""Losses over the whole hierarchy: HAPPIER, ROD-NDCG and their parts.
+
+Ramzi et al.: "Hierarchical Average Precision Training for Pertinent Image Retrieval", ECCV 2022, arXiv:2207.04873, and
+"Optimization of Rank Losses for Image Retrieval", arXiv:2309.08250. Their tables' figures are not repeated here.
+"""
+
+from training.config import TrainConfig
+from training.recipes.recipe import recipe
+from training.recipes.settings import CUB, DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE, INAT_BASE, INAT_FULL, SOP
+
+_HAPPIER = "the rows HAPPIER of arXiv:2207.04873 and arXiv:2309.08250 on this dataset (H-AP, ASI, NDCG, fine R@1)"
+_HAPPIER_F = "the rows HAPPIER_F of arXiv:2207.04873 and arXiv:2309.08250 on this dataset (H-AP, ASI, NDCG, fine R@1)"
+_NDCG = "the rows Sup-NDCG and ROD-NDCG of arXiv:2309.08250 on this dataset (H-AP, ASI, NDCG, fine R@1)"
+_ABLATION = "the ablation of H-AP, its surrogate and its relevance in arXiv:2207.04873 (H-AP, ASI, NDCG)"
+
+
+@recipe(SOP, _HAPPIER)
+def happier_sop() -> TrainConfig:
+    """HAPPIER on SOP: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return SOP.train(loss="HAPPIER")
+
+
+@recipe(INAT_BASE, _HAPPIER)
+def happier_inat_base() -> TrainConfig:
+    """HAPPIER on iNat-base: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return INAT_BASE.train(loss="HAPPIER")
+
+
+@recipe(INAT_FULL, _HAPPIER)
+def happier_inat_full() -> TrainConfig:
+    """HAPPIER on iNat-full: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return INAT_FULL.train(loss="HAPPIER")
+
+
+@recipe(CUB, _HAPPIER)
+def happier_cub() -> TrainConfig:
+    """HAPPIER on CUB: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return CUB.train(loss="HAPPIER")
+
+
+@recipe(DYML_VEHICLE, _HAPPIER)
+def happier_dyml_vehicle() -> TrainConfig:
+    """HAPPIER on DyML-Vehicle: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return DYML_VEHICLE.train(loss="HAPPIER")
+
+
+@recipe(DYML_PRODUCT, _HAPPIER)
+def happier_dyml_product() -> TrainConfig:
+    """HAPPIER on DyML-Product: H-AP's upper bound and a proxy loss on the finest level, lambda 0.1."""
+    return DYML_PRODUCT.train(loss="HAPPIER")
+
+
+@recipe(DYML_ANIMAL, _HAPPIER)
+def happier_dyml_animal() -> TrainConfig:
+    """HAPPIER on DyML-Animal: both terms weigh the same, as in the authors' configuration."""
+    return DYML_ANIMAL.train(loss="HAPPIER", lambda_=0.5)
+
+
+@recipe(SOP, _HAPPIER_F)
+def happier_f_sop() -> TrainConfig:
+    """HAPPIER_F on SOP: alpha 5 weighs the finest level more."""
+    return SOP.train(loss="HAPPIER", alpha=5.0)
+
+
+@recipe(INAT_BASE, _HAPPIER_F)
+def happier_f_inat_base() -> TrainConfig:
+    """HAPPIER_F on iNat-base: alpha 3 weighs the finest level more."""
+    return INAT_BASE.train(loss="HAPPIER", alpha=3.0)
+
+
+@recipe(INAT_FULL, _HAPPIER_F)
+def happier_f_inat_full() -> TrainConfig:
+    """HAPPIER_F on iNat-full: alpha 3 weighs the finest level more."""
+    return INAT_FULL.train(loss="HAPPIER", alpha=3.0)
+
+
+@recipe(SOP, _NDCG)
+def sup_ndcg_sop() -> TrainConfig:
+    """Sup-NDCG on SOP: NDCG's upper bound alone."""
+    return SOP.train(loss="SupNDCG")
+
+
+@recipe(INAT_BASE, _NDCG)
+def sup_ndcg_inat_base() -> TrainConfig:
+    """Sup-NDCG on iNat-base: NDCG's upper bound alone."""
+    return INAT_BASE.train(loss="SupNDCG")
+
+
+@recipe(INAT_FULL, _NDCG)
+def sup_ndcg_inat_full() -> TrainConfig:
+    """Sup-NDCG on iNat-full: NDCG's upper bound alone."""
+    return INAT_FULL.train(loss="SupNDCG")
+
+
+@recipe(SOP, _NDCG)
+def rod_ndcg_sop() -> TrainConfig:
+    """ROD-NDCG on SOP: NDCG's upper bound and a proxy loss."""
+    return SOP.train(loss="RODNDCG")
+
+
+@recipe(INAT_BASE, _NDCG)
+def rod_ndcg_inat_base() -> TrainConfig:
+    """ROD-NDCG on iNat-base: NDCG's upper bound and a proxy loss."""
+    return INAT_BASE.train(loss="RODNDCG")
+
+
+@recipe(INAT_FULL, _NDCG)
+def rod_ndcg_inat_full() -> TrainConfig:
+    """ROD-NDCG on iNat-full: NDCG's upper bound and a proxy loss."""
+    return INAT_FULL.train(loss="RODNDCG")
+
+
+@recipe(DYML_VEHICLE, _NDCG)
+def rod_ndcg_dyml_vehicle() -> TrainConfig:
+    """ROD-NDCG on DyML-Vehicle: NDCG's upper bound and a proxy loss."""
+    return DYML_VEHICLE.train(loss="RODNDCG")
+
+
+@recipe(DYML_ANIMAL, _NDCG)
+def rod_ndcg_dyml_animal() -> TrainConfig:
+    """ROD-NDCG on DyML-Animal: NDCG's upper bound and a proxy loss."""
+    return DYML_ANIMAL.train(loss="RODNDCG")
+
+
+@recipe(DYML_PRODUCT, _NDCG)
+def rod_ndcg_dyml_product() -> TrainConfig:
+    """ROD-NDCG on DyML-Product: NDCG's upper bound and a proxy loss."""
+    return DYML_PRODUCT.train(loss="RODNDCG")
+
+
+@recipe(SOP, _ABLATION)
+def sup_h_ap_sop() -> TrainConfig:
+    """Sup-H-AP alone on SOP: HAPPIER without its proxy loss."""
+    return SOP.train(loss="SupHAP")
+
+
+@recipe(INAT_BASE, _ABLATION)
+def sup_h_ap_inat_base() -> TrainConfig:
+    """Sup-H-AP alone on iNat-base: HAPPIER without its proxy loss."""
+    return INAT_BASE.train(loss="SupHAP")
+
+
+@recipe(INAT_FULL, _ABLATION)
+def sup_h_ap_inat_full() -> TrainConfig:
+    """Sup-H-AP alone on iNat-full: HAPPIER without its proxy loss."""
+    return INAT_FULL.train(loss="SupHAP")
+
+
+@recipe(SOP, _ABLATION)
+def sigmoid_h_ap_sop() -> TrainConfig:
+    """H-AP on SOP by a sigmoid in place of the upper bound."""
+    return SOP.train(loss="SmoothHAP")
+
+
+@recipe(INAT_BASE, _ABLATION)
+def sigmoid_h_ap_inat_base() -> TrainConfig:
+    """H-AP on iNat-base by a sigmoid in place of the upper bound."""
+    return INAT_BASE.train(loss="SmoothHAP")
+
+
+@recipe(SOP, _ABLATION)
+def weighted_ap_sop() -> TrainConfig:
+    """Weighted AP on SOP: HAPPIER with the relevance under which H-AP is the weighted mean of the levels' APs."""
+    return SOP.train(loss="HAPPIER", relevance="weighted_ap")
+
+
+@recipe(INAT_BASE, _ABLATION)
+def weighted_ap_inat_base() -> TrainConfig:
+    """Weighted AP on iNat-base: HAPPIER with the relevance under which H-AP is the weighted mean of the levels' APs."""
+    return INAT_BASE.train(loss="HAPPIER", relevance="weighted_ap")

@@ -1,0 +1,187 @@
+"""Sweeps: one run for every combination of some fields' values, and a table of what they reached."""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from training.config import TrainConfig
+from training.config_checks import check_config
+from training.config_files import CONFIG, flat, parse_field, read_config, with_fields
+
+TABLE, MARKDOWN, SUMMARY = "sweep.csv", "sweep.md", "summary.json"
+_MOST_RUNS = 1000
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One run of a sweep.
+
+    Attributes:
+        name: its folder below the sweep's.
+        fields: the swept fields and their values in this run.
+        config: the whole config.
+    """
+
+    name: str
+    fields: Mapping[str, Any]
+    config: TrainConfig
+
+
+def plan_sweep(config: TrainConfig, sweeps: Sequence[str]) -> tuple[SweepRun, ...]:
+    """The runs of a sweep, the last field varying fastest; all are checked before any of them begins.
+
+    Args:
+        config: what all runs have in common.
+        sweeps: ``field=a,b,c``, one a field; values of fields that are lists are separated by semicolons.
+
+    Raises:
+        ConfigError: text of another form, an unknown field (the nearest is named), a field or value given twice, a
+            value that the field cannot have, or options that contradict each other.
+    """
+    axes = [_parse_axis(text) for text in sweeps]
+    names = [name for name, _ in axes]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(f"--sweep names {', '.join(sorted(twice))} twice; give all values of a field at once.")
+    runs = []
+    for values in itertools.product(*(values for _, values in axes)):
+        fields = dict(zip(names, values, strict=True))
+        run = SweepRun(_folder(fields), fields, with_fields(config, fields))
+        try:
+            check_config(run.config)
+        except ConfigError as error:
+            raise ConfigError(f"--sweep, run {run.name}: {error}") from error
+        runs.append(run)
+        if len(runs) > _MOST_RUNS:
+            raise ConfigError(f"--sweep asks for more than {_MOST_RUNS} runs; sweep fewer fields at once.")
+    return tuple(runs)
+
+
+def run_sweep(
+    runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], object]
+) -> list[dict[str, Any]]:
+    """Do the runs that are not finished yet, one after another, and return the rows of the table.
+
+    A run that diverges is a result too: the sweep goes on. One that was asked to stop ends the sweep; the same call
+    goes on from there.
+
+    Args:
+        runs: of :func:`plan_sweep`.
+        out: the sweep's folder.
+        train_one: trains a config into a folder, where it leaves its config and its summary.
+
+    Raises:
+        ConfigError: a folder holds a finished run of other options.
+        InputError: a summary cannot be read.
+    """
+    diverged: dict[str, str] = {}
+    for run in runs:
+        folder = out / run.name
+        if _finished(folder, run):
+            continue
+        try:
+            train_one(run.config, folder)
+        except DivergenceError as error:
+            diverged[run.name] = str(error)
+            continue
+        if not _finished(folder, run):
+            break
+    return [_row(run, out / run.name, diverged.get(run.name)) for run in runs]
+
+
+def write_table(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
+    """Write the table as ``sweep.csv`` and ``sweep.md``; return the latter's text.
+
+    Raises:
+        StorageError: the folder cannot be written to.
+    """
+    columns = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
+    cells = [[_rounded(row.get(column)) for column in columns] for row in rows]
+    table = io.StringIO(newline="")
+    csv.writer(table, lineterminator="\n").writerows([columns, *([row.get(c, "") for c in columns] for row in rows)])
+    lines = [columns, ["---"] * len(columns), *cells]
+    text = "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in ((TABLE, table.getvalue()), (MARKDOWN, text)):
+            aside = out / f"{name}.part"
+            aside.write_text(content, encoding="utf-8", newline="")
+            aside.replace(out / name)
+    except OSError as error:
+        raise StorageError(f"{out}: the table of the sweep cannot be written ({error.strerror}).") from error
+    return text
+
+
+def _parse_axis(text: str) -> tuple[str, list[Any]]:
+    name, equals, values = text.partition("=")
+    name = name.strip().removeprefix("--").replace("-", "_")
+    if name == "lambda":
+        name = "lambda_"
+    if not equals or not values.strip():
+        raise ConfigError(f"--sweep {text!r}: expected field=a,b,c, for instance tau=0.005,0.01,0.02.")
+    of_lists = isinstance(flat(TrainConfig()).get(name), tuple)
+    parts = [part.strip() for part in values.split(";" if of_lists else ",")]
+    parsed = [parse_field(name, part) for part in parts]
+    if len({repr(value) for value in parsed}) < len(parsed):
+        raise ConfigError(f"--sweep {text!r}: a value stands there twice.")
+    return name, parsed
+
+
+def _folder(fields: Mapping[str, Any]) -> str:
+    """A name for a folder: values in their plain form, characters that a path cannot have escaped."""
+    return ",".join(f"{name.rstrip('_')}={quote(_shown(value), safe=',+')}" for name, value in fields.items())
+
+
+def _shown(value: Any) -> str:
+    """A value in its shortest form that is read back as the same."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return str(value)
+
+
+def _rounded(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else _shown(value)
+
+
+def _finished(folder: Path, run: SweepRun) -> bool:
+    """Whether the run's folder holds its finished run; one of other options is the trainer's to refuse."""
+    if not (folder / SUMMARY).is_file() or not (folder / CONFIG).is_file():
+        return False
+    return flat(read_config(folder / CONFIG)) == flat(run.config) and bool(_read_summary(folder).get("finished"))
+
+
+def _read_summary(folder: Path) -> dict[str, Any]:
+    path = folder / SUMMARY
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a run's summary ({error}). Remove {folder} to run it anew.") from error
+    if not isinstance(summary, dict):
+        raise InputError(f"{path}: holds {type(summary).__name__}; expected a JSON object. Remove {folder}.")
+    return summary
+
+
+def _row(run: SweepRun, folder: Path, diverged: str | None) -> dict[str, Any]:
+    """Fields, state, best value and last values of a run; several splits' metrics are told apart by their names."""
+    row: dict[str, Any] = {name: _shown(value) for name, value in run.fields.items()}
+    if diverged is not None:
+        return row | {"state": "diverged"}
+    if not _finished(folder, run):
+        return row | {"state": "not finished"}
+    summary = _read_summary(folder)
+    best = summary.get("best") or {}
+    row |= {"state": "finished", "best epoch": best.get("epoch"), f"best {best.get('metric', '')}": best.get("value")}
+    values: Mapping[str, Mapping[str, float]] = summary.get("values") or {}
+    for split, metrics in values.items():
+        row |= {name if len(values) == 1 else f"{split}: {name}": value for name, value in metrics.items()}
+    return row
