@@ -2,6 +2,8 @@
 
 import logging
 import pickle
+import struct
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,10 @@ _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # what trainers wrap weights in
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # of DDP, torch.compile, and models around a backbone
 _NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
-_UNREADABLE = (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, pickle.UnpicklingError)
+_UNREADABLE = (  # what torch and safetensors raise on damaged files, as mutating them showed
+    *(RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, OverflowError),
+    *(MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError),
+)
 _NAMED = 5  # names that a message lists
 _log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         found: object = load_file(path) if path.suffix == ".safetensors" else _read_pickled(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (*_UNREADABLE, SafetensorError) as error:
+    except _UNREADABLE as error:
         if isinstance(error, InputError):
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
@@ -120,7 +125,9 @@ def _read_pickled(path: Path) -> object:
             raise InputError(
                 f"{path}: its member {packed[0]!r} is compressed, as torch.save writes none. Save it again."
             )
-    return torch.load(path, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():  # of a pickle protocol that torch.save does not write: it is read, or refused
+        warnings.filterwarnings("ignore", message="Detected pickle protocol")
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _tensors(found: object, path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,167 @@
+"""Weights from files: what is read, what is renamed, what is refused."""
+
+import pickle
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from hgld.errors import InputError, MissingResourceError
+from training.models.weights import load_into, read_weights, weights_file
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+        self.norm = nn.BatchNorm2d(4)
+
+
+def state(seed: int = 0) -> dict[str, torch.Tensor]:
+    torch.manual_seed(seed)
+    net = Net()
+    net.norm.running_mean.uniform_()
+    return net.state_dict()
+
+
+def same(left, right) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "w.pth", "w.bin", "old.pt"])
+def test_every_kind_of_file_comes_back(tmp_path, name):
+    path = tmp_path / name
+    if path.suffix == ".safetensors":
+        save_file(state(), path)
+    else:
+        torch.save(state(), path, _use_new_zipfile_serialization=name != "old.pt")
+    assert same(read_weights(path), state())
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict", "model_ema"])
+def test_training_checkpoints_are_unwrapped(tmp_path, key):
+    torch.save({"epoch": 3, "optimizer": {"lr": 0.1}, key: state()}, tmp_path / "w.pt")
+    assert same(read_weights(tmp_path / "w.pt"), state())
+
+
+def test_averaged_weights_come_first(tmp_path):
+    torch.save({"model": state(0), "model_ema": state(1)}, tmp_path / "w.pt")
+    assert same(read_weights(tmp_path / "w.pt"), state(1))
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "backbone.", "module.backbone.", "_orig_mod.module.", "backbone.net."]
+)
+def test_prefixes_of_wrappers_are_taken_off(prefix):
+    net = Net()
+    load_into(net, {prefix + name: value for name, value in state(1).items()}, "w.pt")
+    assert same(net.state_dict(), state(1))
+
+
+def test_a_prefix_that_is_the_models_own_stays():
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.backbone = nn.Linear(2, 2)
+
+    given, net = Outer().state_dict(), Outer()
+    load_into(net, {f"module.{name}": value for name, value in given.items()}, "w.pt")
+    assert same(net.state_dict(), given)
+
+
+def test_classifiers_are_left_out_and_that_is_said(caplog):
+    net = Net()
+    extra = {"fc.weight": torch.zeros(10, 4), "fc.bias": torch.zeros(10)}
+    load_into(net, {**state(1), **extra}, "w.pt")
+    assert same(net.state_dict(), state(1))
+    assert "w.pt: left out" in caplog.text
+    assert "fc.bias, fc.weight" in caplog.text
+
+
+def test_the_count_of_batches_may_be_missing():
+    given = {name: value for name, value in state(1).items() if "num_batches" not in name}
+    load_into(Net(), given, "w.pt")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda w: w.pop("conv.bias"), r"1 of 7 are missing \(conv\.bias\)"),
+        (lambda w: w.update({"layer9.weight": torch.zeros(1)}), r"are not of this model \(layer9\.weight\)"),
+        (lambda w: w.update({"conv.bias": torch.zeros(9)}), r"conv\.bias has shape \(9,\); expected \(4,\)"),
+        (lambda w: w.update({"module.conv.bias": torch.zeros(4)}), "two weights that could be 'conv.bias'"),
+    ],
+)
+def test_other_weights_are_refused_and_nothing_is_copied(change, expected):
+    net, given = Net(), dict(state(1))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    change(given)
+    with pytest.raises(InputError, match=expected):
+        load_into(net, given, "w.pt")
+    assert same(net.state_dict(), before)
+
+
+def test_pickled_code_never_runs(tmp_path):
+    mark = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return mark.touch, ()
+
+    torch.save({"conv": Evil()}, tmp_path / "w.pt")
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(Evil()))
+    for name in ("w.pt", "old.pt"):
+        with pytest.raises(InputError, match="pickled code is never run"):
+            read_weights(tmp_path / name)
+    assert not mark.exists()
+
+
+def test_a_compressed_member_is_refused(tmp_path):
+    torch.save(state(), tmp_path / "w.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "w.pt") as plain,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as out,
+    ):
+        for info in plain.infolist():
+            out.writestr(info.filename, plain.read(info))
+    with pytest.raises(InputError, match="is compressed"):
+        read_weights(tmp_path / "bomb.pt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("w.pt", b""), ("w.pt", b"\x80\x02nonsense"), ("w.safetensors", b"{}"), ("w.safetensors", b"\xff" * 64)],
+)
+def test_damaged_files(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        read_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [([1, 2], "holds list"), ({}, "without weights"), ({"a": 1}, "'a' is int"), ({3: torch.zeros(1)}, "3 is Tensor")],
+)
+def test_files_without_weights(tmp_path, saved, expected):
+    torch.save(saved, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=expected):
+        read_weights(tmp_path / "w.pt")
+
+
+def test_other_suffixes_are_refused(tmp_path):
+    (tmp_path / "w.onnx").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"suffix '.onnx'"):
+        read_weights(tmp_path / "w.onnx")
+
+
+def test_words_and_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "w.pt").write_bytes(b"x")
+    assert weights_file("w.pt") is not None
+    assert weights_file("default") is None
+    assert weights_file("laion2b_s34b_b79k") is None
+    for missing in ("other.pt", "folder/weights", "~/nowhere.safetensors"):
+        with pytest.raises(MissingResourceError, match="no such file"):
+            weights_file(missing)
