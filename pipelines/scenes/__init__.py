@@ -1,0 +1,1 @@
+"""Drawn pictures of landmarks: images for a demonstration, made by the project itself."""

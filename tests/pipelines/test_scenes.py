@@ -1,0 +1,86 @@
+"""Drawn landmarks: the same bytes every time, one's own shape in every picture, kinds that differ."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import hgld
+from hgld.errors import ConfigError
+from pipelines.scenes import buildings, landscapes
+from pipelines.scenes.photographs import choose_landmarks, write_photographs
+from pipelines.scenes.scenes import PAINTERS, Place, draw, painter_of
+
+KINDS = [words.split()[0] for words, _ in PAINTERS]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_a_function_of_its_arguments(kind):
+    place = Place(f"a {kind}", (kind,))
+    first = draw(place, 0)
+    assert first.shape == (64, 64, 3)
+    assert first.dtype == np.uint8
+    assert first.std() > 10
+    assert np.array_equal(first, draw(place, 0))
+    others = [draw(place, 1), draw(Place(f"another {kind}", (kind,)), 0), draw(place, 0, seed=1)]
+    assert not any(np.array_equal(first, other) for other in others)
+    assert draw(place, 0, size=32).shape == (32, 32, 3)
+
+
+def test_the_finest_kind_that_is_known_decides():
+    assert painter_of(("Lutheran church", "body of water")) is buildings.church
+    assert painter_of(("something odd", "body of water")) is landscapes.lake
+    assert painter_of(("something odd",)) is buildings.classical
+    assert painter_of(("lighthouse",)) is buildings.tower
+
+
+def labels():
+    groups = ["church", "lake", "castle"]
+    return pl.DataFrame(
+        {
+            "landmark_id": range(12),
+            "category": [f"http://commons.wikimedia.org/wiki/Category:Place_{i}" for i in range(12)],
+            "supercategory": [groups[i % 3] for i in range(12)],
+            "hierarchical_label": [groups[i % 3] for i in range(12)],
+            "natural_or_human_made": [
+                None if i == 11 else "natural" if i % 3 == 1 else "human-made" for i in range(12)
+            ],
+        }
+    )
+
+
+def test_landmarks_are_chosen_evenly_over_groups():
+    chosen = choose_landmarks(labels(), 6)
+    assert chosen.group_by("hierarchical_label").len()["len"].to_list() == [2, 2, 2]
+    assert chosen["landmark_id"].is_sorted()
+    assert chosen.equals(choose_landmarks(labels(), 6))
+    with pytest.raises(ConfigError, match="12 landmarks are asked for, and 11"):
+        choose_landmarks(labels(), 12)
+
+
+def test_photographs_come_with_their_table(tmp_path):
+    table = write_photographs(choose_landmarks(labels(), 6), tmp_path / "a", images=3)
+    again = write_photographs(choose_landmarks(labels(), 6), tmp_path / "b", images=3)
+    rows = pl.read_csv(table)
+    assert rows.columns == ["path", "landmark", "hierarchical_label", "natural_or_human_made"]
+    assert len(rows) == 18
+    assert rows["landmark"][0].startswith("Place ")
+    for path in rows["path"]:
+        assert (tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes()
+    assert table.read_bytes() == again.read_bytes()
+
+
+def test_pictures_of_a_landmark_look_more_alike_than_those_of_others_of_its_kind():
+    """Raw pixels, the light taken out: weak, and yet above chance, at the level of landmarks and of kinds."""
+    places = [Place(f"{kind} {i}", (kind,)) for kind in KINDS for i in range(3)]
+    pictures = np.stack([draw(place, n, size=32) for place in places for n in range(4)]).astype(np.float64)
+    rows = pictures.reshape(len(pictures), -1)
+    rows -= rows.mean(axis=1, keepdims=True)
+    fine = np.repeat(np.arange(len(places)), 4)
+    report = hgld.evaluate(
+        rows.astype(np.float32),
+        np.stack([fine, fine // 3], axis=1),
+        levels=("place", "kind"),
+        metrics=("R@1/place", "R@1/kind"),
+    )
+    assert 4 * 3 / (len(rows) - 1) < report.values["R@1/place"] < 0.9
+    assert report.values["R@1/kind"] > report.values["R@1/place"]
