@@ -1,5 +1,6 @@
 """A trained model, back from its run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +31,8 @@ def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[Em
     averaged = checkpoint / "ema.safetensors"
     file = averaged if averaged.is_file() else checkpoint / "model.safetensors"
     tensors = read_tensors(file)
-    model = build_model(config.model, image_size=config.images.size, load_weights=False)
+    eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
+    model = build_model(eager, image_size=config.images.size, load_weights=False)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:
