@@ -102,7 +102,14 @@ HEAVY = ("torch", "polars", "numpy", "sklearn", "matplotlib", "requests", "bs4",
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["build-hierarchy", "--help"], ["compare", "--help"], ["demo", "--help"], ["evaluate", "--help"]],
+    [
+        ["--help"],
+        ["build-hierarchy", "--help"],
+        ["compare", "--help"],
+        ["demo", "--help"],
+        ["evaluate", "--help"],
+        ["train", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     program = (

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
@@ -17,6 +17,8 @@ from training.config_files import CONFIG, flat, parse_field, read_config, with_f
 
 TABLE, MARKDOWN, SUMMARY = "sweep.csv", "sweep.md", "summary.json"
 _MOST_RUNS = 1000
+
+State = Literal["finished", "diverged", "not finished"]
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,8 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str]) -> tuple[SweepRun, ..
     return tuple(runs)
 
 
-def run_sweep(
-    runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], object]
-) -> list[dict[str, Any]]:
-    """Do the runs that are not finished yet, one after another, and return the rows of the table.
+def run_sweep(runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], bool]) -> dict[str, State]:
+    """Do the runs that are not finished yet, one after another, and return how each one ended, by its name.
 
     A run that diverges is a result too: the sweep goes on. One that was asked to stop ends the sweep; the same call
     goes on from there.
@@ -74,25 +74,36 @@ def run_sweep(
     Args:
         runs: of :func:`plan_sweep`.
         out: the sweep's folder.
-        train_one: trains a config into a folder, where it leaves its config and its summary.
+        train_one: trains a config into a folder, where it leaves its config and its summary; whether it finished.
 
     Raises:
-        ConfigError: a folder holds a finished run of other options.
+        InputError: a config or summary in a run's folder cannot be read.
+    """
+    states: dict[str, State] = dict.fromkeys((run.name for run in runs), "not finished")
+    for run in runs:
+        try:
+            finished = _finished(out / run.name, run) or train_one(run.config, out / run.name)
+        except DivergenceError:
+            states[run.name] = "diverged"
+            continue
+        if not finished:
+            break
+        states[run.name] = "finished"
+    return states
+
+
+def tabulate_sweep(runs: Sequence[SweepRun], out: Path, states: Mapping[str, State]) -> list[dict[str, Any]]:
+    """A row for each run: its fields, how it ended, its best value and its last values.
+
+    Args:
+        runs: of :func:`plan_sweep`.
+        out: the sweep's folder.
+        states: of :func:`run_sweep`.
+
+    Raises:
         InputError: a summary cannot be read.
     """
-    diverged: dict[str, str] = {}
-    for run in runs:
-        folder = out / run.name
-        if _finished(folder, run):
-            continue
-        try:
-            train_one(run.config, folder)
-        except DivergenceError as error:
-            diverged[run.name] = str(error)
-            continue
-        if not _finished(folder, run):
-            break
-    return [_row(run, out / run.name, diverged.get(run.name)) for run in runs]
+    return [_row(run, out / run.name, states[run.name]) for run in runs]
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
@@ -171,16 +182,14 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _row(run: SweepRun, folder: Path, diverged: str | None) -> dict[str, Any]:
-    """Fields, state, best value and last values of a run; several splits' metrics are told apart by their names."""
-    row: dict[str, Any] = {name: _shown(value) for name, value in run.fields.items()}
-    if diverged is not None:
-        return row | {"state": "diverged"}
-    if not _finished(folder, run):
-        return row | {"state": "not finished"}
+def _row(run: SweepRun, folder: Path, state: State) -> dict[str, Any]:
+    """The row of a run; several splits' metrics are told apart by their names."""
+    row: dict[str, Any] = {name: _shown(value) for name, value in run.fields.items()} | {"state": state}
+    if state != "finished":
+        return row
     summary = _read_summary(folder)
-    best = summary.get("best") or {}
-    row |= {"state": "finished", "best epoch": best.get("epoch"), f"best {best.get('metric', '')}": best.get("value")}
+    if best := summary.get("best"):
+        row |= {"best epoch": best["epoch"], f"best {best['metric']}": best["value"]}
     values: Mapping[str, Mapping[str, float]] = summary.get("values") or {}
     for split, metrics in values.items():
         row |= {name if len(values) == 1 else f"{split}: {name}": value for name, value in metrics.items()}

@@ -23,6 +23,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "card": ("catalog_verbs:card_command", "The data card of a dataset directory, made anew."),
     "datasets": ("catalog_verbs:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
     "download": ("catalog_verbs:download_command", "Fetch a release whose owners allow direct download."),
+    "train": ("train_verbs:train_command", "Train a model by a recipe, on one process or many."),
     "embed": ("embed_verbs:embed_command", "A dataset's images in, embeddings of a trained model out."),
     "evaluate": ("measure_verbs:evaluate_command", "Every metric of every level, from embeddings and labels."),
     "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),

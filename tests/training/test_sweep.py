@@ -12,7 +12,7 @@ from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
 from training.config import TrainConfig
 from training.config_files import flat, save_config, with_fields
 from training.recipes import load_recipe
-from training.sweep import MARKDOWN, TABLE, plan_sweep, run_sweep, write_table
+from training.sweep import MARKDOWN, TABLE, plan_sweep, run_sweep, tabulate_sweep, write_table
 
 CONFIG = load_recipe("small-grocery")
 
@@ -33,6 +33,11 @@ class Trainer:
         values = {"test": {"R@1": 0.5, "H-AP": 1 - config.loss.tau}}
         summary = {"finished": len(self.trained) != self.stops_at, "best": best, "values": values}
         (folder / "summary.json").write_text(json.dumps(summary))
+        return summary["finished"]
+
+
+def rows_of(runs, out, train_one):
+    return tabulate_sweep(runs, out, run_sweep(runs, out, train_one))
 
 
 def test_a_sweep_is_the_product_of_its_fields_the_last_one_fastest():
@@ -89,11 +94,11 @@ def test_values_that_differ_beyond_the_digits_of_a_folder_s_name_are_told_apart(
 def test_finished_runs_are_skipped_and_the_table_is_the_same(tmp_path):
     runs = plan_sweep(CONFIG, ["tau=0.005,0.01", "seed=0,1"])
     first, second = Trainer(), Trainer()
-    rows = run_sweep(runs, tmp_path, first)
+    rows = rows_of(runs, tmp_path, first)
     assert first.trained == [run.name for run in runs]
     write_table(rows, tmp_path)
     before = (tmp_path / TABLE).read_bytes(), (tmp_path / MARKDOWN).read_bytes()
-    write_table(run_sweep(runs, tmp_path, second), tmp_path)
+    write_table(rows_of(runs, tmp_path, second), tmp_path)
     assert second.trained == []
     assert before == ((tmp_path / TABLE).read_bytes(), (tmp_path / MARKDOWN).read_bytes())
     with (tmp_path / TABLE).open(newline="") as file:
@@ -106,16 +111,16 @@ def test_finished_runs_are_skipped_and_the_table_is_the_same(tmp_path):
 
 def test_a_stopped_run_ends_the_sweep_and_is_gone_on_with(tmp_path):
     runs = plan_sweep(CONFIG, ["tau=0.005,0.01,0.02"])
-    rows = run_sweep(runs, tmp_path, Trainer(stops_at=2))
+    rows = rows_of(runs, tmp_path, Trainer(stops_at=2))
     assert [row["state"] for row in rows] == ["finished", "not finished", "not finished"]
     again = Trainer()
-    assert {row["state"] for row in run_sweep(runs, tmp_path, again)} == {"finished"}
+    assert {row["state"] for row in rows_of(runs, tmp_path, again)} == {"finished"}
     assert again.trained == ["tau=0.01", "tau=0.02"]
 
 
 def test_a_run_that_diverges_is_a_row_and_the_others_are_run(tmp_path):
     runs = plan_sweep(CONFIG, ["tau=0.005,0.01,0.02"])
-    rows = run_sweep(runs, tmp_path, Trainer(diverges=(0.01,)))
+    rows = rows_of(runs, tmp_path, Trainer(diverges=(0.01,)))
     assert [row["state"] for row in rows] == ["finished", "diverged", "finished"]
     assert "| 0.01 | diverged |  |" in write_table(rows, tmp_path)
 
@@ -148,8 +153,9 @@ def test_splits_are_told_apart(tmp_path):
         save_config(config, folder / "config.json")
         summary = {"finished": True, "best": {}, "values": {"a": {"R@1": 0.1}, "b": {"R@1": 0.2}}}
         (folder / "summary.json").write_text(json.dumps(summary))
+        return True
 
-    (row,) = run_sweep(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, train_one)
+    (row,) = rows_of(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, train_one)
     assert (row["a: R@1"], row["b: R@1"]) == (0.1, 0.2)
 
 

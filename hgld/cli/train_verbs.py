@@ -1,0 +1,257 @@
+"""The verbs that train: train."""
+
+import dataclasses
+import os
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from hgld.cli.options import FOLDER, SectionedCommand, SectionedOption, json_option
+from hgld.cli.shown import print_json
+
+if TYPE_CHECKING:
+    from training.config import TrainConfig
+
+
+def train_command() -> click.Command:
+    @click.command(cls=SectionedCommand)
+    @click.argument("recipe", required=False)
+    @click.option("--list", "listed", is_flag=True, help="Name the recipes and stop.")
+    @click.option("--show", is_flag=True, help="Print what the recipe is, with all its fields, and stop.")
+    @click.option("--data", metavar="DIR|URL", help="Dataset directory; its address with --stream.")
+    @click.option("--out", type=FOLDER, metavar="RUN", help="Folder of the run; one that was stopped goes on.")
+    @click.option(
+        "--init-from",
+        type=click.Path(path_type=Path, exists=True),
+        metavar="RUN",
+        help="Run or checkpoint whose model a new run starts from.",
+    )
+    @click.option("--profile", is_flag=True, help="Say where the time of a step goes.")
+    @click.option(
+        "--sweep",
+        "sweeps",
+        metavar="FIELD=A,B,C",
+        multiple=True,
+        help="A run for every value, into RUN/FIELD=VALUE, and a table of them; several times: all combinations.",
+    )
+    @json_option
+    @_field_options
+    def train(
+        recipe: str | None,
+        listed: bool,
+        show: bool,
+        data: str | None,
+        out: Path | None,
+        init_from: Path | None,
+        profile: bool,
+        sweeps: tuple[str, ...],
+        as_json: bool,
+        **given: Any,
+    ) -> int:
+        """Train a model by a RECIPE, or by the config.json of an earlier run.
+
+        \b
+        hgld train happier-sop --data DIR --out RUN --seed 0
+        torchrun --nproc-per-node 8 -m hgld train happier-sop --data DIR --out RUN --seed 0
+
+        Every option below Options is a field of the config and changes what the recipe says. Stopped anywhere, the
+        same command goes on.
+        """
+        if listed:
+            _print_recipes(as_json)
+            return 0
+        if recipe is None:
+            raise click.UsageError("name a RECIPE (--list names them), or the config.json of a run.")
+        config = _changed(_read(recipe), given)
+        if show:
+            _print_config(recipe, config, as_json)
+            return 0
+        if data is None or out is None:
+            raise click.UsageError(
+                "--data and --out say what to train on and where to; --show prints the recipe alone."
+            )
+        if sweeps:
+            return _sweep(config, sweeps, data, out, as_json, init_from=init_from, profile=profile)
+        return _train(config, data, out, as_json, init_from=init_from, profile=profile)
+
+    return train
+
+
+class _Field(click.ParamType):
+    """Text of a field of the config, as files and sweeps read it too."""
+
+    def __init__(self, name: str, hint: Any) -> None:
+        self.name = name
+        self.metavar = _metavar(hint)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from hgld.errors import ConfigError
+        from training.config_files import parse_field
+
+        try:
+            return parse_field(self.name, str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _metavar(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return f"[{'|'.join(typing.get_args(hint))}]"
+    if typing.get_origin(hint) is tuple:
+        return f"{_metavar(typing.get_args(hint)[0])},..."
+    return {int: "INTEGER", float: "FLOAT", str: "TEXT"}[hint]
+
+
+def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A flag for every field of the config; one that is left out leaves the recipe's value."""
+    from training.config import SECTIONS
+
+    for section, config in reversed(SECTIONS.items()):
+        hints = typing.get_type_hints(config)
+        for field in reversed(dataclasses.fields(config)):
+            flag = field.name.rstrip("_").replace("_", "-")
+            switch = hints[field.name] is bool
+            kind = None if switch else _Field(field.name, hints[field.name])
+            function = click.option(
+                f"--{flag}/--no-{flag}" if switch else f"--{flag}",
+                field.name,
+                cls=SectionedOption,
+                section=f"{section} (defaults where the recipe says nothing else)",
+                type=kind,
+                metavar=None if kind is None else kind.metavar,
+                default=None,
+                help=field.metadata["help"] + _default(field.default),
+            )(function)
+    return function
+
+
+def _default(value: Any) -> str:
+    if value in ("", ()):
+        return ""
+    if isinstance(value, bool):
+        return f"  [default: {'on' if value else 'off'}]"
+    return f"  [default: {','.join(map(str, value)) if isinstance(value, tuple) else value}]"
+
+
+def _read(recipe: str) -> "TrainConfig":
+    """The config of a recipe's name or of a file."""
+    from training.config_files import read_config
+    from training.recipes import load_recipe
+
+    return read_config(Path(recipe)) if recipe.endswith(".json") else load_recipe(recipe)
+
+
+def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
+    from training.config_checks import check_config
+    from training.config_files import with_fields
+
+    config = with_fields(config, {name: value for name, value in given.items() if value is not None})
+    check_config(config)
+    return config
+
+
+def _print_recipes(as_json: bool) -> None:
+    from training.recipes import RECIPES
+
+    rows = []
+    for recipe in RECIPES.values():
+        config = recipe()
+        rows.append(
+            {
+                "name": recipe.name,
+                "dataset": recipe.dataset,
+                "loss": config.loss.loss,
+                "backbone": config.model.backbone,
+                "summary": recipe.line,
+                "place": recipe.place,
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    shown = ("name", "dataset", "loss", "backbone")
+    widths = [max(len(row[column]) for row in rows) for column in shown]
+    for row in rows:
+        cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))
+        click.echo(f"{cells}  {row['summary']}")
+
+
+def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
+    from training.config import SECTIONS
+    from training.config_files import flat
+    from training.recipes import RECIPES
+
+    told = (RECIPES[recipe].__doc__ or "") if recipe in RECIPES else f"The config of {recipe}."
+    if as_json:
+        print_json({"recipe": config.recipe, "text": told, "fields": flat(config)})
+        return
+    click.echo(told)
+    for section in SECTIONS:
+        click.echo(f"\n{section}:")
+        for name, value in dataclasses.asdict(getattr(config, section.lower())).items():
+            click.echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
+
+
+def _as_flag(flag: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"--{flag} {shown or chr(34) * 2}"
+
+
+def _main_process() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None, profile: bool) -> int:
+    from hgld.cli import EXIT_STOPPED
+    from training.loop import train
+    from training.progress import shown_on
+
+    with shown_on(sys.stderr) as progress:
+        summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
+    if _main_process():
+        if as_json:
+            print_json(summary.to_dict())
+        else:
+            click.echo(summary.to_text())
+    return 0 if summary.finished else EXIT_STOPPED
+
+
+def _sweep(
+    config: "TrainConfig",
+    sweeps: tuple[str, ...],
+    data: str,
+    out: Path,
+    as_json: bool,
+    *,
+    init_from: Path | None,
+    profile: bool,
+) -> int:
+    from hgld.cli import EXIT_STOPPED
+    from training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
+
+    runs = plan_sweep(config, sweeps)
+
+    def train_one(one: "TrainConfig", folder: Path) -> bool:
+        from training.loop import train
+        from training.progress import shown_on
+
+        with shown_on(sys.stderr) as progress:
+            progress.note(f"{folder.name}:")
+            return train(one, data, folder, init_from=init_from, profile=profile, progress=progress).finished
+
+    states = run_sweep(runs, out, train_one)
+    if _main_process():
+        rows = tabulate_sweep(runs, out, states)
+        table = write_table(rows, out)
+        if as_json:
+            print_json({"runs": rows, "folder": str(out)})
+        else:
+            click.echo(table, nl=False)
+    return EXIT_STOPPED if "not finished" in states.values() else 0

@@ -1,0 +1,202 @@
+"""``hgld train``: recipes listed and shown, every field a flag, runs, reruns, sweeps, what is refused."""
+
+import csv
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hgld.cli import main
+from tests.training.small_runs import QUICK, same, weights, write_small
+from training.config import SECTIONS, TrainConfig
+from training.config_files import flat, read_config
+from training.recipes import RECIPES, load_recipe
+
+RECIPE = "small-grocery"
+FLAGS = [
+    text
+    for name, value in (QUICK | {"epochs": 1}).items()
+    for text in (f"--{name.replace('_', '-')}", ",".join(value) if isinstance(value, tuple) else str(value))
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_small(tmp_path_factory.mktemp("data"))
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_the_list_names_every_recipe(capsys):
+    code, out, _ = run(capsys, "--list")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
+    code, out, _ = run(capsys, "--list", "--json")
+    rows = json.loads(out)
+    assert [row["name"] for row in rows] == list(RECIPES)
+    assert {"name", "dataset", "loss", "backbone", "summary", "place"} == set(rows[0])
+    assert rows[0]["loss"] == "HAPPIER"
+
+
+def test_show_prints_the_recipe_with_what_flags_changed(capsys):
+    code, out, _ = run(capsys, "happier-sop", "--show", "--tau", "0.05", "--recall-at", "1,2,4,8,16", "--lambda", 0.2)
+    assert code == 0
+    for text in ("Published: ", "Hardware:", "--tau 0.05", "--lambda 0.2", "--lr 5e-05", "--freeze-batch-norm\n"):
+        assert text in out
+    code, out, _ = run(capsys, "happier-sop", "--show", "--json")
+    shown = json.loads(out)
+    assert shown["text"] == RECIPES["happier-sop"].__doc__
+    assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
+
+
+def test_what_show_prints_are_flags_that_give_the_same_config(capsys):
+    for name in ("happier-sop", "softbin-ap-landmarks-clean", "multigrain", "happier-dyml-animal"):
+        flags = [
+            word.strip('"')
+            for line in run(capsys, name, "--show")[1].splitlines()
+            if line.startswith("  --")
+            for word in line.split()
+        ]
+        code, out, _ = run(capsys, "small-grocery", "--show", "--json", *flags)
+        assert code == 0
+        assert json.loads(out)["fields"] == json.loads(json.dumps(flat(load_recipe(name))))
+
+
+def test_the_help_has_a_flag_for_every_field_with_its_text(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    words = " ".join(out.split())
+    for config in SECTIONS.values():
+        for field in dataclasses.fields(config):
+            assert f"--{field.name.rstrip('_').replace('_', '-')} " in words
+            assert field.metadata["help"].split()[0] in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a RECIPE"),
+        (["happier-spo"], "Did you mean 'happier-sop'"),
+        (["happier-sop"], "--data and --out"),
+        (["happier-sop", "--taus", "1"], "No such option '--taus'"),
+        (["happier-sop", "--show", "--tau", "small"], "expected a number"),
+        (["happier-sop", "--show", "--amp", "fp8"], "'off', 'bf16', 'fp16'"),
+        (["happier-sop", "--show", "--recall-at", "1,x"], "expected a number"),
+        (["happier-sop", "--show", "--bins", "10"], "takes no bins"),
+        (["happier-sop", "--show", "--batch-size", "255"], "not a multiple"),
+        (["missing/config.json", "--show"], "cannot be read"),
+        (["small-grocery", "--data", "nowhere", "--out", "OUT"], "nowhere"),
+        (["small-grocery", "--data", "nowhere", "--out", "OUT", "--sweep", "taus=1"], "Did you mean 'tau'"),
+        (["small-grocery", "--init-from", "nowhere", "--data", "D", "--out", "OUT"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_done_is_said(capsys, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert out == ""
+    assert not (tmp_path / "OUT").exists()
+
+
+def test_a_run_its_rerun_and_one_that_starts_from_it(capsys, data, tmp_path):
+    code, out, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "a", "--seed", 3, *FLAGS, "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["finished"]
+    assert set(summary["values"]["test"]) >= {"H-AP"}
+    config = read_config(tmp_path / "a" / "config.json")
+    assert config.recipe == RECIPE
+    assert (config.run.seed, config.run.epochs, config.loss.loss) == (3, 1, "HAPPIER")
+    assert config.optimizer.lr_proxies == load_recipe(RECIPE).optimizer.lr_proxies != TrainConfig().optimizer.lr_proxies
+
+    code, out, err = run(capsys, tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "b")
+    assert code == 0, err
+    assert "finished" in out
+    assert "step 2/" in err
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+
+    start = ["--init-from", tmp_path / "a", "--lr", 0, "--lr-head", 0, "--frozen-epochs", 1]
+    code, _, err = run(capsys, tmp_path / "a" / "config.json", "--data", data, "--out", tmp_path / "c", *start)
+    assert code == 0, err
+    before, after = weights(tmp_path / "a"), weights(tmp_path / "c")
+    model = [name for name in before if name.startswith("model/")]
+    assert model
+    assert same({n: before[n] for n in model}, {n: after[n] for n in model})
+
+    code, _, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "a", *FLAGS, "--tau", 0.02)
+    assert code == 2
+    assert "tau" in err
+
+
+def test_a_profile_says_where_the_time_goes(capsys, data, tmp_path):
+    code, out, err = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, "--profile", "--json")
+    assert code == 0, err
+    profile = json.loads(out)["profile"]
+    assert sum(profile.values()) > 0
+
+
+def test_a_sweep_tabulates_its_runs_and_goes_on(capsys, data, tmp_path):
+    sweep = [RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1", "--sweep", "seed=0"]
+    code, out, err = run(capsys, *sweep)
+    assert code == 0, err
+    assert out.startswith("| tau | seed | state |")
+    assert (tmp_path / "s" / "sweep.md").read_text() == out
+    with (tmp_path / "s" / "sweep.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["tau"], row["state"]) for row in rows] == [("0.01", "finished"), ("0.1", "finished")]
+    assert {path.name for path in (tmp_path / "s").iterdir() if path.is_dir()} == {"tau=0.01,seed=0", "tau=0.1,seed=0"}
+    code, again, err = run(capsys, *sweep, "--json")
+    assert code == 0
+    assert err == ""  # nothing was trained
+    assert [row["tau"] for row in json.loads(again)["runs"]] == ["0.01", "0.1"]
+
+
+def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp_path, monkeypatch):
+    def stopped(config, data, out, **options):
+        from training.run_summary import RunSummary
+
+        return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
+
+    monkeypatch.setattr("training.loop.train", stopped)
+    code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
+    assert code == 130
+    assert "the same command goes on" in out
+    code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "s", *FLAGS, "--sweep", "tau=0.01,0.1")
+    assert code == 130
+    assert "not finished" in out
+
+
+def test_one_process_of_several_speaks(capsys, data, tmp_path, monkeypatch):
+    def done(config, data, out, **options):
+        from training.run_summary import RunSummary
+
+        return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
+
+    monkeypatch.setattr("training.loop.train", done)
+    monkeypatch.setenv("RANK", "1")
+    for more in ([], ["--sweep", "tau=0.01"]):
+        _, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, *more)
+        assert out == ""
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_takes_the_same_words(data, tmp_path):
+    words = ["train", RECIPE, "--data", str(data), "--out", str(tmp_path / "run"), *FLAGS, "--sweep", "tau=0.01,0.1"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*launcher, *words], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("| tau |") == 1
+    assert result.stdout.count("finished") == 2
