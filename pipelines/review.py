@@ -83,8 +83,8 @@ def _review(names: Path, groups: Path, decisions: Sequence[Path], progress: Prog
     settlement = settle(place, labels, entries)
     progress("review: decisions", len(entries), len(entries))
 
-    kept, dropped = _names(name_table, settlement.grouping)
-    reviewed = _groups(kept, place, group_table, settlement.grouping)
+    kept, dropped = reviewed_names(name_table, settlement.grouping)
+    reviewed = reviewed_groups(kept, place, group_table, settlement.grouping)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
     write_json(directory / "decisions.json", _report(settlement))
@@ -109,7 +109,7 @@ def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def _names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFrame, pl.DataFrame]:
+def reviewed_names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Names that stay, with their labels, and names that decisions drop."""
     kept, dropped = [], []
     for row in table.sort("name").iter_rows(named=True):
@@ -134,7 +134,9 @@ def _names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFrame, pl.Da
     return pl.DataFrame(kept, schema=_NAMES), pl.DataFrame(dropped, schema=_DROPPED)
 
 
-def _groups(kept: pl.DataFrame, place: dict[str, int], groups: pl.DataFrame, grouping: Grouping) -> pl.DataFrame:
+def reviewed_groups(
+    kept: pl.DataFrame, place: dict[str, int], groups: pl.DataFrame, grouping: Grouping
+) -> pl.DataFrame:
     """Groups that have names, with their tops."""
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {row["group"]: row for row in groups.iter_rows(named=True)}

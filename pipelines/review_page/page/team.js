@@ -1,0 +1,50 @@
+// Annotators side by side: how far they agree, and what they decide differently.
+
+import { count, node } from "./node.js";
+
+export function drawTeam(element, team, { who, adopt, open }) {
+  const kappa = team.agreements.filter((a) => a.count);
+  const conflicts = team.conflicts.filter((c) => !c.settled);
+  element.replaceChildren(
+    node("h3", { textContent: "Agreement" }),
+    kappa.length ? node("div", { className: "cards" }, kappa.map(agreement))
+      : node("p", { className: "dim", textContent: "No two annotators decided on the same names yet." }),
+    node("h3", { textContent: count(conflicts.length, "open disagreement") }),
+    ...(conflicts.length ? conflicts.map((c) => conflict(c, who, adopt, open)) : [node("p", { className: "dim", textContent: "What both decided, they decided alike." })]),
+    ...settled(team.conflicts.filter((c) => c.settled)),
+  );
+}
+
+function agreement({ annotators, about, count: number, observed, kappa }) {
+  return node("div", { className: "card" }, [
+    node("b", { textContent: `κ ${kappa.toFixed(2)}` }),
+    node("span", { textContent: annotators.join(" and "), dir: "auto" }),
+    node("small", { className: "dim", textContent: `${Math.round(observed * 100)} % of ${number.toLocaleString("en")} ${about} that both decided` }),
+  ]);
+}
+
+function conflict({ kind, of, verdicts }, who, adopt, open) {
+  const title = node("button", { type: "button", className: "link", textContent: of, dir: "auto", onclick: () => open(kind, of) });
+  return node("article", { className: "conflict" }, [
+    node("p", {}, [title, node("small", { className: "dim", textContent: ` ${kind}` })]),
+    node("div", { className: "sides" }, verdicts.map((side) => {
+      const mine = side.who === who;
+      const box = node("div", { className: mine ? "side mine" : "side" }, [
+        node("small", { className: "dim", textContent: mine ? `${side.who} (you)` : side.who, dir: "auto" }),
+        node("b", { textContent: side.verdict, dir: "auto" }),
+        node("small", { textContent: side.why, dir: "auto" }),
+      ]);
+      if (kind === "name" && !mine)
+        box.append(node("button", { type: "button", textContent: "Decide so too", onclick: () => adopt(of, side) }));
+      return box;
+    })),
+  ]);
+}
+
+function settled(conflicts) {
+  if (!conflicts.length) return [];
+  return [
+    node("h3", { textContent: `${conflicts.length.toLocaleString("en")} settled` }),
+    ...conflicts.map((c) => node("p", {}, [node("span", { textContent: c.of, dir: "auto" }), node("small", { className: "dim", textContent: ` ${c.settled}`, dir: "auto" })])),
+  ];
+}

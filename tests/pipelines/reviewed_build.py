@@ -1,0 +1,91 @@
+"""A small finished build for the review page: the tables that it reads, hostile names among them."""
+
+from pathlib import Path
+
+import polars as pl
+
+SCRIPT = '<script>window.broken=1</script><img src=x onerror="window.broken=1">'
+BREAKOUT = "\"'><svg onload=window.broken=1>__proto__ ${1} {{1}} \u202egnp"
+# group: (label, top, {name: (landmarks, confidence, doubtful, next group)})
+GROUPS = {
+    0: (
+        "mountain",
+        "natural",
+        {"mountain": (6, 0.9, False, 2), "mountain pass": (3, 0.04, True, 2), "peak": (2, 0.7, False, 2)},
+    ),
+    1: ("ship", "human-made", {"schooner": (3, 0.8, False, 0), "tug": (1, 0.02, True, 0)}),
+    2: ("pass", None, {"water gap": (1, 0.6, False, 0)}),
+    3: (
+        SCRIPT,
+        "human-made",
+        {SCRIPT: (2, 0.01, True, 0), BREAKOUT: (1, 0.5, False, 0), "__proto__": (1, 0.3, False, 1)},
+    ),
+}
+
+
+def write_build(root: Path, groups: dict = GROUPS) -> Path:
+    """Write the tables under ``root``; returns ``root``."""
+    stages = root / "stages"
+    for stage in ("cluster", "toplevel", "clean", "scrape"):
+        (stages / stage).mkdir(parents=True)
+    names = sorted((n, g, *facts) for g, (_, _, members) in groups.items() for n, facts in members.items())
+    pl.DataFrame(
+        [(n, count, g, g, confidence, second, doubtful) for n, g, count, confidence, doubtful, second in names],
+        schema={
+            "name": pl.String,
+            "landmarks": pl.Int64,
+            "cluster": pl.Int32,
+            "group": pl.Int32,
+            "confidence": pl.Float32,
+            "next_group": pl.Int32,
+            "doubtful": pl.Boolean,
+        },
+        orient="row",
+    ).write_parquet(stages / "cluster" / "names.parquet")
+    labelled = [(g, label, "medoid", f"nearest to all: {label}", len(m), 1) for g, (label, _, m) in groups.items()]
+    pl.DataFrame(
+        labelled, schema=["group", "label", "method", "evidence", "names", "landmarks"], orient="row"
+    ).write_parquet(stages / "cluster" / "groups.parquet")
+    pl.DataFrame(
+        [(g, label, top, top and "p279", f"P279 path of {label}", 0.5) for g, (label, top, _) in groups.items()],
+        schema={
+            "group": pl.Int32,
+            "label": pl.String,
+            "top": pl.String,
+            "method": pl.String,
+            "evidence": pl.String,
+            "margin": pl.Float64,
+        },
+        orient="row",
+    ).write_parquet(stages / "toplevel" / "groups.parquet")
+    (stages / "toplevel" / "done.json").write_text("{}")
+    pl.DataFrame(
+        [(n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()]) for n, _, count, *_ in names],
+        schema={
+            "name": pl.String,
+            "landmarks": pl.Int64,
+            "class_ids": pl.List(pl.String),
+            "raw": pl.List(pl.String),
+        },
+        orient="row",
+    ).write_parquet(stages / "clean" / "names.parquet")
+    landmarks = [(n, i) for n, _, count, *_ in names for i in range(count)]
+    pl.DataFrame(
+        [("train", k, "http://x", f"Category:{n} {i}", n, n, None) for k, (n, i) in enumerate(landmarks)],
+        schema={
+            "split": pl.String,
+            "landmark_id": pl.Int64,
+            "category": pl.String,
+            "title": pl.String,
+            "supercategory": pl.String,
+            "name": pl.String,
+            "class_id": pl.String,
+        },
+        orient="row",
+    ).write_parquet(stages / "clean" / "landmarks.parquet")
+    pl.DataFrame(
+        [("Q1000001", "mountain range", "en", ["Q8502"]), ("Q8502", "mountain", "en", [])],
+        schema={"class_id": pl.String, "label": pl.String, "language": pl.String, "parents": pl.List(pl.String)},
+        orient="row",
+    ).write_parquet(stages / "scrape" / "classes.parquet")
+    return root

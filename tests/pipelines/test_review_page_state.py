@@ -1,0 +1,245 @@
+"""The page's model and journal: every change on the disk, undo, other writers, several annotators."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hgld.errors import ConfigError, InputError, StorageError, TableError
+from pipelines.agreement import settle
+from pipelines.decision_files import format_decision, read_decisions
+from pipelines.decisions import Role
+from pipelines.review_page import journal as journal_module
+from pipelines.review_page.images import Thumbnails
+from pipelines.review_page.journal import Journal
+from pipelines.review_page.state import Review, StaleError
+from pipelines.review_page.tables import BuildTables
+from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, write_build
+
+MOVE = {"action": "move", "names": ["mountain pass"], "to": "pass", "why": "a way, not a summit"}
+
+
+@pytest.fixture
+def build(tmp_path):
+    return write_build(tmp_path / "build")
+
+
+def opened(build, who="ada", others=(), role: Role = "annotator", images=None):
+    file = build / f"{who}.yaml"
+    return Review(BuildTables(build), Journal(file, who, role), others, Thumbnails(images))
+
+
+ACTIONS = [
+    (MOVE, {"mountain pass": "pass"}),
+    ({"action": "rename", "group": "ship", "to": "vessel", "why": "w"}, {"tug": "vessel", "schooner": "vessel"}),
+    ({"action": "merge", "groups": ["ship", "pass"], "to": "pass", "why": "w"}, {"tug": "pass", "schooner": "pass"}),
+    ({"action": "split", "group": "mountain", "names": ["peak"], "to": "summit", "why": "w"}, {"peak": "summit"}),
+    ({"action": "drop", "names": ["tug"], "why": "w"}, {"tug": None}),
+    ({"action": "drop", "group": "ship", "why": "w"}, {"tug": None, "schooner": None}),
+    ({"action": "rename", "group": SCRIPT, "to": BREAKOUT, "why": SCRIPT}, {SCRIPT: BREAKOUT, "__proto__": BREAKOUT}),
+]
+
+
+@pytest.mark.parametrize(("given", "moved"), ACTIONS, ids=[f"{a['action']}-{i}" for i, (a, _) in enumerate(ACTIONS)])
+def test_a_decision_is_on_the_disk_with_who_and_why_and_can_be_taken_back(build, given, moved):
+    review = opened(build)
+    before = review.snapshot()
+    change = review.decide(given, 0)
+    (entry,) = read_decisions([build / "ada.yaml"])
+    assert (entry.decision.action, entry.decision.who, entry.decision.why) == (given["action"], "ada", given["why"])
+    assert {name: change["names"][name][0] for name in moved} == moved
+    assert opened(build).snapshot()["names"] == review.snapshot()["names"]  # another start shows the same
+    undone = review.undo(change["revision"])
+    assert undone["undone"]["action"] == given["action"]
+    assert read_decisions([build / "ada.yaml"]) == []
+    after = review.snapshot()
+    assert (after["names"], after["groups"]) == (before["names"], before["groups"])
+    assert set(undone["names"]) == set(change["names"])
+
+
+def test_a_top_is_set(build):
+    review = opened(build)
+    change = review.decide({"action": "set", "group": "pass", "top": "natural", "why": "w"}, 0)
+    assert change["groups"]["pass"][:2] == ["natural", "decision"]
+    assert change["names"] == {}
+
+
+def test_confirming_a_name_takes_its_doubt_away(build):
+    review = opened(build)
+    assert review.snapshot()["names"]["tug"] == ["ship", True, None]
+    change = review.decide({"action": "move", "names": ["tug"], "to": "ship", "why": "looked at"}, 0)
+    assert change["names"] == {"tug": ["ship", False, "ada"]}
+
+
+def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeypatch):
+    first = opened(build)
+    seen = [first.snapshot()["names"]]
+    for revision, (given, _) in enumerate([ACTIONS[0], ACTIONS[3], ACTIONS[4]]):
+        first.decide(given, revision)
+        seen.append(first.snapshot()["names"])
+    again = opened(build)
+    for revision, names in enumerate(reversed(seen[:-1])):
+        again.undo(revision)
+        assert again.snapshot()["names"] == names
+    with pytest.raises(InputError, match="nothing to undo"):
+        again.undo(again.revision)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({**MOVE, "to": "nowhere"}, "no group 'nowhere'"),
+        ({**MOVE, "names": ["mountain pas"]}, "did you mean 'mountain pass'"),
+        ({**MOVE, "why": " "}, "why is empty"),
+        ({**MOVE, "who": "bob"}, "who is not what is expected"),
+        ({**MOVE, "names": "mountain pass"}, "names is not what is expected"),
+        ({**MOVE, "names": []}, "expected 1 to"),
+        ({**MOVE, "file": "/x"}, "file is not what is expected"),
+        ({"action": "move", "why": "w"}, "missing"),
+        ({"action": "eval"}, "action is 'eval'"),
+        ({"action": "rename", "group": "ship", "to": "pass", "why": "w"}, "merge them"),
+        ({"action": "set", "group": "ship", "top": "animal", "why": "w"}, "natural or human-made"),
+    ],
+)
+def test_what_fits_nothing_is_refused_and_not_written(build, given, said):
+    review = opened(build)
+    before = review.snapshot()
+    with pytest.raises(InputError, match=said):
+        review.decide(given, 0)
+    assert review.snapshot() == before
+    assert not (build / "ada.yaml").exists()
+
+
+def test_a_disk_that_refuses_leaves_page_and_file_as_they_were(build, monkeypatch):
+    review = opened(build)
+    review.decide(MOVE, 0)
+    text, before = (build / "ada.yaml").read_bytes(), review.snapshot()
+
+    def full(*_args, **_kwargs):
+        raise StorageError("full")
+
+    monkeypatch.setattr(journal_module, "append_decision", full)
+    with pytest.raises(StorageError):
+        review.decide(ACTIONS[4][0], 1)
+    assert review.snapshot() == before
+    assert (build / "ada.yaml").read_bytes() == text
+
+
+def test_an_edit_by_hand_and_a_second_window_are_noticed(build):
+    one = opened(build)
+    one.decide(MOVE, 0)
+    two = opened(build)
+    two.decide(ACTIONS[4][0], 0)
+    with pytest.raises(StaleError):
+        one.decide(ACTIONS[3][0], one.revision)
+    assert one.snapshot()["names"] == two.snapshot()["names"]
+    one.decide(ACTIONS[3][0], one.revision)
+    with pytest.raises(StaleError):
+        one.decide(ACTIONS[1][0], one.revision - 1)
+    assert [e.decision.action for e in read_decisions([build / "ada.yaml"])] == ["move", "drop", "split"]
+
+
+def test_undo_refuses_what_it_did_not_write(build):
+    review = opened(build)
+    review.decide(MOVE, 0)
+    file = build / "ada.yaml"
+    file.write_text(file.read_text() + "# a note of mine\n")
+    text = file.read_bytes()
+    again = opened(build)
+    with pytest.raises(InputError, match="by hand"):
+        again.undo(0)
+    assert file.read_bytes() == text
+    with pytest.raises(InputError, match="ada's"):
+        Review(BuildTables(build), Journal(file, "bob", "annotator"), (), Thumbnails(None)).undo(0)
+
+
+def test_times_never_go_back(build):
+    (build / "ada.yaml").write_text(
+        "schema_version: 1\ndecisions:\n- action: drop\n  names: [tug]\n  who: ada\n  when: 2999-01-01\n  why: later\n"
+    )
+    review = opened(build)
+    review.decide({"action": "move", "names": ["tug"], "to": "ship", "why": "back"}, 0)
+    assert opened(build).snapshot()["names"]["tug"][0] == "ship"
+
+
+def test_undo_survives_every_cut(build):
+    """Whatever bytes of an appended entry a crash leaves, the entries before it are whole and the rest is named."""
+    review = opened(build)
+    review.decide(MOVE, 0)
+    whole = (build / "ada.yaml").read_bytes()
+    change = review.decide(ACTIONS[3][0], 1)
+    tail = format_decision(review.journal.entries[-1].decision).encode()
+    assert (build / "ada.yaml").read_bytes() == whole + tail
+    for cut in range(1, len(tail) - 1):
+        (build / "cut.yaml").write_bytes(whole + tail[:cut])
+        with pytest.raises(InputError, match="entry 2"):
+            read_decisions([build / "cut.yaml"])
+    review.undo(change["revision"])
+    assert (build / "ada.yaml").read_bytes() == whole
+
+
+def test_annotators_side_by_side_and_their_judge(build):
+    ada, bob = opened(build, "ada"), opened(build, "bob")
+    for review, to in ((ada, "pass"), (bob, "ship")):
+        for name in ("mountain pass", "peak"):
+            target = to if name == "mountain pass" else "mountain"
+            review.decide({**MOVE, "names": [name], "to": target, "why": f"{review.journal.who} says"}, review.revision)
+    files = [build / "bob.yaml"]
+    team = opened(build, "ada", files).team()
+    (conflict,) = team["conflicts"]
+    sides = {v["who"]: (v["verdict"], v["why"]) for v in conflict["verdicts"]}
+    assert (conflict["of"], conflict["settled"]) == ("mountain pass", None)
+    assert sides == {"ada": ("pass", "ada says"), "bob": ("ship", "bob says")}
+    names = team["agreements"][0]
+    # by hand: both decided two names and agree on one; p_o = 1/2, p_e = 1/4
+    assert (names["count"], names["observed"]) == (2, 0.5)
+    assert names["kappa"] == pytest.approx((0.5 - 0.25) / (1 - 0.25))
+
+    judge = opened(build, "eve", [build / "ada.yaml", build / "bob.yaml"], role="adjudicator")
+    assert judge.snapshot()["names"]["mountain pass"][0] == "mountain"  # neither side is applied
+    judge.decide({**MOVE, "to": "ship", "why": "settled"}, 0)
+    assert judge.team()["conflicts"][0]["settled"] == "decided by eve"
+    everyone = read_decisions([build / f"{who}.yaml" for who in ("ada", "bob", "eve")])
+    tables = BuildTables(build)
+    assert settle(tables.place, tables.labels, everyone).grouping.place["mountain pass"] == 1
+    with pytest.raises(InputError, match="adjudicator"):
+        opened(build, "eve")
+
+
+def test_details_examples_and_thumbnails(build, tmp_path):
+    landmark = BuildTables(build).landmarks("mountain", 4, 1)[0]
+    folder = tmp_path / "images" / "train" / str(landmark["landmark_id"])
+    folder.mkdir(parents=True)
+    Image.fromarray(np.full((300, 600, 3), 90, np.uint8)).save(folder / "a.jpg")
+    (folder / "b.jpg").write_bytes(b"no image")
+    review = opened(build, images=tmp_path / "images")
+    found = review.name_details("mountain", 0, 60)
+    assert [row["images"] for row in found["landmarks"]] == [0, 0, 0, 0, 2, 0]
+    assert found["classes"] == [[["Q1000001", "mountain range"], ["Q8502", "mountain"]]]
+    assert found["spellings"] == ["mountain", "MOUNTAIN"]
+    assert [row["landmark_id"] for row in review.name_details("mountain", 4, 60)["landmarks"]] == [
+        row["landmark_id"] for row in found["landmarks"][4:]
+    ]
+    assert review.name_details("no such", 0, 60)["landmarks"] == []
+    examples = review.examples("mountain")
+    assert [row["name"] for row in examples] == ["mountain", "mountain pass", "peak"]
+    assert examples[0]["images"] == 2
+    data = review.thumbnails.jpeg(("train", landmark["landmark_id"]), 0)
+    assert data is not None
+    assert Image.open(io.BytesIO(data)).size == (240, 120)
+    assert review.thumbnails.jpeg(("train", landmark["landmark_id"]), 2) is None
+
+
+def test_what_is_no_build_is_refused(build, tmp_path):
+    with pytest.raises(ConfigError, match="build-hierarchy"):
+        BuildTables(tmp_path / "nothing")
+    (build / "stages" / "clean" / "names.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(TableError, match=r"clean/names\.parquet"):
+        BuildTables(build)
+
+
+def test_facts_cover_every_name(build):
+    facts = BuildTables(build).facts()
+    assert {row[0] for row in facts} == {name for _, _, members in GROUPS.values() for name in members}
+    assert ["tug", 1, 0.02, True, "ship", "mountain"] in facts
