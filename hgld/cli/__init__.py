@@ -16,6 +16,7 @@ EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 130
 VERBS = {  # verb: where its command is made, and what it does
     "demo": ("hierarchy_verbs:demo_command", "Run the main job on the landmarks that hgld ships."),
     "build-hierarchy": ("hierarchy_verbs:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
+    "review": ("review_verbs:review_command", "Finish the hierarchy on a local web page."),
     "compare": ("hierarchy_verbs:compare_command", "Judge one label file against another."),
     "build-shards": ("shard_verbs:build_shards_command", "A dataset's release in, WebDataset shards out."),
     "index": ("check_verbs:index_command", "Rebuild a dataset's index from its tars alone."),
