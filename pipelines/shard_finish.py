@@ -105,8 +105,11 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
     written += [CARD, CROISSANT]
     manifest = replace(manifest, files={name: _facts(folder / name) for name in sorted(written)})
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    for name in [*written, MANIFEST]:
+    for name in written:
         _publish(folder / name, output)
+    output.settle()
+    _publish(folder / MANIFEST, output)
+    output.settle()
     return manifest
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
-from pipelines.unit_records import aside_of, put_in_place
+from pipelines.unit_records import aside_of, put_in_place, sync
 
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
 _PART = ".part"
@@ -102,6 +102,11 @@ class ShardOutput:
         if written != size:
             raise StorageError(f"{self.root}: {name} has {written} bytes after {size} were written. Run it again.")
         aside.unlink()
+
+    def settle(self) -> None:
+        """Have the system write the names of the files to the disk, where the place is one."""
+        if self.is_local:
+            sync(self.folder)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there."""

@@ -19,7 +19,7 @@ from hgld.errors import ConfigError
 from hgld.manifest import MAX_MANIFEST_BYTES, Manifest
 from pipelines.shard_output import ShardOutput
 from pipelines.stage import write_json
-from pipelines.unit_records import aside_of, put_in_place
+from pipelines.unit_records import aside_of, put_in_place, sync
 
 SCHEMA_VERSION = 1
 OWN_FILES = (INDEX, HIERARCHY, REJECTED, LISTS, JUDGEMENTS, CARD, CROISSANT, MANIFEST)
@@ -160,3 +160,4 @@ def _write_state(path: Path, key: str) -> None:
     aside = aside_of(path / _STATE)
     write_json(aside, {"schema_version": SCHEMA_VERSION, "key": key})
     put_in_place(aside, path / _STATE)
+    sync(path)

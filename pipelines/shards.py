@@ -31,7 +31,7 @@ from pipelines.shard_provenance import build_key, provenance
 from pipelines.shard_work import WorkFolder, finished_dataset, opened_work, remove_work, work_path
 from pipelines.sources import OWN_DATA, resolve, source_name
 from pipelines.stage import sha256_of
-from pipelines.unit_records import aside_of, key_of, put_in_place, read_facts
+from pipelines.unit_records import key_of, read_facts
 
 if TYPE_CHECKING:
     from pipelines.data_card import DataCard
@@ -211,9 +211,7 @@ class _Build:
     ) -> pack.PackUnit:
         plan = self.work.plans / f"{shard}.parquet"
         plan.parent.mkdir(parents=True, exist_ok=True)
-        aside = aside_of(plan)
-        part.with_columns(_names(part, hierarchy)).write_parquet(aside)
-        put_in_place(aside, plan)
+        part.with_columns(_names(part, hierarchy)).write_parquet(plan)  # anew in every run, so it need not be synced
         return pack.PackUnit(
             name=shard,
             key=key_of(pack.VERSION, self.catalog.levels, sha256_of(plan)),

@@ -61,10 +61,12 @@ def aside_of(path: Path) -> Path:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Sync a file that was written aside and rename it to its place."""
+    """Sync a file that was written aside and rename it to its place.
+
+    The folder is not synced: a name that a power failure takes away only means that the work is done again.
+    """
     sync(aside)
     aside.replace(path)
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:

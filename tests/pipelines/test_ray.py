@@ -1,0 +1,73 @@
+"""Builds on a real Ray cluster of two processes: the same bytes as without it, and as many errors."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hgld.errors import HgldError, InputError
+from pipelines.executor import run_units
+from tests.pipelines.toy_release import LEVELS, ToyRelease, build, bytes_of
+from tests.pipelines.unit_workers import Sum, add
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.filterwarnings("default")]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """The address of a cluster that runs before hgld comes to it."""
+    import ray
+
+    environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def test_the_same_bytes_as_without_ray(cluster, tmp_path):
+    release = ToyRelease.make(counts=(5,) * 30)
+    containers = release.write_tars(tmp_path / "tars", tars=6)
+    catalog = release.tar_catalog(tmp_path, containers)
+    build(catalog, tmp_path / "local")
+    build(catalog, tmp_path / "ray", executor="ray", ray_address=cluster, workers=2, spool="always")
+    assert bytes_of(tmp_path / "ray") == bytes_of(tmp_path / "local")
+
+
+def test_the_command_starts_a_cluster_or_comes_to_one(cluster, tmp_path):
+    release = ToyRelease.make()
+    release.write(tmp_path)
+    release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(tmp_path / "labels.csv")
+    command = [sys.executable, "-m", "hgld", "build-shards", "manifest", "--source", str(tmp_path / "labels.csv")]
+    command += ["--levels", ",".join(LEVELS), "--test-classes", "0.4"]
+    for name, more in {
+        "local": ["--executor", "local"],
+        "started": ["--executor", "ray", "--workers", "2"],
+        "running": ["--executor", "ray", "--ray-address", cluster],
+    }.items():
+        done = subprocess.run(
+            [*command, *more, "--out", str(tmp_path / name)], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert bytes_of(tmp_path / name) == bytes_of(tmp_path / "local")
+
+
+def test_units_run_in_the_clusters_processes_and_lost_ones_again(cluster, tmp_path):
+    units = [Sum(f"unit {i}", (i, 1), tmp_path, kills=i == 2) for i in range(6)]
+    found = {}
+    run_units(add, units, lambda unit, result: found.update({unit.name: result}), executor="ray", workers=2)
+    assert {name: result[0] for name, result in found.items()} == {f"unit {i}": i + 1 for i in range(6)}
+    assert os.getpid() not in {result[1] for result in found.values()}
+    assert len(list(tmp_path.glob("unit 2.*"))) == 2
+
+
+def test_errors_are_the_units_own(cluster, tmp_path):
+    with pytest.raises(InputError, match="unit 0 is refused"):
+        run_units(add, [Sum("unit 0", (), tmp_path, refuses=True)], print, executor="ray")
+    with pytest.raises(HgldError, match="died 3 times while it did unit 1 "):
+        run_units(add, [Sum("unit 1", (), tmp_path, kills=99)], print, executor="ray")
+    assert len(list(tmp_path.glob("unit 1.*"))) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
