@@ -1,0 +1,372 @@
+"""Models by name: shapes, weights, normalisation, freezing, gradient checkpointing, the projection's start."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import timm
+import torch
+import torchvision
+from safetensors.torch import save_file
+from sklearn.decomposition import PCA
+from torch import nn
+
+from hgld.errors import ConfigError, InputError, MissingResourceError
+from training.config import ModelConfig
+from training.models.backbones import build_model
+from training.models.pca import init_projection_pca, principal_components
+from training.models.recomputation import recompute_stages
+from training.models.small_net import SmallNet
+
+
+def model_of(backbone: str, size: int = 64, **options) -> Any:  # parts of backbones are looked into
+    torch.manual_seed(0)
+    config = ModelConfig(**{"backbone": backbone, "pretrained": "none", "dim": 16, **options})
+    return build_model(config, image_size=size)
+
+
+def known(library_model: Any) -> Any:
+    return library_model.eval()
+
+
+def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "pooling", "size", "features"),
+    [
+        ("small", "gem", 32, 144),
+        ("small", "max", 65, 144),
+        ("torchvision:resnet18", "avg", 64, 512),
+        ("torchvision:regnet_y_400mf", "gem", 64, 440),
+        ("torchvision:mobilenet_v3_small", "max", 64, 576),
+        ("torchvision:densenet121", "avg", 64, 1024),
+        pytest.param("torchvision:swin_t", "avg", 64, 768, marks=pytest.mark.slow),
+        ("timm:resnet18", "gem", 64, 512),
+        ("timm:mobilenetv3_small_050", "avg", 64, 288),  # a convolution after the pooling, which a map has no use for
+        ("timm:mobilenetv3_small_050", "token", 64, 1024),
+        ("timm:test_convnext", "avg", 64, 64),
+        ("timm:test_vit", "gem", 160, 64),
+        ("timm:test_vit", "token", 100, 64),  # 100 is no multiple of the patch: padded
+        ("timm:vit_tiny_patch16_224", "avg", 64, 192),
+        ("open_clip:RN50", "token", 64, 1024),
+    ],
+)
+def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, features):
+    model = model_of(backbone, size, pooling=pooling)
+    assert model.features(images(size)).shape == (2, features)
+    embeddings = model(images(size))
+    assert embeddings.shape == (2, model.dim) == (2, 16)
+    assert embeddings.dtype == torch.float32
+    embeddings.square().sum().backward()
+    assert not [name for name, p in model.named_parameters() if p.grad is None]  # DistributedDataParallel refuses them
+
+
+def test_resnets_map_is_torchvisions():
+    torch.manual_seed(3)
+    whole = known(torchvision.models.resnet18(weights=None))
+    model = model_of("torchvision:resnet18", layer_norm=False, dim=0).eval()
+    model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
+    whole.fc = nn.Identity()
+    torch.testing.assert_close(model(images()), whole(images()))
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "swin_t", "densenet121", "regnet_y_400mf"])
+def test_other_maps_are_torchvisions(name):
+    whole = known(torchvision.models.get_model(name, weights=None))
+    model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
+    model.backbone.net.load_state_dict(whole.state_dict(), strict=False)
+    seen = []
+    last = whole.fc if hasattr(whole, "fc") else whole.head if hasattr(whole, "head") else whole.classifier
+    last.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    whole(images())
+    torch.testing.assert_close(model(images()), seen[0])
+
+
+def test_tokens_are_timms():
+    whole = known(timm.create_model("test_vit", num_classes=0))
+    for pooling, expected in (
+        ("token", whole(images(160))),
+        ("avg", whole.forward_features(images(160))[:, 1:].mean(1)),
+    ):
+        model = model_of("timm:test_vit", 160, pooling=pooling, layer_norm=False, dim=0).eval()
+        model.backbone.net.load_state_dict(whole.state_dict())
+        torch.testing.assert_close(model(images(160)), expected)
+
+
+def test_timms_vits_take_several_sizes_and_others_say_that_they_do_not():
+    assert model_of("timm:test_vit", 160, pooling="token")(images(96)).shape == (2, 16)
+    with pytest.raises(ConfigError, match=r"images of 96 x 96 pixels; .* built for 64 x 64"):
+        model_of("torchvision:vit_b_32", 64, pooling="token")(images(96))
+
+
+def test_normalisation_is_the_backbones_own():
+    assert model_of("small").image_mean == (0.485, 0.456, 0.406)
+    assert model_of("timm:test_vit", pooling="token").image_mean == (0.5, 0.5, 0.5)
+    clip = model_of("open_clip:RN50", pooling="token")
+    assert clip.image_std == pytest.approx((0.26862954, 0.26130258, 0.27577711))
+
+
+def test_without_its_weights_a_model_expects_the_same_images():
+    config = ModelConfig(backbone="open_clip:RN50", pretrained="openai", pooling="token", dim=8)
+    model = build_model(config, image_size=64, load_weights=False)
+    assert model.image_mean == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "pooling", "size"),
+    [
+        ("small", "avg", 32),
+        ("torchvision:resnet18", "avg", 64),
+        ("timm:test_vit", "token", 96),
+        pytest.param("open_clip:RN50", "token", 64, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
+    source = model_of(backbone, size, pooling=pooling)
+    for parameter in source.parameters():
+        nn.init.normal_(parameter, std=0.05)
+    path = tmp_path / f"w{suffix}"
+    weights = {name: value.contiguous().clone() for name, value in source.state_dict().items()}
+    if suffix == ".pt":
+        torch.save({"model": weights}, path)
+    else:
+        save_file(weights, path)
+    loaded = model_of(backbone, size, pooling=pooling, pretrained=str(path))
+    for name, value in loaded.backbone.state_dict().items():
+        assert torch.equal(value, source.backbone.state_dict()[name]), name
+    ignored = build_model(
+        ModelConfig(backbone=backbone, pooling=pooling, pretrained=str(path)), image_size=size, load_weights=False
+    )
+    assert not torch.equal(next(ignored.backbone.parameters()), next(source.backbone.parameters()))
+
+
+@pytest.mark.slow
+def test_weights_of_a_vit_at_another_size(tmp_path):
+    torch.manual_seed(0)
+    whole = torchvision.models.vit_b_32(weights=None, image_size=96)
+    nn.init.normal_(whole.encoder.pos_embedding)
+    torch.save(whole.state_dict(), tmp_path / "vit.pth")
+    model = model_of("torchvision:vit_b_32", 64, pooling="token", pretrained=str(tmp_path / "vit.pth"))
+    positions = model.backbone.net.encoder.pos_embedding
+    assert positions.shape == (1, 5, 768)
+    assert torch.equal(positions[:, 0], whole.encoder.pos_embedding[:, 0])
+
+
+@pytest.mark.slow
+def test_weights_of_a_whole_clip_model(tmp_path):
+    import open_clip
+
+    clip = known(open_clip.create_model("RN50", force_image_size=96))
+    torch.save({"state_dict": {f"module.{n}": v for n, v in clip.state_dict().items()}}, tmp_path / "clip.pt")
+    model = model_of(
+        "open_clip:RN50", 96, pooling="token", pretrained=str(tmp_path / "clip.pt"), layer_norm=False, dim=0
+    )
+    torch.testing.assert_close(model.eval()(images(96)), clip.visual(images(96)))
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(InputError, match="not the weights of this backbone"):
+        model_of("torchvision:resnet34", pretrained=str(tmp_path / "w.pth"))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "options"),
+    [
+        ("torchvision:resnet18", {}),
+        ("timm:resnet18.a1_in1k", {}),
+        ("open_clip:RN50", {"pretrained": "openai", "pooling": "token"}),
+    ],
+)
+def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
+    def refuse(*_, **__):
+        raise OSError("no route to host\nand a long tale")
+
+    monkeypatch.setattr("torch.hub.load_state_dict_from_url", refuse)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refuse)
+    monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", refuse)
+    monkeypatch.setattr("open_clip.factory.download_pretrained", refuse)
+    with pytest.raises(MissingResourceError) as caught:
+        model_of(backbone, **{"pretrained": "default", **options})
+    text = str(caught.value)
+    assert "no route to host" in text
+    assert "long tale" not in text
+    assert "give their path" in text
+    assert "none" in text
+
+
+@pytest.mark.parametrize(
+    ("backbone", "options", "expected"),
+    [
+        ("resnet50", {}, "expected small, torchvision:NAME"),
+        ("small:net", {}, "expected small"),
+        ("torchvision:", {}, "expected small"),
+        ("torchvision:resnet5", {}, "nearest: .*resnet50"),
+        ("torchvision:googlenet", {}, "no model"),
+        ("timm:vit_small_patch16_225", {}, "nearest: .*vit_small_patch16_224"),
+        ("open_clip:ViT-B32", {"pooling": "token"}, "nearest: .*ViT-B-32"),
+        ("open_clip:RN50", {"pooling": "avg"}, "take pooling token"),
+        ("open_clip:RN50", {"pooling": "token", "pretrained": "default"}, "open_clip:RN50 has openai"),
+        ("small", {"pooling": "token"}, "take pooling avg, gem or max"),
+        ("torchvision:resnet18", {"pooling": "token"}, "has no token"),
+        ("torchvision:vit_b_32", {"pooling": "avg"}, "class token alone"),
+        ("small", {"pretrained": "imagenet"}, "'imagenet'"),
+        ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
+        ("timm:resnet18", {"pretrained": "a1_in1k"}, "a tag of timm is a part of the name"),
+        ("torchvision:vgg11", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
+    ],
+)
+def test_what_cannot_be_built_is_said(backbone, options, expected):
+    with pytest.raises(ConfigError, match=expected):
+        model_of(backbone, **options)
+
+
+def test_patches_must_divide_a_fixed_size():
+    with pytest.raises(ConfigError, match="size is 100, take 96"):
+        model_of("torchvision:vit_b_32", 100, pooling="token")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "pooling", "size"),
+    [
+        ("small", "gem", 32),
+        ("torchvision:resnet18", "avg", 64),
+        ("torchvision:mobilenet_v3_small", "avg", 64),
+        ("timm:test_vit", "token", 64),
+    ],
+)
+def test_gradient_checkpointing_changes_no_gradient_and_no_statistic(backbone, pooling, size):
+    plain = model_of(backbone, size, pooling=pooling, dropout=0.3).train()
+    saving = model_of(backbone, size, pooling=pooling, dropout=0.3, gradient_checkpointing=True).train()
+    assert saving.state_dict().keys() == plain.state_dict().keys()
+    saving.load_state_dict(plain.state_dict())
+    for model in (plain, saving):
+        torch.manual_seed(7)
+        model(images(size, 4)).square().mean().backward()
+    for (name, a), (_, b) in zip(plain.named_parameters(), saving.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, msg=lambda m, name=name: f"{name}: {m}")
+    for (name, a), (_, b) in zip(plain.named_buffers(), saving.named_buffers(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_recomputed_stages_keep_only_their_inputs():
+    kept = []
+    for recompute in (False, True):
+        net, sizes = SmallNet(8), []
+        if recompute:
+            recompute_stages(net.stages.children())
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+            net(images(32))
+        kept.append(sum(sizes))
+    assert kept[1] < kept[0] / 2
+
+
+def test_frozen_batch_norm_moves_nothing():
+    model = model_of("torchvision:resnet18", freeze_batch_norm=True).train()
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    model(images()).sum().backward()
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers())
+    named = {name for group in model.parameter_groups().values() for name, _ in group}
+    assert not any(".bn" in name for name in named)
+    assert model.backbone.net.bn1.weight.grad is None
+
+
+def test_a_frozen_backbone_stays_and_comes_back():
+    model = model_of("torchvision:resnet18").train()
+    model.freeze_backbone(True)
+    model.train()
+    assert not model.backbone.training
+    model(images()).sum().backward()
+    groups = model.parameter_groups()
+    assert all(p.grad is None for _, p in groups["backbone"])
+    assert all(p.grad is not None for _, p in groups["head"])
+    model.freeze_backbone(False)
+    assert model.backbone.training
+    assert all(p.requires_grad for _, p in groups["backbone"])
+
+
+def test_groups_hold_every_parameter_once():
+    model = model_of("small", pooling="gem")
+    groups = model.parameter_groups()
+    assert {name for name, _ in groups["head"]} == {"pooling.p", "projection.weight", "projection.bias"}
+    assert sorted(name for g in groups.values() for name, _ in g) == sorted(n for n, _ in model.named_parameters())
+
+
+def test_a_compiled_model_keeps_its_names():
+    compiled = model_of("small", compile=True)
+    assert compiled.state_dict().keys() == model_of("small").state_dict().keys()
+
+
+def test_the_small_nets_images_do_not_depend_on_each_other():
+    model = model_of("small").train()
+    torch.testing.assert_close(model(images(32, 4))[:1], model(images(32, 4)[:1]), rtol=1e-5, atol=1e-6)
+
+
+def test_principal_components_are_sklearns():
+    features = torch.randn(60, 12, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 13)
+    components, mean = principal_components(features, 5)
+    known = PCA(5, svd_solver="full").fit(features.double().numpy())
+    expected = torch.from_numpy(known.components_)
+    signs = (components * expected).sum(1, keepdim=True).sign()
+    torch.testing.assert_close(components, expected * signs)
+    torch.testing.assert_close(mean, torch.from_numpy(known.mean_))
+    assert (components.gather(1, components.abs().argmax(1, keepdim=True)) > 0).all()
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_projection_starts_as_the_pca_of_the_training_set(layer_norm):
+    pooled = torch.randn(80, 144, generator=torch.Generator().manual_seed(0)).abs()
+    config = ModelConfig(backbone="small", dim=16, projection="pca", layer_norm=layer_norm)
+    model = build_model(config, image_size=32, features=lambda built: pooled.to(next(built.parameters()).device))
+    normed = nn.functional.layer_norm(pooled, (144,)) if layer_norm else pooled
+    expected = torch.from_numpy(PCA(16, svd_solver="full").fit_transform(normed.double().numpy())).float()
+    found = model.projection(model.norm(pooled))
+    torch.testing.assert_close(found.abs(), expected.abs(), rtol=1e-3, atol=1e-4)
+
+
+def test_no_pca_where_the_weights_come_from_elsewhere_or_chance():
+    def never(_):
+        raise AssertionError
+
+    build_model(ModelConfig(backbone="small", projection="pca"), image_size=32)
+    build_model(ModelConfig(backbone="small", projection="random"), image_size=32, features=never)
+
+
+@pytest.mark.parametrize(
+    ("options", "features", "expected"),
+    [
+        ({"dim": 0}, torch.randn(200, 144), "dim 0 has none"),
+        ({"dim": 8}, torch.randn(8, 144), "at least 9 items"),
+        ({"dim": 200}, torch.randn(300, 144), "expected at most 144"),
+        ({"dim": 8}, torch.randn(20, 9), r"expected \(N, 144\)"),
+        ({"dim": 8}, torch.full((20, 144), torch.nan), "not finite"),
+    ],
+)
+def test_a_pca_that_cannot_be_is_refused(options, features, expected):
+    with pytest.raises(ConfigError, match=expected):
+        init_projection_pca(model_of("small", **options), features)
+
+
+def test_one_seed_one_model():
+    config = ModelConfig(backbone="timm:test_vit", pretrained="none", pooling="token", dim=8)
+    states = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        states.append(build_model(replace(config), image_size=64).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_libraries_are_imported_where_they_are_asked_for():
+    import subprocess
+
+    code = (
+        "import sys; from training.models import backbones; from training.config import ModelConfig; "
+        "backbones.build_model(ModelConfig(backbone='small'), image_size=32); "
+        "print([m for m in ('timm', 'open_clip', 'torchvision') if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
