@@ -1,0 +1,150 @@
+"""Curves: precision against recall at every level and over all of them, and training over its steps."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hgld.report_page.figures import SERIES, Figure, Figures, clean
+from hgld.report_page.rankings import Ranking
+from hgld.report_page.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RECALLS = (np.arange(100) + 0.5) / 100  # the middles of a hundred parts: their mean is the area under the curve
+_MOST_POINTS = 600
+_LOSS_PARTS = 6
+_NOT_DRAWN = {"step", "epoch"}
+
+
+def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
+    """Hierarchical precision of one ranking where it reaches given hierarchical recalls.
+
+    At rank k, recall is the gain of the first k items over the gain of all, and precision at a relevant k is
+    sum over j <= k of min(gain_k, gain_j), over k times gain_k (Ramzi et al., "Hierarchical Average Precision Training
+    for Pertinent Image Retrieval", ECCV 2022, Eq. 4). The area under this curve is H-AP; with gains of 0 and 1
+    it is the common precision-recall curve, and the area AP.
+
+    Args:
+        grades: (G,) grades in the order of the ranking.
+        gains: (L + 1,) what each grade is worth; ``gains[0]`` is 0.
+        recalls: (R,) in (0, 1].
+
+    Returns:
+        (R,) precision at the first rank whose recall is at least so high; None where nothing is relevant.
+    """
+    worth = gains[grades]
+    places = np.flatnonzero(worth > 0)
+    if not len(places):
+        return None
+    recall = np.cumsum(worth[places])
+    seen = np.cumsum(grades[places][:, None] == np.arange(len(gains)), axis=0)  # (P, L + 1) items of each grade so far
+    own = worth[places]
+    shared = (seen * np.minimum(own[:, None], gains[None, :])).sum(axis=1)
+    precision = shared / ((places + 1) * own)
+    at = np.searchsorted(recall / recall[-1], recalls * (1 - 1e-12))
+    return precision[np.minimum(at, len(places) - 1)]
+
+
+def mean_curves(rankings: Sequence[Ranking], gains: np.ndarray, num_levels: int) -> list[np.ndarray | None]:
+    """Curves of every level, finest first, and of the hierarchy at the end: means over the queries that have one.
+
+    Args:
+        rankings: of Q queries.
+        gains: (Q, L + 1) the gain of every grade to every query.
+        num_levels: L.
+    """
+    grade = np.arange(num_levels + 1)
+    kinds = [np.broadcast_to((grade >= num_levels - level).astype(float), gains.shape) for level in range(num_levels)]
+    curves = []
+    for worth in [*kinds, gains]:
+        found = [precision_recall(r.grades, g) for r, g in zip(rankings, worth, strict=True)]
+        defined = [curve for curve in found if curve is not None]
+        curves.append(np.mean(defined, axis=0) if defined else None)
+    return curves
+
+
+def draw_precision_recall(
+    figures: Figures, curves: Mapping[str, Sequence[np.ndarray | None]], levels: Sequence[str], note: str, split: str
+) -> list[Figure]:
+    """One figure a level and one of the hierarchy, a line a run."""
+    drawn = []
+    for i, what in enumerate([*levels, ""]):
+        title = f"Precision and recall, {clean(what)}" if what else "Hierarchical precision and recall"
+        lines = {name: found[i] for name, found in curves.items()}
+
+        def draw(axes: "Axes", lines: Mapping[str, np.ndarray | None] = lines, hierarchical: bool = not what) -> None:
+            for series, (name, curve) in enumerate(lines.items()):
+                if curve is not None:
+                    label = f"{clean(name, 28)}  ({curve.mean():.3f})"
+                    axes.plot(RECALLS, curve, color=SERIES[series % len(SERIES)], label=label)
+            axes.set(xlim=(0, 1), ylim=(0, 1.02))
+            axes.set_xlabel("hierarchical recall" if hierarchical else "recall")
+            axes.set_ylabel("hierarchical precision" if hierarchical else "precision")
+            axes.legend(title="area under the curve", title_fontsize=8, loc="best")
+
+        drawn.append(figures.draw(f"{split}-precision-recall-{what or 'hierarchy'}", title, draw, note=note))
+    return drawn
+
+
+def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str]) -> list[Figure]:
+    """Losses and rates over the steps, metrics over the epochs, of the runs that have a log."""
+    drawn = []
+    for column in _columns(runs):
+        lines = {
+            run.name: (run.log["step"], run.log[column]) for run in runs if "step" in run.log and column in run.log
+        }
+        drawn.append(_draw_lines(figures, f"training-{column}", clean(column), "step", lines))
+    for split in sorted({split for run in runs for split in run.history}):
+        for metric in metrics:
+            tables = {run.name: run.history[split] for run in runs if split in run.history}
+            lines = {n: (t["epoch"], t[metric]) for n, t in tables.items() if metric in t and "epoch" in t}
+            if any(len(x) > 1 for x, _ in lines.values()):
+                title = f"{clean(metric)} on {clean(split)}"
+                drawn.append(_draw_lines(figures, f"training-{split}-{metric}", title, "epoch", lines, marker="o"))
+    return drawn
+
+
+def _columns(runs: Sequence[Run]) -> list[str]:
+    """What of the logs is drawn: the loss, its parts, the rates."""
+    known = list(dict.fromkeys(column for run in runs for column in run.log if column not in _NOT_DRAWN))
+    finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
+    losses = [c for c in finite if "loss" in c.lower()]
+    rates = [c for c in finite if c.lower().startswith(("lr", "rate", "learning_rate"))]
+    others = [c for c in finite if c not in losses and c not in rates]
+    return [*losses, *rates[:1], *others][:_LOSS_PARTS]
+
+
+def _draw_lines(
+    figures: Figures,
+    name: str,
+    title: str,
+    axis: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    marker: str = "",
+) -> Figure:
+    thinned = any(len(x) > _MOST_POINTS for x, _ in lines.values())
+
+    def draw(axes: "Axes") -> None:
+        for series, (run, (x, y)) in enumerate(lines.items()):
+            across, up = _averaged(np.asarray(x, float), np.asarray(y, float))
+            color = SERIES[series % len(SERIES)]
+            axes.plot(across, up, color=color, label=clean(run, 28), marker=marker, markersize=3.5)
+        axes.set_xlabel(axis)
+        axes.legend(loc="best")
+
+    note = f"Means of neighbouring steps, at most {_MOST_POINTS} points a line." if thinned else ""
+    return figures.draw(name, title, draw, note=note)
+
+
+def _averaged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    finite = np.isfinite(x) & np.isfinite(y)
+    x, y = x[finite], y[finite]
+    width = math.ceil(len(x) / _MOST_POINTS)
+    if width <= 1:
+        return x, y
+    starts = np.arange(0, len(x), width)
+    sizes = np.diff(starts, append=len(x))
+    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes

@@ -1,0 +1,191 @@
+"""Retrieval galleries: a query and what was ranked first, framed by what it shares with the query."""
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hgld.errors import InputError
+from hgld.report_page.embedding_map import NameOf
+from hgld.report_page.rankings import is_normalized, rank
+from hgld.report_page.runs import Evaluation, Items
+
+if TYPE_CHECKING:
+    from hgld.dataset import ShardDataset
+
+SHOWN = 10
+ROWS = 6
+_PIXELS = 112
+_QUALITY = 82
+_MOST_BYTES = 6_000_000
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One picture of a gallery.
+
+    Attributes:
+        picture: a data URI; empty where there is none.
+        frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
+        caption: its finest class.
+        says: key, classes and what it shares with the query, for a tooltip and for those who do not see the frame.
+    """
+
+    picture: str
+    frame: str
+    caption: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A query with its first ranks in one or several runs."""
+
+    query: Tile
+    value: str
+    ranked: tuple[tuple[str, tuple[Tile, ...]], ...]
+
+
+class Thumbnails:
+    """Pictures of a dataset, small and re-encoded, as data URIs; counted, and no more of them than fit a page.
+
+    Args:
+        dataset: where the pictures are; None for galleries without pictures.
+        most_bytes: of all data URIs together.
+    """
+
+    def __init__(self, dataset: "ShardDataset | None", most_bytes: int = _MOST_BYTES) -> None:
+        self._dataset, self._most = dataset, most_bytes
+        self._index = {} if dataset is None else {key: i for i, key in enumerate(dataset.keys.to_list())}
+        self._made: dict[str, str] = {}
+        self.bytes = self.left_out = 0
+        self.unreadable: list[str] = []
+
+    def __len__(self) -> int:
+        return len([uri for uri in self._made.values() if uri])
+
+    def uri(self, key: str | None) -> str:
+        """The picture of an item; empty where there is none, or no room for it any more."""
+        if self._dataset is None or key is None or key not in self._index:
+            return ""
+        if key not in self._made:
+            self._made[key] = self._encoded(key)
+        made = self._made[key]
+        if self.bytes + len(made) > self._most:
+            self.left_out += 1
+            return ""
+        self.bytes += len(made)  # a picture that stands in two places is on the page twice
+        return made
+
+    def _encoded(self, key: str) -> str:
+        assert self._dataset is not None
+        try:
+            image = self._dataset.image(self._index[key])
+        except InputError as error:
+            self.unreadable.append(str(error))
+            return ""
+        image.thumbnail((_PIXELS, _PIXELS))
+        out = io.BytesIO()
+        image.save(out, "JPEG", quality=_QUALITY, optimize=True)
+        return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:
+    """Queries with the lowest values of a metric, the worst first, one a class."""
+    values = evaluation.report.per_query[metric].to_numpy()
+    order = np.argsort(values, kind="stable")  # NaN last
+    return _one_a_class(evaluation, order[: int((~np.isnan(values)).sum())])
+
+
+def _one_a_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
+    """The first queries of an order, the first of every finest class: one hard class would fill all rows otherwise."""
+    assert evaluation.ranked is not None
+    finest = evaluation.ranked.query.labels[order, 0]
+    _, first = np.unique(finest, return_index=True)
+    return [int(query) for query in order[np.sort(first)][:ROWS]]
+
+
+def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
+    """Queries at the nine, seven, five, three and one tenth of the metric's range of values, the best first."""
+    values = evaluation.report.per_query[metric].to_numpy()
+    order = np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]
+    if not len(order):
+        return []
+    return list(dict.fromkeys(int(order[int(part * (len(order) - 1))]) for part in (0.9, 0.7, 0.5, 0.3, 0.1)))
+
+
+def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
+    """Queries whose value rose most, and fell most, from the first evaluation to the other, one a class."""
+    change = other.report.per_query[metric].to_numpy() - first.report.per_query[metric].to_numpy()
+    order = np.argsort(-change, kind="stable")
+    order = order[~np.isnan(change[order])]
+    return _one_a_class(first, order[change[order] > 0]), _one_a_class(first, order[::-1][change[order[::-1]] < 0])
+
+
+def strips(
+    queries: Sequence[int], runs: Mapping[str, Evaluation], metric: str, name_of: NameOf, thumbnails: Thumbnails
+) -> list[Strip]:
+    """Galleries of some queries, one row of ranked pictures a run.
+
+    Args:
+        queries: indices of the queries.
+        runs: evaluations with embeddings, of the same queries.
+        metric: whose value stands beside the query.
+        name_of: the name of a class from level and id.
+        thumbnails: the pictures.
+    """
+    rankings = {}
+    for name, evaluation in runs.items():
+        assert evaluation.ranked is not None
+        found = rank(evaluation.ranked, queries, normalize=is_normalized(evaluation))
+        rankings[name] = [(r.items[:SHOWN].copy(), r.grades[:SHOWN].copy()) for r in found]
+    made = []
+    for i, query in enumerate(queries):
+        rows, values = [], []
+        head = Tile("", "query", "", "")
+        for name, evaluation in runs.items():
+            assert evaluation.ranked is not None
+            levels, asked = evaluation.levels, evaluation.ranked.query
+            head = _tile(asked, query, "query", "query", levels, name_of, thumbnails) if not rows else head
+            tiles = [
+                _tile(
+                    evaluation.ranked.other_side,
+                    int(item),
+                    _frame(grade, len(levels)),
+                    f"rank {place}, {_shared(grade, levels)}",
+                    levels,
+                    name_of,
+                    thumbnails,
+                )
+                for place, (item, grade) in enumerate(zip(*rankings[name][i], strict=True), 1)
+            ]
+            rows.append((name, tuple(tiles)))
+            values.append(f"{100 * evaluation.report.per_query[metric][query]:.1f}")
+        made.append(Strip(head, f"{metric} {' → '.join(values)}", tuple(rows)))
+    return made
+
+
+def _tile(
+    side: Items,
+    item: int,
+    frame: str,
+    role: str,
+    levels: Sequence[str],
+    name_of: NameOf,
+    thumbnails: Thumbnails,
+) -> Tile:
+    key = None if side.keys is None else side.keys[item]
+    names = [name_of(level, int(label)) for level, label in enumerate(side.labels[item])]
+    classes = "; ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
+    return Tile(thumbnails.uri(key), frame, names[0], f"{role}. {classes}. {key or f'item {item}'}")
+
+
+def _frame(grade: int, num_levels: int) -> str:
+    return "right" if grade == num_levels else "near" if grade else "wrong"
+
+
+def _shared(grade: int, levels: Sequence[str]) -> str:
+    return f"same {levels[len(levels) - grade]}" if grade else "nothing in common"

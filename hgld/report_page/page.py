@@ -1,0 +1,198 @@
+"""The report page: one HTML file with everything in it, and its plots as files of their own."""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from hgld import __version__
+from hgld.errors import ConfigError, StorageError
+from hgld.report_page.curves import draw_training
+from hgld.report_page.figures import GRADES, SERIES, Figures
+from hgld.report_page.gallery import Thumbnails
+from hgld.report_page.glossary import glossary
+from hgld.report_page.published import published_rows
+from hgld.report_page.runs import Run, read_runs
+from hgld.report_page.split_section import SplitSection, split_section
+
+if TYPE_CHECKING:
+    from hgld.dataset import ShardDataset
+
+MOST_BYTES = 10_000_000
+_TEMPLATES = Path(__file__).with_name("templates")
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """What was written.
+
+    Attributes:
+        out: the page.
+        bytes: its size.
+        runs: names of the runs.
+        splits: of which there are evaluations.
+        pictures: thumbnails made.
+        pictures_left_out: places without their picture, for want of room.
+        unreadable: pictures that could not be read, with the reason.
+        plots: files in the folder of plots.
+    """
+
+    out: str
+    bytes: int
+    runs: tuple[str, ...]
+    splits: tuple[str, ...]
+    pictures: int
+    pictures_left_out: int
+    unreadable: tuple[str, ...]
+    plots: tuple[str, ...]
+
+
+def write_report_page(
+    places: Sequence[str | Path],
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    plots: str | Path | None = None,
+    published: str | Path | None = None,
+    baseline: str | None = None,
+    title: str = "Retrieval report",
+    progress: Progress | None = None,
+) -> PageFacts:
+    """Write the report page of some runs.
+
+    Args:
+        places: run folders, or kept evaluations (:func:`hgld.report_page.runs.read_runs`).
+        out: the HTML file; written aside and renamed.
+        data: the dataset directory or URL, for pictures and class names.
+        plots: a folder to keep the figures in as PNG and SVG.
+        published: a CSV of further published rows.
+        baseline: name of the run that the others are compared with; the first if None.
+        title: of the page.
+        progress: called with a task, the number of splits done and their total.
+
+    Raises:
+        InputError: files that cannot be read or do not belong together.
+        ConfigError: an unknown baseline, or a page that would be too large.
+        StorageError: the disk refuses.
+    """
+    runs = read_runs(places)
+    names = [run.name for run in runs]
+    if baseline is not None and baseline not in names:
+        raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
+    dataset = _open(data)
+    known = published_rows(_dataset_name(runs, dataset), published)
+    figures, thumbnails = Figures(None if plots is None else Path(plots)), Thumbnails(dataset)
+    splits = sorted({split for run in runs for split in run.evaluations})
+    try:
+        sections = []
+        for i, split in enumerate(splits):
+            here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
+            sections.append(split_section(split, here, known, baseline, dataset, figures, thumbnails))
+            if progress is not None:
+                progress("draw", i + 1, len(splits))
+        metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
+        training = draw_training(figures, runs, _headline(metrics))
+        html = _render(title, runs, sections, training, glossary(metrics), thumbnails)
+        size = _write(Path(out), html)
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"cannot write {error.filename or out}: {error.strerror or error}.") from error
+    return PageFacts(
+        str(out),
+        size,
+        tuple(names),
+        tuple(splits),
+        len(thumbnails),
+        thumbnails.left_out,
+        tuple(thumbnails.unreadable),
+        tuple(figures.files),
+    )
+
+
+def _open(data: str | Path | None) -> "ShardDataset | None":
+    if data is None:
+        return None
+    from hgld.dataset import open_dataset
+
+    return open_dataset(data)
+
+
+def _dataset_name(runs: Sequence[Run], dataset: "ShardDataset | None") -> str:
+    if dataset is not None:
+        return dataset.manifest.name
+    named = {str(e.report.settings.get("dataset", "")) for run in runs for e in run.evaluations.values()}
+    return named.pop() if len(named) == 1 else ""
+
+
+def _headline(metrics: Sequence[str]) -> list[str]:
+    """The metrics whose course over the epochs is drawn."""
+    kinds = ("H-AP", "R@1/", "mAP@R/", "AP/")
+    return [metric for kind in kinds for metric in metrics if metric == kind or metric.startswith(kind)][:6]
+
+
+def _render(
+    title: str,
+    runs: Sequence[Run],
+    sections: Sequence[SplitSection],
+    training: Sequence[Any],
+    terms: Sequence[tuple[str, str]],
+    thumbnails: Thumbnails,
+) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    return environment.get_template("page.html").render(
+        title=title,
+        version=__version__,
+        runs=runs,
+        sections=sections,
+        training=training,
+        terms=terms,
+        thumbnails=thumbnails,
+        settings={run.name: _settings(run) for run in runs},
+        style=Markup((_TEMPLATES / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours
+        script=Markup(script),  # noqa: S704 - a file of ours
+        script_hash=f"sha256-{digest}",
+        series=SERIES,
+        grades=GRADES,
+    )
+
+
+def _settings(run: Run) -> Mapping[str, Mapping[str, str]]:
+    return {
+        split: {
+            key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for key, value in evaluation.report.settings.items()
+        }
+        for split, evaluation in run.evaluations.items()
+    }
+
+
+def _write(out: Path, html: str) -> int:
+    data = html.encode("utf-8", errors="replace")  # a lone surrogate in a name cannot be written
+    if len(data) > MOST_BYTES:
+        raise ConfigError(
+            f"the page would have {len(data) / 1e6:.1f} MB; a report is kept below {MOST_BYTES / 1e6:.0f} MB. Name "
+            "fewer runs, or leave --data out."
+        )
+    part = out.with_name(f".{out.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(out)
+    finally:
+        part.unlink(missing_ok=True)
+    return len(data)

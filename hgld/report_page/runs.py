@@ -1,0 +1,226 @@
+"""What a report page is made from: run folders of training, and kept evaluations with their embeddings beside them."""
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
+from hgld.errors import InputError
+from hgld.report import RetrievalReport
+
+_KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
+_MOST_LOG_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """One side of a retrieval task.
+
+    Attributes:
+        embeddings: (N, D) floating, as the file has them.
+        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
+        keys: (N,) keys, None where the files have none.
+    """
+
+    embeddings: np.ndarray
+    labels: np.ndarray
+    keys: list[str] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """The embeddings behind an evaluation.
+
+    Attributes:
+        query: the queries.
+        gallery: the gallery; None where every query is ranked against the other queries (leave-one-out).
+        names: for every level the class names by id, where the label table holds names; else empty.
+    """
+
+    query: Items
+    gallery: Items | None
+    names: tuple[dict[int, str], ...]
+
+    @property
+    def other_side(self) -> Items:
+        return self.query if self.gallery is None else self.gallery
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The last evaluation of a run on one split.
+
+    Attributes:
+        report: metrics and values a query.
+        epoch: of training; None for an evaluation that belongs to no run.
+        ranked: the embeddings, where they are kept.
+        why_not: what keeps ``ranked`` from being there, in words for the page.
+    """
+
+    report: RetrievalReport
+    epoch: int | None
+    ranked: Ranked | None
+    why_not: str = ""
+
+    @property
+    def levels(self) -> list[str]:
+        return list(self.report.settings.get("levels", []))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run or kept evaluation.
+
+    Attributes:
+        name: as the page calls it.
+        evaluations: by split.
+        log: rows of ``log.csv`` as numbers by column; empty without a log.
+        history: the same of ``evaluations.csv`` for every split.
+    """
+
+    name: str
+    evaluations: dict[str, Evaluation]
+    log: dict[str, list[float]] = field(default_factory=dict)
+    history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+
+def read_runs(places: Sequence[str | Path]) -> list[Run]:
+    """Read run folders and kept evaluations.
+
+    Args:
+        places: run folders of ``hgld train``, or JSON files that ``hgld evaluate --out X.json`` kept.
+
+    Returns:
+        one run a place, named by its folder or file; where names repeat, with a number behind.
+
+    Raises:
+        InputError: a place that is neither, or whose files do not belong together.
+        SchemaError: a report that cannot be read.
+    """
+    runs, names = [], set()
+    for place in map(Path, places):
+        stem = (place.resolve().name if place.is_dir() else place.stem) or "run"
+        name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
+        names.add(name)
+        runs.append(_run_folder(name, place) if place.is_dir() else Run(name, {"evaluation": _kept_evaluation(place)}))
+    return runs
+
+
+def _run_folder(name: str, folder: Path) -> Run:
+    latest: dict[str, tuple[int, Path]] = {}
+    for path in sorted((folder / "reports").glob("*.json")):
+        match = _KEPT.fullmatch(path.name)
+        if match:
+            found = (int(match["epoch"]), path)
+            latest[match["split"]] = max(found, latest.get(match["split"], found))
+    log, history = _numbers(folder / "log.csv"), _history(folder / "evaluations.csv")
+    if not latest and not log:
+        raise InputError(
+            f"{folder}: neither reports/SPLIT-epoch-N.json nor log.csv is in this folder. Name a run folder of "
+            "`hgld train`, or a report kept by `hgld evaluate --out X.json`."
+        )
+    evaluations = {}
+    for split, (epoch, path) in sorted(latest.items()):
+        report = RetrievalReport.load_json(path)
+        ranked, why_not = _of_split(folder / "embeddings", split, report)
+        evaluations[split] = Evaluation(report, epoch, ranked, why_not)
+    return Run(name, evaluations, log, history)
+
+
+def _kept_evaluation(path: Path) -> Evaluation:
+    report = RetrievalReport.load_json(path)
+    files = report.settings.get("files")
+    roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
+    if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
+        return Evaluation(report, None, None, f"{path.name} does not say from which embedding files it was made")
+    if {"distractors", "whitening"} & set(files) or "query_expansion" in report.settings:
+        return Evaluation(report, None, None, "the evaluation post-processed its embeddings or added distractors")
+    given = [str(files[role]) for role in roles if role in files]
+    if any(Path(name).name != name for name in given):
+        raise InputError(f"{path}: files {', '.join(given)}; expected names without folders, of files beside it.")
+    missing = [name for name in given if not (path.parent / name).is_file()]
+    if missing:
+        return Evaluation(report, None, None, f"{', '.join(missing)} does not lie beside {path.name}")
+    places = [path.parent / name for name in given]
+    return Evaluation(report, None, _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report))
+
+
+def _of_split(folder: Path, split: str, report: RetrievalReport) -> tuple[Ranked | None, str]:
+    """Embeddings of a split, or of query and gallery where the split is called ``QUERY-GALLERY``."""
+    for parts in ([split], split.split("-")):
+        pairs = [(folder / f"{part}.npy", folder / f"{part}.labels.parquet") for part in parts]
+        if len(pairs) <= 2 and all(path.is_file() for pair in pairs for path in pair):
+            return _read_ranked(pairs, report), ""
+    return None, f"embeddings/{split}.npy and embeddings/{split}.labels.parquet are not in the run folder"
+
+
+def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:
+    levels = list(report.settings.get("levels", []))
+    tables = [read_labels(labels, levels) for _, labels in pairs]
+    coded = label_codes(tables, levels)
+    sides = []
+    for (file, labels), table, codes in zip(pairs, tables, coded, strict=True):
+        side = read_embeddings(file)
+        check_same_items(side, table, (file, labels))
+        keys = table[KEY] if KEY in table.columns else side.keys
+        values = side.values if isinstance(side.values, np.ndarray) else side.values.float().numpy()
+        sides.append(Items(values, codes, None if keys is None else keys.cast(pl.String).to_list()))
+    expected = (report.settings.get("queries"), report.settings.get("gallery"))
+    found = (len(sides[0].labels), len(sides[-1].labels))
+    if found != expected:
+        raise InputError(
+            f"{pairs[0][0]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
+            f"{expected[1]}. They come from different evaluations: evaluate again, or move the embeddings away."
+        )
+    names = tuple(_names([t[level] for t in tables], [c[:, i] for c in coded]) for i, level in enumerate(levels))
+    return Ranked(sides[0], sides[1] if len(sides) > 1 else None, names)
+
+
+def _names(columns: Sequence[pl.Series], codes: Sequence[np.ndarray]) -> dict[int, str]:
+    if any(column.dtype.is_integer() for column in columns):
+        return {}
+    pairs = zip(columns, codes, strict=True)
+    return {int(c): str(n) for column, ids in pairs for n, c in zip(column.to_list(), ids, strict=True) if c >= 0}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    if path.stat().st_size > _MOST_LOG_BYTES:
+        raise InputError(f"{path}: {path.stat().st_size} bytes; expected a log of at most {_MOST_LOG_BYTES}.")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a readable CSV table ({error}).") from error
+    return [row for row in rows if None not in row and None not in row.values()]  # a run may be writing the last line
+
+
+def _numbers(path: Path, rows: list[dict[str, str]] | None = None) -> dict[str, list[float]]:
+    table = _rows(path) if rows is None else rows
+    return {name: [_number(row[name]) for row in table] for name in (table[0] if table else {})}
+
+
+def _history(path: Path) -> dict[str, dict[str, list[float]]]:
+    rows = _rows(path)
+    if rows and "split" not in rows[0]:
+        raise InputError(f"{path}: columns {', '.join(rows[0])}; expected step, epoch, split and the metrics.")
+    splits = sorted({row["split"] for row in rows})
+    kept = {
+        split: [{k: v for k, v in row.items() if k != "split"} for row in rows if row["split"] == split]
+        for split in splits
+    }
+    return {split: _numbers(path, part) for split, part in kept.items()}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,142 @@
+"""The table of results: runs with confidence intervals, published rows below, one block of columns a level."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hgld.errors import HgldError
+from hgld.metrics import Metric
+from hgld.report import compare
+from hgld.report_page.published import PublishedRow
+from hgld.report_page.runs import Evaluation
+
+GRADED = "all levels"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One value of the table.
+
+    Attributes:
+        value: in per cent; empty where there is none.
+        interval: the confidence interval in per cent; empty without values a query.
+        change: ``better`` or ``worse`` where the value differs from the baseline's beyond chance; else empty.
+        says: the difference, its interval and its p-value, for a tooltip.
+        best: whether no run of the table has a higher value.
+    """
+
+    value: str = ""
+    interval: str = ""
+    change: str = ""
+    says: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class ScoreTable:
+    """Results of several runs on one split.
+
+    Attributes:
+        groups: level and number of its columns, finest level first, the metrics of all levels at the end.
+        columns: names of the metrics without their levels.
+        runs: name and cells.
+        published: method, source and cells.
+        notes: how to read it, and what could not be compared.
+    """
+
+    groups: tuple[tuple[str, int], ...]
+    columns: tuple[str, ...]
+    runs: tuple[tuple[str, tuple[Cell, ...]], ...]
+    published: tuple[tuple[str, str, tuple[Cell, ...]], ...]
+    notes: tuple[str, ...]
+
+
+def score_table(
+    evaluations: Mapping[str, Evaluation], published: Sequence[PublishedRow], baseline: str | None = None
+) -> ScoreTable:
+    """Lay out the values of all runs; with values a query, intervals and tests by :func:`hgld.report.compare`.
+
+    Args:
+        evaluations: by run, on one split.
+        published: rows of the same dataset.
+        baseline: the run that the others are compared with; the first if None or not of this split.
+    """
+    reports = {name: e.report for name, e in evaluations.items()}
+    some = next(iter(evaluations.values()))
+    metrics = _ordered(list(dict.fromkeys(m for report in reports.values() for m in report.values)), some.levels)
+    first = baseline if baseline is not None and baseline in reports else next(iter(reports))
+    compared, notes = _compared(evaluations, first)
+    top = {m: max((r.values[m] for r in reports.values() if _is_number(r.values.get(m))), default=0.0) for m in metrics}
+    rows = []
+    for name, report in reports.items():
+        cells = []
+        for metric in metrics:
+            value = report.values.get(metric, math.nan)
+            best = len(reports) > 1 and _is_number(value) and value == top[metric]
+            cells.append(_cell(value, compared.get((name, metric)), best=best))
+        rows.append((name, tuple(cells)))
+    finest = f"/{some.levels[0]}" if some.levels else ""
+    below = []
+    for row in published:
+        values = {**{f"{m}{finest}": v for m, v in row.values.items()}, **row.values}
+        if set(values) & set(metrics):
+            below.append(
+                (row.method, row.source, tuple(Cell(f"{values[m]:.1f}" if m in values else "") for m in metrics))
+            )
+    groups: dict[str, int] = {}
+    for metric in metrics:
+        level = metric.partition("/")[2] or GRADED
+        groups[level] = groups.get(level, 0) + 1
+    names = tuple(metric.partition("/")[0] for metric in metrics)
+    return ScoreTable(tuple(groups.items()), names, tuple(rows), tuple(below), tuple(notes))
+
+
+def _ordered(metrics: Sequence[str], levels: Sequence[str]) -> list[str]:
+    place = {level: i for i, level in enumerate(levels)}
+    return sorted(metrics, key=lambda m: place.get(Metric.parse(m).level or "", len(levels)))
+
+
+def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[tuple[str, str], dict], list[str]]:
+    """Rows of the comparison by run and metric; a run that cannot be paired with the first gets its intervals alone."""
+    found: dict[tuple[str, str], dict] = {}
+    notes = []
+    for name, evaluation in evaluations.items():
+        pair = {first: evaluations[first].report, name: evaluation.report}
+        try:
+            comparison = compare(pair, baseline=first)
+        except HgldError as error:
+            notes.append(f"{name} is not compared with {first}: {error}")
+            if evaluation.report.per_query.is_empty():
+                continue
+            comparison = compare({name: evaluation.report})
+        found |= {(name, row["metric"]): row for row in comparison.frame.iter_rows(named=True) if row["report"] == name}
+    if found:
+        notes.insert(
+            0,
+            "Intervals: 95 %, percentile bootstrap over queries (2,000 resamples). ▲ and ▼: differs from "
+            f"{first} with p < 0.05 (paired sign-flip permutation test, two-sided, not corrected for several tests).",
+        )
+    return found, notes
+
+
+def _cell(value: float, row: Mapping | None, *, best: bool) -> Cell:
+    if row is None:
+        return Cell(_percent(value, 2), best=best)
+    interval = "" if math.isnan(row["low"]) else f"{_percent(row['low'], 1)}–{_percent(row['high'], 1)}"
+    if row["p_value"] is None or math.isnan(row["p_value"]):
+        return Cell(_percent(value, 2), interval, best=best)
+    sure = row["p_value"] < 0.05
+    change = "" if not sure else "better" if row["difference"] > 0 else "worse"
+    says = (
+        f"{100 * row['difference']:+.2f} ({100 * row['difference_low']:+.2f} to {100 * row['difference_high']:+.2f}), "
+        f"p = {row['p_value']:.4f}"
+    )
+    return Cell(_percent(value, 2), interval, change, says, best)
+
+
+def _percent(value: float | None, digits: int) -> str:
+    return "" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
