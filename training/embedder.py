@@ -13,6 +13,7 @@ from hgld.dataset import ShardDataset
 from hgld.decoding.views import TestView
 from hgld.evaluator import Progress
 from training import distributed
+from training.checkpoint import find_checkpoint
 from training.config import TrainConfig
 from training.distributed import Processes
 from training.embedding import Amp, Decoder, embed, embed_encoded
@@ -36,6 +37,7 @@ class Embedder:
         decoder: of the images.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
+        checkpoint: name of the checkpoint that the model is from; empty in training.
     """
 
     model: EmbeddingModel
@@ -46,6 +48,7 @@ class Embedder:
     decoder: Decoder = "fast"
     workers: int = 2
     amp: Amp = "off"
+    checkpoint: str = ""
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -131,7 +134,8 @@ def trained_embedder(
     """
     processes = distributed.launch(device)
     try:
-        model, config = load_model(checkpoint, which)
+        found = find_checkpoint(checkpoint, which)
+        model, config = load_model(found)
         usual = Embedder.as_trained(model.to(processes.device), config, processes)
         yield Embedder(
             model=usual.model,
@@ -142,6 +146,7 @@ def trained_embedder(
             decoder=usual.decoder,
             workers=workers or usual.workers,
             amp=amp or usual.amp,
+            checkpoint=found.name,
         )
     finally:
         distributed.leave(processes)

@@ -194,5 +194,5 @@ def evaluate_trained(
     given = {role: name for role, name in report.settings["files"].items() if role not in sides}
     stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query}
     stated |= {"gallery_split": task.gallery} if task.gallery else {}
-    stated |= {"image_size": embedder.view.size, "scales": list(embedder.scales)}
+    stated |= {"checkpoint": embedder.checkpoint, "image_size": embedder.view.size, "scales": list(embedder.scales)}
     return replace(report, settings=report.settings | stated)

@@ -11,11 +11,13 @@ from hgld.decoding.views import TestView
 from hgld.errors import ConfigError, InputError
 from tests.hgld.small_dataset import LEVELS, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
+from training.config import BatchConfig, LossConfig, OptimizerConfig
 from training.distributed import Processes
 from training.embedder import trained_embedder
 from training.embedding import embed
 from training.evaluation import RetrievalTask, evaluate_splits, evaluate_trained, parse_task
 from training.loading import load_model
+from training.loop import train
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 METRICS = CONFIG_OF_RUN.run.metrics
@@ -109,7 +111,7 @@ def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, galler
     assert report is not None
     assert report.values == pytest.approx(expected.values, abs=1e-6, nan_ok=True)
     assert {name: report.settings.get(name) for name in expected.settings} == expected.settings
-    assert report.settings["files"] == {}
+    assert (report.settings["files"], report.settings["checkpoint"]) == ({}, "step-00000001")
     assert coarse is not None
     assert list(coarse.values) == ["AP/coarse"]
     assert coarse.settings["query_expansion"] == {"alpha": 2.0, "k": 2}
@@ -166,3 +168,26 @@ def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
     path.write_text(path.read_text().replace('"dim": 6', '"dim": 7'))
     with pytest.raises(InputError, match=r"model\.safetensors.*projection.*config\.json"):
         load_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
+    write_dataset(tmp_path / "data", items_of_classes([6] * 8, ["train", "test"], per_coarse=4))
+    config = replace(
+        asking("test"),
+        batch=BatchConfig(batch_size=8, images_per_class=2),
+        loss=LossConfig(loss="SupHAP"),
+        optimizer=OptimizerConfig(lr=1e-3, ema=ema),
+    )
+    config = replace(config, run=replace(config.run, epochs=2))
+    summary = train(config, str(tmp_path / "data"), tmp_path / "run")
+    reports = {}
+    for which in ("best", "last"):
+        with trained_embedder(tmp_path / "run", which=which, device="cpu") as embedder:
+            task = RetrievalTask(str(tmp_path / "data"), "test")
+            reports[which] = evaluate_trained(embedder, task, metrics=METRICS)
+    assert reports["last"].values == pytest.approx(dict(summary.values["test"]), abs=1e-6)
+    assert reports["best"].values["H-AP"] == pytest.approx(summary.best["value"], abs=1e-6)
+    dataset = open_dataset(tmp_path / "data", "test")
+    kept = evaluate(np.load(tmp_path / "run/embeddings/test.npy"), dataset.labels, levels=LEVELS, metrics=METRICS)
+    assert kept.values == pytest.approx(reports["last"].values, abs=1e-6)
