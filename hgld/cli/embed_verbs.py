@@ -73,6 +73,11 @@ def search_command() -> click.Command:
     @click.option(
         "--embeddings", type=EXISTING_FILE, help="Of that split, by hgld embed; default: they are computed first."
     )
+    @click.option(
+        "--page",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Write what was found as an HTML page as well, with the pictures in it.",
+    )
     @checkpoint_options
     @_device_option
     @json_option
@@ -83,6 +88,7 @@ def search_command() -> click.Command:
         split: str | None,
         k: int,
         embeddings: Path | None,
+        page: Path | None,
         device: str | None,
         as_json: bool,
         **given: Any,
@@ -95,6 +101,7 @@ def search_command() -> click.Command:
         from hgld.dataset import open_dataset
         from training.search import kept_embeddings
         from training.search import search as search_images
+        from training.search_page import write_search_page
 
         dataset = open_dataset(data, split)
         gallery = None if embeddings is None else kept_embeddings(embeddings, dataset)
@@ -102,6 +109,8 @@ def search_command() -> click.Command:
             found = search_images(embedder, images, dataset, k=k, gallery=gallery, progress=progress)
             if not embedder.processes.is_main:
                 return
+        if page is not None:
+            write_search_page(page, found, dataset)
         if as_json:
             print_json([one.to_dict() for one in found])
         else:

@@ -97,7 +97,9 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     assert table.splitlines()[2:4] == ["| rank | score | key | fine | coarse |", "| --- | ---: | ---: | ---: | ---: |"]
     assert table.splitlines()[4] == f"| 1 | 1.0000 | {keys[2]} | 0 | 0 |"
     run(capsys, "embed", *of_run(folder, "--split", "test", "--out", tmp_path / "e.safetensors"))
+    arguments += ["--page", tmp_path / "page.html"]
     assert run(capsys, "search", *arguments, "--embeddings", tmp_path / "e.safetensors") == (0, table, "")
+    assert keys[2] in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
