@@ -29,6 +29,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "evaluate": ("measure_verbs:evaluate_command", "Every metric of every level, from embeddings and labels."),
     "report": ("report_verbs:report_command", "Results of runs as one HTML page: tables, curves, maps, galleries."),
     "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),
+    "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
 }
 
 

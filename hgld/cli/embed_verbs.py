@@ -1,7 +1,7 @@
-"""The verbs that use a trained model on images: embed, search."""
+"""The verbs that use a trained model: embed, search, export."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -117,6 +117,43 @@ def search_command() -> click.Command:
             click.echo("\n".join(_text(one, dataset.levels) for one in found), nl=False)
 
     return search
+
+
+def export_command() -> click.Command:
+    @click.command()
+    @_checkpoint_option
+    @click.option(
+        "--which", type=click.Choice(["best", "last"]), default="best", show_default=True, help="Checkpoint of the run."
+    )
+    @click.option(
+        "--out",
+        type=click.Path(path_type=Path, dir_okay=False),
+        required=True,
+        help="File to write: .onnx for ONNX, .pt or .torchscript for TorchScript.",
+    )
+    @json_option
+    def export(checkpoint: Path, which: Literal["best", "last"], out: Path, as_json: bool) -> None:
+        """Write a trained model as one file that runs without hgld: RGB values in, unit vectors out.
+
+        Beside FILE lies FILE.json: the size of the images and how they are to be prepared. What is written is run and
+        held against the model first.
+        """
+        formats: dict[str, Literal["onnx", "torchscript"]] = {
+            ".onnx": "onnx",
+            ".pt": "torchscript",
+            ".torchscript": "torchscript",
+        }
+        if out.suffix not in formats:
+            raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(formats)}.")
+        from training.export import export_model
+
+        record = export_model(checkpoint, out, formats[out.suffix], which)
+        if as_json:
+            print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]})
+        else:
+            click.echo(f"{out}: {formats[out.suffix]}; how to prepare images: {record}")
+
+    return export
 
 
 def _text(found: "Found", levels: tuple[str, ...]) -> str:

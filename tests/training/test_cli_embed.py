@@ -1,6 +1,8 @@
-"""``hgld embed``, ``hgld evaluate --checkpoint`` and ``hgld search``: one model, files and reports that agree."""
+"""``hgld embed``, ``search``, ``export`` and ``evaluate --checkpoint``: one model, files and reports that agree."""
 
 import json
+import warnings
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -9,6 +11,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import main
+from hgld.decoding.batch import normalize
 from hgld.decoding.views import TestView
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
@@ -100,6 +103,26 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     arguments += ["--page", tmp_path / "page.html"]
     assert run(capsys, "search", *arguments, "--embeddings", tmp_path / "e.safetensors") == (0, table, "")
     assert keys[2] in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_model_is_exported(places, tmp_path, capsys):
+    folder, best, _ = places
+    out = tmp_path / "model.torchscript"
+    code, printed, _ = run(capsys, "export", "--checkpoint", folder / "run", "--out", out, "--json")
+    assert code == 0
+    told = json.loads(printed)
+    assert (told["model"], told["format"]) == (str(out), "torchscript")
+    assert json.loads(Path(told["description"]).read_text())["output"]["shape"] == ["batch", 6]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch speaks of TorchScript's successors
+        exported = torch.jit.load(out)
+        found = exported(torch.full((1, 3, 24, 24), 128, dtype=torch.uint8))
+    images = normalize(torch.full((1, 3, 24, 24), 128, dtype=torch.uint8), best.image_mean, best.image_std)
+    expected = torch.nn.functional.normalize(best.eval()(images), dim=1)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    code, _, err = run(capsys, "export", "--checkpoint", folder / "run", "--out", tmp_path / "model.bin")
+    assert code == 2
+    assert ".onnx" in err
 
 
 @pytest.mark.parametrize(
