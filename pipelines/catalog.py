@@ -19,6 +19,7 @@ TRAIN = "train"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=/-]")
 _LONGEST_MADE = LONGEST_KEY - 20  # what an adapter may put behind a key still fits
 _KEY_KEPT = 160
+_LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
 _SHOWN = 5
 _ITEM_COLUMNS = ("key", "split", "file")
 _TABLES = {
@@ -84,7 +85,10 @@ class Catalog:
     def __post_init__(self) -> None:
         check_levels(self.levels, f"dataset {self.name!r}")
         self._check_columns()
+        known = self.items.with_columns(pl.col(self.levels).replace("", None))
+        object.__setattr__(self, "items", known)  # one spelling of unknown: the field is set once, here
         _check_names(self.items, self.name)
+        _check_length(self.items, self.levels, _LONGEST_CLASS, self.name)
         for name in _TABLES:
             _check_table(getattr(self, name), name, self.name)
         self._check_references()
@@ -191,6 +195,7 @@ def _check_names(items: pl.DataFrame, name: str) -> None:
             f"dataset {name!r}: unsafe keys: {_some(unsafe)}; expected letters, digits and _ - = between single /, at "
             f"most {LONGEST_KEY} of them."
         )
+    _check_length(items, ["file"], _LONGEST_FILE, name)
     odd = items.filter(pl.col("file").str.contains(r"[\x00-\x1f\x7f]"))["file"]
     if len(odd):
         raise TableError(f"dataset {name!r}: files with control characters in their names: {_some(odd)}.")
@@ -205,6 +210,14 @@ def _check_names(items: pl.DataFrame, name: str) -> None:
     odd = splits.filter(~splits.str.contains(f"^{SPLIT_PATTERN}$"))
     if len(odd):
         raise TableError(f"dataset {name!r}: unsafe names of splits: {_some(odd)}; expected letters, digits and _.")
+
+
+def _check_length(items: pl.DataFrame, columns: Sequence[str], most: int, name: str) -> None:
+    """Refuse text that would make an item's JSON longer than readers accept."""
+    for column in columns:
+        long = items.filter(pl.col(column).str.len_bytes() > most)[column]
+        if len(long):
+            raise TableError(f"dataset {name!r}: {column} {short(long[0])} is longer than {most} bytes; shorten it.")
 
 
 def _check_table(table: pl.DataFrame | None, name: str, dataset: str) -> None:

@@ -12,6 +12,7 @@ from hgld.errors import ConfigError
 from pipelines.config import setting
 
 MEGABYTE = 1 << 20
+_MOST = {"quality": 100, "max_pixels": 100_000_000, "max_file_mb": 512}  # the latter: what hgld verify reads, too
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class ShardConfig:
     shard_items: int = setting(10_000, "Items of a shard at most, about.")
     resize: int = setting(0, "Shorten the shorter side to this many pixels, as JPEG; 0: keep the source's bytes.")
     quality: int = setting(90, "JPEG quality of --resize, 1 to 100.")
-    max_pixels: int = setting(100_000_000, "Images of more pixels are rejected.")
-    max_file_mb: int = setting(100, "Image files of more megabytes are rejected.")
+    max_pixels: int = setting(100_000_000, "Images of more pixels are rejected; at most 100,000,000.")
+    max_file_mb: int = setting(100, "Image files of more megabytes are rejected; at most 512.")
     partial: bool = setting(False, "Build without the tars that are missing or damaged.")
     executor: Literal["local", "ray"] = setting("local", "Processes of this machine, or a Ray cluster.", key=False)
     workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", key=False)
@@ -60,8 +61,9 @@ class ShardConfig:
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at least {value}.")
-        if self.quality > 100:
-            raise ConfigError(f"--quality is {self.quality}; expected at most 100.")
+        for name, value in _MOST.items():
+            if getattr(self, name) > value:
+                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at most {value}.")
         if self.spool == "never" and self.resize:
             raise ConfigError("--spool never keeps no resized image; leave out --spool, or --resize.")
         if self.ray_address and self.executor != "ray":

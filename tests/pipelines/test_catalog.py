@@ -44,6 +44,11 @@ def test_a_sound_catalog(catalog):
     assert not catalog.has_boxes
 
 
+def test_empty_names_are_unknown_too(catalog):
+    emptied = changed(catalog, species=pl.col("species").fill_null(""))
+    assert emptied.items.equals(catalog.items)
+
+
 def test_boxes_are_a_column_each(catalog):
     boxed = replace(catalog, items=catalog.items.with_columns(pl.lit(None, pl.Int32).alias(side) for side in BOX))
     assert boxed.has_boxes
@@ -61,6 +66,8 @@ def test_boxes_are_a_column_each(catalog):
         ({"key": first(None, "key")}, "1 items have no key"),
         ({"file": first(None, "file")}, "1 items have no file"),
         ({"file": first("a\0b.jpg", "file")}, "control characters in their names"),
+        ({"file": first("x" * 4_097, "file")}, "longer than 4096 bytes"),
+        ({"species": first("x" * 1_001, "species")}, "longer than 1000 bytes"),
         ({"split": first("tr/ain", "split")}, "unsafe names of splits: 'tr/ain'"),
         ({"more": pl.lit("")}, "more: String"),
         ({"species": pl.lit(3)}, "species: Int32"),

@@ -13,9 +13,11 @@ from hgld.dataset_names import BOX
 from hgld.errors import ConfigError, InputError, StorageError
 from pipelines import disk_space, shard_work
 from pipelines.data_card import load_card
+from pipelines.image_facts import LARGEST_IMAGE
 from pipelines.progress import silent
 from pipelines.shard_config import ShardConfig, SourceConfig
 from pipelines.shard_dry_run import plan_build
+from pipelines.shard_scan import LARGEST_MEMBER
 from pipelines.shards import build_catalog, build_shards
 from pipelines.verify import verify
 from tests.fake_releases.pictures import jpeg
@@ -276,6 +278,11 @@ class TestThePlaceOfTheOutput:
         assert result.out == "memory://toy"
         memory.rm("/toy", recursive=True)
 
+    def test_a_url_whose_files_are_seen_while_they_are_written(self, loose, tmp_path):
+        build(loose, f"file://{tmp_path}/url", work=tmp_path / "work")
+        build(loose, tmp_path / "out")
+        assert bytes_of(tmp_path / "url") == bytes_of(tmp_path / "out")
+
     @pytest.mark.parametrize("url", ["nosuch://place", "simplecache::memory://toy"])
     def test_urls_that_cannot_be(self, loose, tmp_path, url):
         with pytest.raises(ConfigError, match="://"):
@@ -345,7 +352,9 @@ def test_the_manifest_source_end_to_end(release, tmp_path):
     ("given", "message"),
     [
         ({"group_size": 0}, "--group-size is 0; expected at least 1"),
-        ({"quality": 101}, "--quality is 101"),
+        ({"quality": 101}, "--quality is 101; expected at most 100"),
+        ({"max_pixels": LARGEST_IMAGE + 1}, "--max-pixels"),
+        ({"max_file_mb": (LARGEST_MEMBER >> 20) + 1}, "--max-file-mb"),
         ({"spool": "never", "resize": 100}, "--spool never"),
         ({"ray_address": "auto"}, "--ray-address"),
     ],
