@@ -1,0 +1,96 @@
+"""The batches of a step are the same for any number of processes, and epochs of any length follow each other."""
+
+from contextlib import closing
+from itertools import islice
+
+import pytest
+import torch
+
+from hgld.errors import ConfigError, InputError
+from tests.hgld.streamed_dataset import joined, same_batches
+from tests.training.small_runs import STEPS, options, write_small
+from training.data import TrainingData
+from training.distributed import Processes
+
+CPU = torch.device("cpu")
+ALONE = Processes(0, 1, CPU)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_parts_of_processes_in_order_are_the_batch_of_one(stream, data):
+    config = options(stream=stream)
+    parts = [list(TrainingData(config, data, Processes(r, 2, CPU)).batches(1)) for r in range(2)]
+    alone = list(TrainingData(config, data, ALONE).batches(1))
+    assert len(alone) == STEPS
+    assert same_batches(joined(parts), alone)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_epoch_can_be_entered_anywhere(stream, data):
+    source = TrainingData(options(stream=stream), data, ALONE)
+    whole = list(source.batches(2))
+    with closing(source.batches(2, 4)) as rest:
+        assert same_batches(list(rest), whole[4:])
+    with closing(source.batches(2)) as early:
+        assert same_batches(list(islice(early, 2)), whole[:2])
+    assert same_batches(list(source.batches(2)), whole)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("steps", [4, 6, 15])
+def test_epochs_of_other_lengths_go_on_where_the_last_one_ended(steps, stream, data):
+    usual = TrainingData(options(stream=stream), data, ALONE)
+    other = TrainingData(options(stream=stream, steps_per_epoch=steps), data, ALONE)
+    assert other.steps_per_epoch == steps
+    expected = [batch for epoch in range(5) for batch in usual.batches(epoch)][: 2 * steps]
+    assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
+
+
+@pytest.mark.parametrize("sampler", ["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"])
+def test_every_sampler_gives_whole_batches(sampler, data):
+    fields = {"repeats": 2} if sampler == "repeated-augmentation" else {}
+    source = TrainingData(options(sampler=sampler, steps_per_epoch=3, **fields), data, ALONE)
+    for batch in source.batches(0):
+        assert batch.images.shape == (8, 3, 16, 16)
+        assert torch.equal(source.labels[batch.indices], batch.labels)
+        counts = batch.indices.unique(return_counts=True)[1]
+        assert (counts == 2).all() == (sampler == "repeated-augmentation")
+
+
+def test_it_says_what_it_is(data):
+    source = TrainingData(options(), data, ALONE)
+    assert (source.place, source.levels, source.labels.shape) == (data, ("fine", "coarse"), (48, 2))
+    assert source.facts == {
+        "name": "small",
+        "items": 48,
+        "classes": {"fine": 18, "coarse": 5},
+        "steps_per_epoch": STEPS,
+    }
+    assert [key[:6] for key in source.keys([0, 1])] == ["train/", "train/"]
+
+
+def test_a_sample_for_the_pca_is_shared_by_the_processes(data):
+    parts = [list(TrainingData(options(), data, Processes(r, 2, CPU)).sample()) for r in range(2)]
+    drawn = torch.cat([batch.indices for part in parts for batch in part])
+    assert len(drawn) == len(drawn.unique()) == 48
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes", "error", "told"),
+    [
+        ({}, 3, ConfigError, "3 processes"),
+        ({"stream": True, "lanes": 1}, 2, ConfigError, "2 processes cannot share 1 lanes"),
+        ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
+        ({"batch_size": 64}, 1, ConfigError, "12 classes"),
+    ],
+)
+def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data):
+    with pytest.raises(error, match=told):
+        TrainingData(options(**fields), data, Processes(0, processes, CPU))
+    with pytest.raises(InputError, match="dataset directory, not single shards"):
+        TrainingData(options(), f"{data}/train-000000.tar", ALONE)
