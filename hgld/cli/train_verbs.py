@@ -36,7 +36,8 @@ def train_command() -> click.Command:
         "sweeps",
         metavar="FIELD=A,B,C",
         multiple=True,
-        help="A run for every value, into RUN/FIELD=VALUE, and a table of them; several times: all combinations.",
+        help="A run for every value, into RUN/FIELD=VALUE, and a table of them; several times: all combinations. "
+        "Semicolons between the values of a field that is a list.",
     )
     @json_option
     @_field_options

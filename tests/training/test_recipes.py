@@ -15,6 +15,7 @@ from training.config import LossName, TrainConfig
 from training.config_checks import check_config
 from training.config_files import flat, read_config, save_config
 from training.criterion import build_criterion
+from training.models.backbones import build_model
 from training.recipes import RECIPES, find_recipe, load_recipe
 
 DATASETS = {
@@ -30,6 +31,9 @@ DATASETS = {
     "h-gldv2",
 }
 LEVELS = {"inat-full": 7, "sop": 2, "inat-base": 2, "vehicleid": 2, "landmarks-clean": 1}
+
+LOSSES = {(recipe().loss, LEVELS.get(recipe.dataset, 3)): name for name, recipe in RECIPES.items()}
+"""A recipe for each loss with its options and number of levels."""
 
 
 def tree(levels: int) -> Hierarchy:
@@ -62,7 +66,7 @@ def test_a_recipe_is_a_config_without_contradictions_that_says_what_it_is(name, 
     assert recipe.place == f"{recipe.make.__module__}:{recipe.make.__name__}"
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", LOSSES.values())
 def test_a_recipe_s_loss_can_be_built_and_differentiated_on_as_many_levels_as_its_dataset_has(name):
     recipe, config = RECIPES[name], load_recipe(name)
     hierarchy = tree(LEVELS.get(recipe.dataset, 3))
@@ -141,3 +145,13 @@ def test_recipes_import_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_every_recipe_s_model_can_be_built():
+    found = {(config.model, config.images.size) for config in map(load_recipe, RECIPES)}
+    for model, size in found:
+        with torch.device("meta"):
+            built = build_model(model, image_size=size, load_weights=False)
+        assert built.dim == (model.dim or built.dim)
+        assert set(built.parameter_groups()) == {"backbone", "head"}

@@ -254,8 +254,8 @@ SMALL = with_fields(
         "pretrained": "none",
         "pooling": "avg",
         "dim": 128,
-        "size": 64,
-        "resize": 64,
+        "size": 48,
+        "resize": 48,
         "crop_min": 0.5,
         "batch_size": 64,
         "images_per_class": 4,
@@ -265,6 +265,5 @@ SMALL = with_fields(
         "epochs": 20,
         "evaluate_every": 5,
         "workers": 1,
-        "device": "cpu",
     },
 )

@@ -1,4 +1,4 @@
-"""Small runs on real images from scratch, for a laptop: the small conv net at 48 to 64 px, on classes it has not seen.
+"""Small runs on real images from scratch, for a laptop: a small conv net at 48 px, judged on classes it has not seen.
 
 Any other loss is a flag away: ``hgld train small-grocery --loss NormSoftmax ...``.
 """
@@ -21,18 +21,18 @@ _WASHINGTON = _manifest(
     "Google Landmarks v2 of Washington state, rows without `unclassified`",
     "fine,supercategory,hierarchical_label,natural_or_human_made",
 )
-_OMNIGLOT = _manifest("Omniglot's characters", "fine,alphabet,script_type", size=48, resize=48, flip=0.0)
+_OMNIGLOT = _manifest("Omniglot's characters", "fine,alphabet,script_type", flip=0.0)
 
 
 @recipe(_GROCERY, _NONE)
 def small_grocery() -> TrainConfig:
-    """HAPPIER from scratch on photographs of groceries, 64 px."""
+    """HAPPIER from scratch on photographs of groceries, 48 px."""
     return _GROCERY.train(loss="HAPPIER")
 
 
 @recipe(_WASHINGTON, _NONE)
 def small_gldv2_washington() -> TrainConfig:
-    """HAPPIER from scratch on landmarks of Washington state, 64 px."""
+    """HAPPIER from scratch on landmarks of Washington state, 48 px."""
     return _WASHINGTON.train(loss="HAPPIER")
 
 
