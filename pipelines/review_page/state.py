@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from hgld.errors import InputError
 from pipelines.agreement import Settlement, settle
 from pipelines.decision_files import read_decisions
@@ -83,7 +85,7 @@ class Review:
         missed = trial.unmatched[len(self._grouping.unmatched) :]
         if missed:
             raise InputError(f"{missed[0].reason}.")
-        view = self._shown(trial)
+        view = self._shown(trial, since=self._grouping)
         self.journal.append(decision)
         self._earlier.append((self._grouping, self._view))
         return self._change(trial, view)
@@ -143,16 +145,20 @@ class Review:
         """The last decisions of the file, newest first."""
         return [_record(entry.decision) for entry in self.journal.entries[: -_LISTED - 1 : -1]]
 
-    def _shown(self, grouping: Grouping) -> View:
-        """Names (label, doubtful, decided by) and groups (top, method, evidence, decided by, how it got its label)."""
-        kept, dropped = reviewed_names(self.tables.names, grouping)
-        groups = reviewed_groups(kept, self.tables.place, self.tables.groups, grouping)
-        numbers = {grouping.labels[group]: group for group in grouping.live()}
-        names: dict[str, list[Any]] = {
-            name: [label, doubtful, who]
-            for name, label, doubtful, who in kept.select("name", "label", "doubtful", "decided_by").iter_rows()
-        }
+    def _shown(self, grouping: Grouping, since: Grouping | None = None) -> View:
+        """Names (label, doubtful, decided by) and groups (top, method, evidence, decided by, how it got its label).
+
+        ``since``: the grouping that is shown now; only names that another one touched are looked at again.
+        """
+        table, names = self.tables.names, dict[str, list[Any]]()
+        if since is not None:
+            table, names = table.filter(pl.col("name").is_in(_touched(since, grouping))), {**self._view["names"]}
+        kept, dropped = reviewed_names(table, grouping)
+        for name, label, doubtful, who in kept.select("name", "label", "doubtful", "decided_by").iter_rows():
+            names[name] = [label, doubtful, who]
         names |= {name: [None, False, who] for name, who in dropped.select("name", "who").iter_rows()}
+        groups = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, grouping)
+        numbers = {grouping.labels[group]: group for group in grouping.live()}
         return {
             "names": names,
             "groups": {
@@ -250,6 +256,17 @@ def _copy(grouping: Grouping) -> Grouping:
         claims={**grouping.claims},
         unmatched=[*grouping.unmatched],
     )
+
+
+def _touched(before: Grouping, after: Grouping) -> list[str]:
+    """Names that a decision spoke of, or whose group has another label."""
+    claimed = {
+        str(subject.of)
+        for subject, claim in after.claims.items()
+        if subject.kind == "name" and before.claims.get(subject) is not claim
+    }
+    relabelled = [group for group, label in after.labels.items() if before.labels.get(group) != label]
+    return sorted(claimed.union(*(after.members[group] for group in relabelled)))
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:

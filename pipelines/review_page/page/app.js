@@ -96,6 +96,8 @@ function drawGroups() {
     { key: "history", title: "Your decisions", number: model.decisions, view: { kind: "history" } },
   ];
   groups.show(search ? listed : [...fixed, ...listed]);
+  const here = groups.items.findIndex((item) => item.key === (view.kind === "group" ? `=${view.label}` : view.kind));
+  if (here >= 0 && here !== groups.active) groups.go(here, { quiet: true });
 }
 
 function drawNames(keep = true) {
