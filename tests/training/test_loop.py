@@ -8,7 +8,9 @@ import polars as pl
 import pytest
 import torch
 
-from hgld.errors import ConfigError, DivergenceError, StorageError
+from hgld.dataset_files import read_index
+from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 from training import loop, run_state
 from training.checkpoint import find_checkpoint, read_checkpoint
@@ -207,6 +209,19 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monke
     assert train(options(), data, tmp_path / "run").finished
     train(options(), data, tmp_path / "whole")
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_path):
+    place = write_small(tmp_path / "data")
+    [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="train"), [5], no_image)
+    summary = train(options(epochs=1, stream=stream), str(place), tmp_path / "run")
+    rows = read_rows(tmp_path / "run/faults.csv")
+    assert (summary.finished, summary.faults) == (True, len(rows))
+    assert rows
+    assert all(key in row["fault"] for row in rows)
+    with pytest.raises(InputError, match=key):
+        train(options(epochs=1, stream=stream, on_fault="raise"), str(place), tmp_path / "strict")
 
 
 def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
