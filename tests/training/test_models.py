@@ -144,6 +144,20 @@ def test_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
     assert not torch.equal(next(ignored.backbone.parameters()), next(source.backbone.parameters()))
 
 
+@pytest.mark.parametrize("pooling", ["avg", "token"])
+def test_weights_of_a_whole_timm_model(tmp_path, pooling):
+    whole = known(timm.create_model("mobilenetv3_small_050"))  # its last convolution stands after the pooling
+    torch.save(whole.state_dict(), tmp_path / "w.pt")
+    options = {"pooling": pooling, "layer_norm": False, "dim": 0}
+    model = model_of("timm:mobilenetv3_small_050", pretrained=str(tmp_path / "w.pt"), **options).eval()
+    maps = whole.forward_features(images())
+    expected = maps.mean((2, 3)) if pooling == "avg" else whole.forward_head(maps, pre_logits=True)
+    torch.testing.assert_close(model(images()), expected)
+    torch.save(model.state_dict(), tmp_path / "own.pt")
+    again = model_of("timm:mobilenetv3_small_050", pretrained=str(tmp_path / "own.pt"), **options).eval()
+    torch.testing.assert_close(again(images()), expected)
+
+
 @pytest.mark.slow
 def test_weights_of_a_vit_at_another_size(tmp_path):
     torch.manual_seed(0)
@@ -216,6 +230,7 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("torchvision:vit_b_32", {"pooling": "avg"}, "class token alone"),
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
+        ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*it has .*resnet18\.a1_in1k"),
         ("timm:resnet18", {"pretrained": "a1_in1k"}, "a tag of timm is a part of the name"),
         ("torchvision:vgg11", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
     ],

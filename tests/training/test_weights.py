@@ -81,6 +81,13 @@ def test_classifiers_are_left_out_and_that_is_said(caplog):
     assert "fc.bias, fc.weight" in caplog.text
 
 
+def test_weights_of_parts_that_the_whole_model_has_are_left_out():
+    extra = {"conv_head.weight": torch.zeros(1)}
+    with pytest.raises(InputError, match="conv_head"):
+        load_into(Net(), {**state(1), **extra}, "w.pt")
+    load_into(Net(), {**state(1), **extra}, "w.pt", unused={"conv_head.weight"})
+
+
 def test_the_count_of_batches_may_be_missing():
     given = {name: value for name, value in state(1).items() if "num_batches" not in name}
     load_into(Net(), given, "w.pt")
@@ -159,8 +166,10 @@ def test_other_suffixes_are_refused(tmp_path):
 
 def test_words_and_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "w.pt").write_bytes(b"x")
+    for name in ("w.pt", "default", "none"):
+        (tmp_path / name).write_bytes(b"x")
     assert weights_file("w.pt") is not None
+    assert weights_file("none") is None
     assert weights_file("default") is None
     assert weights_file("laion2b_s34b_b79k") is None
     for missing in ("other.pt", "folder/weights", "~/nowhere.safetensors"):

@@ -59,20 +59,29 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
             f"pretrained is {options.pretrained!r}; a tag of timm is a part of the name (timm:NAME.TAG). Expected "
             "default, none or a file."
         )
-    net = _create(name, options, fetch=options.load_weights and options.pretrained == "default")
+    plain = _plain(name)
+    net = _create(name, plain, options, fetch=options.load_weights and options.pretrained == "default")
     if options.gradient_checkpointing:
         _checkpoint(net, name)
     module = TimmNet(net, token=options.token)
     features = _probe(module, name, options.image_size)
     if options.load_weights and path is not None:
-        load_into(net, read_weights(path), str(path))
+        load_into(net, read_weights(path), str(path), unused=plain.state_dict().keys())
     known: Any = net.pretrained_cfg
     return Backbone(module.train(), features, tuple(known["mean"]), tuple(known["std"]))
 
 
-def _create(name: str, options: BackboneOptions, *, fetch: bool) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        plain = timm.create_model(name, pretrained=False, num_classes=0)
+def _plain(name: str) -> nn.Module:
+    """The model as timm makes it, without a classifier; torch's generator stays where it is."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return timm.create_model(name, pretrained=False, num_classes=0)
+    except RuntimeError as error:
+        known = timm.list_pretrained(name.partition(".")[0] + ".*")
+        raise ConfigError(f"timm:{name} cannot be built ({error}); it has {', '.join(known) or 'no tags'}.") from error
+
+
+def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: bool) -> nn.Module:
     taken = {p for kind in type(plain).__mro__ for p in inspect.signature(kind.__init__).parameters}
     arguments: dict[str, Any] = {} if options.token else {"global_pool": ""}
     if "dynamic_img_size" in taken:

@@ -5,7 +5,7 @@ import pickle
 import struct
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -34,6 +34,8 @@ def weights_file(pretrained: str) -> Path | None:
     Raises:
         MissingResourceError: it is a path, and no file is there.
     """
+    if pretrained in ("default", "none"):
+        return None
     path = Path(pretrained).expanduser()
     if path.is_file():
         return path
@@ -72,7 +74,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return _tensors(found, path)
 
 
-def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str) -> None:
+def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unused: Collection[str] = ()) -> None:
     """Copy weights into a module, all of them or none.
 
     Prefixes that wrappers leave (``module.``, ``backbone.``) are taken off where the module has no such name;
@@ -82,6 +84,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str) -> 
         module: without a classifier.
         weights: by name.
         source: what messages call them, such as the file.
+        unused: names of weights that the whole model has and the module has no use for.
 
     Raises:
         InputError: a weight is missing, unexpected or of another shape.
@@ -94,7 +97,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str) -> 
             raise InputError(f"{source}: holds two weights that could be {short!r}. Keep one model in the file.")
         given[short] = tensor
     other = [name for name in given if name not in expected]
-    foreign = [name for name in other if name.partition(".")[0] not in _NOT_OF_A_BACKBONE]
+    foreign = [n for n in other if n not in unused and n.partition(".")[0] not in _NOT_OF_A_BACKBONE]
     # Statistics of batch norm count their batches since torch 0.4.1 only, and nothing reads the count.
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     shapes = [n for n in given if n in expected and given[n].shape != expected[n].shape]
