@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import MissingResourceError
+from hgld.errors import MissingResourceError, StorageError
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
@@ -36,7 +36,7 @@ class RunLog:
         for path in (run / LOG, run / EVALUATIONS, *run.glob("faults*.csv")):
             _keep_rows(path, from_step)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=from_step or None)
-        self._wandb = _start_wandb(wandb, run, config) if wandb else None
+        self._wandb = _start_wandb(wandb, run, config or {}) if wandb else None
 
     def step(self, step: int, row: Mapping[str, float]) -> None:
         """Write a line of ``log.csv``: numbers by name, the same names in every line of a run."""
@@ -80,12 +80,17 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
-    new = not path.exists() or path.stat().st_size == 0
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(row))
-        if new:
-            writer.writeheader()
-        writer.writerow(shown)
+    try:
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(row))
+            if file.tell() == 0:
+                writer.writeheader()
+            writer.writerow(shown)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path} ({error.strerror}). The run's checkpoints are whole. Free space and run the same "
+            "command again."
+        ) from error
 
 
 def _keep_rows(path: Path, until: int) -> None:

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from hgld.errors import MissingResourceError
+from hgld.errors import MissingResourceError, StorageError
 from training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from training.progress import Lines, shown_on, told
 
@@ -34,6 +34,14 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path):
     assert [row["step"] for row in read_rows(tmp_path / LOG)] == ["1"]
     RunLog(tmp_path, from_step=5).close()
     assert (tmp_path / LOG).read_text().splitlines() == ["step,loss,rank", "1,0.5,0.25"]
+
+
+def test_a_log_that_cannot_be_written_is_said(tmp_path):
+    log = RunLog(tmp_path)
+    (tmp_path / LOG).mkdir()
+    with pytest.raises(StorageError, match=r"log\.csv.*checkpoints are whole"):
+        log.step(2, ROW)
+    log.close()
 
 
 def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
