@@ -59,10 +59,10 @@ class Reader(html.parser.HTMLParser):
         super().__init__()
         self.loaded, self.handlers, self.text, self.tags = [], [], [], []
 
-    def handle_starttag(self, tag, attributes):
+    def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.handlers += [name for name, _ in attributes if name.startswith("on")]
-        self.loaded += [v for n, v in attributes if n in {"src", "href", "srcset", "data", "xlink:href", "action"}]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        self.loaded += [v for n, v in attrs if n in {"src", "href", "srcset", "data", "xlink:href", "action"}]
 
     def handle_data(self, data):
         self.text.append(data)
@@ -124,8 +124,8 @@ def test_the_policy_allows_our_script_alone(tmp_path):
     write_run(tmp_path / "run")
     write_report_page([tmp_path / "run"], tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
-    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)[1]
-    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)[1]
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)
+    [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert "default-src 'none'" in policy
     assert f"script-src 'sha256-{digest}'" in policy.replace("&#43;", "+")

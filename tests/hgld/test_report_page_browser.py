@@ -1,0 +1,66 @@
+"""The report page in a real browser: its script runs under its policy, hostile names do not, nothing is missing."""
+
+import html
+import re
+import shutil
+import subprocess
+
+import pytest
+from PIL import Image
+
+from hgld.report_page.page import write_report_page
+from tests.hgld.test_report_page_page import write_run
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: install Debian's package chromium"),
+]
+
+
+def browse(tmp_path, *options):
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.fixture
+def report(tmp_path):
+    hostile = ["<script>document.title='owned'</script>", "<img src=x onerror=\"document.title='owned'\">"]
+    write_run(tmp_path / "first", names=hostile)
+    write_run(tmp_path / "second", seed=1, names=hostile)
+    write_report_page([tmp_path / "first", tmp_path / "second"], tmp_path / "r.html", title="A report")
+    return tmp_path / "r.html"
+
+
+def test_the_script_makes_tables_sortable_and_names_run_nothing(tmp_path, report):
+    shown = browse(tmp_path, "--dump-dom", report.as_uri())
+    assert "<title>A report</title>" in shown
+    assert '<th scope="col"><button type="button">fine</button></th>' in shown
+    assert 'aria-label="Search classes">' in shown  # no longer hidden
+
+
+def test_dark_and_light_differ_and_nothing_is_blank(tmp_path, report):
+    found = {}
+    for theme, options in {"light": [], "dark": ["--blink-settings=preferredColorScheme=0"]}.items():
+        picture = tmp_path / f"{theme}.png"
+        browse(tmp_path, "--window-size=1280,1600", f"--screenshot={picture}", *options, report.as_uri())
+        with Image.open(picture) as image:
+            found[theme] = image.convert("RGB").getpixel((3, 3)), len(image.convert("RGB").getcolors(1 << 24))
+    assert min(found["light"][0]) > 200
+    assert max(found["dark"][0]) < 60
+    assert all(colors > 50 for _, colors in found.values())
+
+
+def test_a_phone_shows_it_without_scrolling_sideways(tmp_path, report):
+    # In a frame of 420 pixels, for a window of Chromium's is never narrower than 500.
+    frame = tmp_path / "phone.html"
+    measure = "const e = this.contentDocument.documentElement; document.title = `${e.clientWidth} ${e.scrollWidth}`"
+    page = html.escape(report.read_text(encoding="utf-8"))
+    frame.write_text(f'<iframe width=420 height=800 style="border:0" onload="{measure}" srcdoc="{page}"></iframe>')
+    shown = browse(tmp_path, "--dump-dom", frame.as_uri())
+    [(width, needed)] = re.findall(r"<title>(\d+) (\d+)</title>", shown)
+    assert 400 <= int(width) <= 420
+    assert int(needed) <= int(width)

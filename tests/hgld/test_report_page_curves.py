@@ -1,0 +1,167 @@
+"""Curves, severity and class means against their definitions and against the evaluator."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.evaluator import evaluate
+from hgld.metrics import Relevance
+from hgld.report_page.class_tables import class_table
+from hgld.report_page.curves import mean_curves, precision_recall
+from hgld.report_page.gallery import changed_queries, typical_queries, worst_queries
+from hgld.report_page.rankings import class_means, rank, relevance_of
+from hgld.report_page.runs import Evaluation, Items, Ranked
+from hgld.report_page.severity import severity
+
+METRICS = ("R@1", "AP", "H-AP")
+FINE = 20_000
+
+
+def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
+    rng = np.random.default_rng(seed)
+    fine = rng.integers(0, 9, size)
+    labels = np.stack([fine, fine // 3, fine // 6], axis=1)
+    labels[rng.random(size) < 0.1] = -1
+    embeddings = rng.normal(size=(size, 6)).astype(np.float32) + np.eye(9, 6, dtype=np.float32)[fine]
+    query, gallery = Items(embeddings, labels, None), None
+    given = (embeddings, labels)
+    if with_gallery:
+        query, gallery = Items(embeddings[:15], labels[:15], None), Items(embeddings[15:], labels[15:], None)
+        given = (query.embeddings, query.labels, gallery.embeddings, gallery.labels)
+    report = evaluate(*given, levels=("a", "b", "c"), metrics=METRICS, **options)
+    return Evaluation(report, None, Ranked(query, gallery, ({}, {}, {})))
+
+
+def twin(grades, gains, recall):
+    """Precision where recall is reached, read off the definition one rank at a time."""
+    worth = [gains[g] for g in grades]
+    found = 0.0
+    for k in range(len(worth)):
+        found += worth[k]
+        if worth[k] > 0 and found / sum(worth) >= recall - 1e-9:
+            return sum(min(worth[k], w) for w in worth[: k + 1]) / ((k + 1) * worth[k])
+    return None
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=30),
+    st.lists(st.floats(0.01, 10), min_size=3, max_size=3),
+    st.floats(0.001, 1),
+)
+def test_precision_at_a_recall_is_its_definition(grades, worth, recall):
+    gains = np.array([0.0, *sorted(worth)])
+    curve = precision_recall(np.array(grades), gains, np.array([recall]))
+    expected = twin(grades, gains, recall)
+    if expected is None:
+        assert curve is None
+    else:
+        assert curve is not None
+        nearby = [twin(grades, gains, min(1.0, max(1e-6, recall + d))) for d in (-1e-7, 0, 1e-7)]
+        assert any(curve[0] == pytest.approx(value) for value in nearby)  # a step of the curve lies within rounding
+
+
+@pytest.mark.parametrize("with_gallery", [False, True])
+@pytest.mark.parametrize("options", [{}, {"alpha": 3.0}, {"relevance": "weighted_ap"}, {"count_query": False}])
+def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, options):
+    found = evaluation(with_gallery=with_gallery, **options)
+    rankings = list(rank(found.ranked, range(len(found.ranked.query.labels))))
+    counts = np.stack([np.bincount(r.grades, minlength=4) for r in rankings])
+    gains = relevance_of(found).gains(counts)
+    middles = (np.arange(FINE) + 0.5) / FINE
+    for metric, worth in [("AP/a", [0, 0, 0, 1]), ("AP/b", [0, 0, 1, 1]), ("AP/c", [0, 1, 1, 1]), ("H-AP", None)]:
+        expected = found.report.per_query[metric].to_numpy()
+        for ranking, value, own in zip(rankings, expected, gains, strict=True):
+            curve = precision_recall(ranking.grades, own if worth is None else np.array(worth, float), middles)
+            if np.isnan(value):
+                assert curve is None
+            else:
+                assert curve is not None
+                assert curve.mean() == pytest.approx(value, abs=2e-3)
+
+
+def test_mean_curves_leave_out_queries_without_positives():
+    found = evaluation()
+    rankings = list(rank(found.ranked, range(40)))
+    counts = np.stack([np.bincount(r.grades, minlength=4) for r in rankings])
+    *levels, hierarchy = mean_curves(rankings, Relevance().gains(counts), 3)
+    for curve, name in zip(levels, "abc", strict=True):
+        assert curve is not None
+        assert curve.mean() == pytest.approx(found.report.values[f"AP/{name}"], abs=0.02)
+    assert hierarchy is not None
+    assert hierarchy.shape == (100,)
+
+
+def test_severity_counts_what_the_first_item_shares():
+    found = evaluation()
+    rankings = list(rank(found.ranked, range(40)))
+    counted = severity(rankings, 3)
+    firsts = [int(r.grades[0]) for r in rankings if 3 in r.grades]
+    assert counted.queries == len(firsts)
+    assert counted.shares == pytest.approx([firsts.count(grade) / len(firsts) for grade in (3, 2, 1, 0)])
+    assert 1 - counted.mistakes == pytest.approx(found.report.values["R@1/a"])
+    assert counted.mean == pytest.approx(np.mean([3 - g for g in firsts if g < 3]))
+    assert counted.by_rank.sum(axis=1) == pytest.approx(1)
+
+
+def test_severity_of_nothing_is_undefined():
+    ranked = Ranked(Items(np.eye(3, dtype=np.float32), np.array([[0], [1], [2]]), None), None, ({},))
+    counted = severity(list(rank(ranked, range(3))), 1)
+    assert counted.queries == 0
+    assert np.isnan(counted.mean)
+
+
+def test_rankings_leave_the_query_out_and_break_ties_against_it():
+    embeddings = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
+    ranked = Ranked(Items(embeddings, np.array([[0], [0], [1], [1]]), None), None, ({},))
+    first, _, third, _ = rank(ranked, range(4))
+    assert first.items.tolist() == [2, 1, 3]
+    assert first.grades.tolist() == [0, 1, 0]
+    assert third.items.tolist() == [0, 1, 3]
+
+
+def test_class_means_are_means_of_unit_rows():
+    items = evaluation().ranked.query
+    means, labels, sizes = class_means(items)
+    unit = items.embeddings / np.linalg.norm(items.embeddings, axis=1, keepdims=True)
+    for mean, label, size in zip(means, labels, sizes, strict=True):
+        mine = unit[items.labels[:, 0] == label[0]].astype(np.float64)
+        assert len(mine) == size
+        assert mean == pytest.approx(mine.sum(axis=0) / np.linalg.norm(mine.sum(axis=0)), abs=1e-6)
+
+
+def test_queries_of_the_galleries_are_the_extremes_of_their_classes():
+    first, other = evaluation(0), evaluation(0, count_query=False)
+    shuffled = other.report.per_query["H-AP"].to_numpy()[::-1]
+    change = shuffled - first.report.per_query["H-AP"].to_numpy()
+    table = other.report.per_query.with_columns(other.report.per_query["H-AP"].reverse())
+    object.__setattr__(other.report, "per_query", table)
+    classes = first.ranked.query.labels[:, 0]
+    rose, fell = changed_queries(first, other, "H-AP")
+    assert rose[0] == int(np.nanargmax(change))
+    assert fell[0] == int(np.nanargmin(change))
+    values = first.report.per_query["H-AP"].to_numpy()
+    worst = worst_queries(first, "H-AP")
+    assert values[worst[0]] == np.nanmin(values)
+    for chosen in (rose, fell, worst):
+        assert len(set(classes[chosen])) == len(chosen)
+    assert all(np.diff(values[typical_queries(first, "H-AP")]) <= 0)
+
+
+def test_class_tables_are_means_over_the_queries_of_a_class():
+    found = evaluation()
+    rankings = {"run": list(rank(found.ranked, range(40)))}
+    table = class_table({"run": found}, ["AP/a"], rankings, lambda level, label: f"{level}:{label}")
+    labels, values = found.ranked.query.labels[:, 0], found.report.per_query["AP/a"].to_numpy()
+    assert table.header == ("a", "b", "c", "queries", "AP/a", "most often taken for")
+    assert len(table.rows) == table.classes == len(np.unique(labels[labels >= 0]))
+    for name, *_, queries, mean, taken in table.rows:
+        mine = labels == int(str(name).split(":")[1])
+        assert queries == mine.sum()
+        defined = values[mine & ~np.isnan(values)]
+        assert mean == pytest.approx(100 * defined.mean() if len(defined) else np.nan, nan_ok=True)
+        assert taken != name
+    shown = [float(row[4]) for row in table.rows if row[4] == row[4]]
+    assert shown == sorted(shown)
