@@ -145,6 +145,7 @@ def test_two_annotators_side_by_side(tmp_path):
         page.press("t")
         page.until("document.querySelectorAll('#team .conflict .side').length === 2")
         assert page.run("document.querySelector('#team .card b').textContent") == "κ 0.00"
+        assert page.run("document.querySelector('#groups .active').classList.contains('team')")
         page.run("document.querySelector('#team .side button').click()")
         answer(page, "bob is right")
         page.until("document.querySelectorAll('#team .conflict').length === 0")

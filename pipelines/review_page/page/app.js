@@ -96,6 +96,11 @@ function drawGroups() {
     { key: "history", title: "Your decisions", number: model.decisions, view: { kind: "history" } },
   ];
   groups.show(search ? listed : [...fixed, ...listed]);
+  markHere();
+}
+
+// The list of groups marks what the middle shows, however one came there.
+function markHere() {
   const here = groups.items.findIndex((item) => item.key === (view.kind === "group" ? `=${view.label}` : view.kind));
   if (here >= 0 && here !== groups.active) groups.go(here, { quiet: true });
 }
@@ -161,6 +166,7 @@ function show(next) {
   if (view.kind === "group") details.group(view.label).catch(say);
   else details.nothing(model.history);
   drawMiddle(false);
+  markHere();
 }
 
 function drawMiddle(keep) {
