@@ -1,0 +1,69 @@
+"""kill -9 at random moments costs steps, not the run: it ends bit for bit as one that was left in peace."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.training.small_runs import STEPS, options, same, weights, write_small
+from training.config_files import save_config
+from training.log import read_rows
+from training.loop import train
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 10
+# Everything that a checkpoint has to hold: averages, moments, a memory; and dropout that draws.
+FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
+
+
+@contextmanager
+def forks(*arguments):
+    """A process that starts runs, with all imports done."""
+    command = [sys.executable, str(ROOT / "tests/training/forked_runs.py"), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        yield process
+
+
+def wait_for_log(log, before):
+    """Wait until the run has written to its log."""
+    deadline = time.monotonic() + 60
+    while not (log.is_file() and log.stat().st_mtime_ns > before):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_ten_kills_at_random_moments(stream, tmp_path):
+    data, out, log = write_small(tmp_path / "data"), tmp_path / "run", tmp_path / "run/log.csv"
+    config = options(**FIELDS, stream=stream, epochs=24, evaluate_every=5, checkpoint_every=4, log_every=1)
+    save_config(config, tmp_path / "config.json")
+    draw, killed = random.Random(int(stream)), 0
+    with forks(tmp_path / "config.json", data, out) as starter:
+        for _ in range(KILLS):
+            before = log.stat().st_mtime_ns if log.is_file() else 0
+            assert starter.stdin is not None
+            assert starter.stdout is not None
+            starter.stdin.write("\n")
+            run = int(starter.stdout.readline())
+            wait_for_log(log, before)
+            time.sleep(draw.uniform(0.0, 0.2))
+            os.kill(run, signal.SIGKILL)
+            killed += int(starter.stdout.readline()) == -signal.SIGKILL
+    assert killed == KILLS
+    summary = train(config, str(data), out)
+    assert (summary.finished, summary.step) == (True, 24 * STEPS)
+    whole = train(config, str(data), tmp_path / "whole")
+    assert same(weights(out), weights(tmp_path / "whole"))
+    assert (summary.values, summary.best) == (whole.values, whole.best)
+    assert [row["step"] for row in read_rows(log)] == [str(step) for step in range(1, 24 * STEPS + 1)]
+    assert (out / "evaluations.csv").read_text() == (tmp_path / "whole/evaluations.csv").read_text()

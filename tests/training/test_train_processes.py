@@ -1,0 +1,109 @@
+"""Two processes under torchrun train what one trains, from a directory and from shards over HTTP alike."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.hgld.range_server import serve
+from tests.training.small_runs import STEPS, options, weights, write_small
+from training.config_files import save_config
+from training.log import read_rows
+from training.loop import train
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+# Without dropout, which every process draws for itself; without Adam, which makes gradients of rounding size large; and
+# with a smooth surrogate, because a steep one turns rounding of the scores into other gradients.
+ALIKE = {
+    "dropout": 0.0,
+    "optimizer": "sgd",
+    "lr": 0.01,
+    "lr_head": 0.01,
+    "lr_proxies": 0.01,
+    "clip_norm": 1.0,
+    "tau": 0.1,
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_small(tmp_path_factory.mktemp("data") / "small")
+
+
+def together(config, data, out, processes=2):
+    """Train under torchrun; what the processes wrote."""
+    file = out.with_suffix(".json")
+    save_config(config, file)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command += [str(ROOT / "tests/training/run_process.py"), str(file), str(data), str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+def assert_alike(run, other):
+    first, second = weights(run), weights(other)
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], rtol=1e-5, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+    before, after = (read_rows(path / "evaluations.csv")[-1] for path in (run, other))
+    assert float(after["H-AP"]) == pytest.approx(float(before["H-AP"]), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"chunk": 2}, {"frozen_epochs": 1, "epochs": 2}, {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0}],
+    ids=str,
+)
+def test_two_processes_train_what_one_trains(fields, data, tmp_path):
+    config = options(**(ALIKE | {"epochs": 1} | fields))
+    result = together(config, data, tmp_path / "two")
+    assert result.returncode == 0, result.stderr
+    train(config, str(data), tmp_path / "one")
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_two_processes_stream_over_http_what_one_reads_from_the_disk(data, tmp_path):
+    config = options(**ALIKE, epochs=1, stream=True)
+    with serve(data) as server:
+        result = together(config, server.url, tmp_path / "two")
+        assert result.returncode == 0, result.stderr
+        assert any(".tar" in request for request in server.requests)
+    train(config, str(data), tmp_path / "one")
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_run_goes_on_with_another_number_of_processes(stream, data, tmp_path, monkeypatch):
+    config = options(**ALIKE, epochs=2, stream=stream)
+    stopped = tmp_path / "stopped"
+    monkeypatch.setattr("training.loop._epoch", stop_after_an_epoch())
+    assert not train(config, str(data), stopped).finished
+    monkeypatch.undo()
+    result = together(config, data, stopped)
+    assert result.returncode == 0, result.stderr
+    assert f"goes on after step {STEPS} of {2 * STEPS}" in result.stdout
+    train(config, str(data), tmp_path / "whole")
+    assert_alike(tmp_path / "whole", stopped)
+
+
+def stop_after_an_epoch():
+    from training.loop import _epoch as epoch_of
+
+    def first_only(run, watch):
+        return run.epoch == 1 or epoch_of(run, watch)
+
+    return first_only
+
+
+def test_an_error_of_one_process_ends_them_all(data, tmp_path):
+    config = options(**ALIKE, on_fault="raise", epochs=1)
+    broken = write_small(tmp_path / "broken")
+    for shard in broken.glob("train-*.tar"):
+        shard.write_bytes(b"\0" * shard.stat().st_size)
+    result = together(config, broken, tmp_path / "run")
+    assert result.returncode != 0
+    assert "InputError" in result.stderr
