@@ -4,6 +4,7 @@ A unit is one tar, or some thousand loose files. It leaves a table of what it fo
 again at random or are not those of the source, a spool: the images' bytes, one after the other.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -43,6 +44,7 @@ EXAMINED = pl.Schema(
 )
 SPOOL = ".spool"
 _MOST_DETAIL = 300
+_OF_THE_FILE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects in memory, in messages of PIL: another one every time
 
 
@@ -98,19 +100,23 @@ class Examined:
 
 
 def examine(unit: ExamineUnit) -> Examined:
-    """Examine a unit's images and record what was found; a tar that is damaged or not the official one is refused."""
+    """Examine a unit's images and record what was found; a tar that is damaged or not the official one is refused.
+
+    Raises:
+        InputError: the disk or the network of the loose files fails.
+    """
     rows = pl.scan_parquet(unit.catalog).slice(unit.start, unit.stop - unit.start).collect()
     spool = _Spool(unit.record.with_suffix(SPOOL)) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
     try:
-        try:
-            if unit.is_tar:
+        if unit.is_tar:
+            try:
                 found, tar_facts = _examine_tar(unit, rows, spool)
-                facts |= tar_facts
-            else:
-                found = [_examine_file(unit, i, row, spool) for i, row in enumerate(rows.iter_rows(named=True))]
-        except InputError as error:
-            return Examined(0, refused=str(error))
+            except InputError as error:
+                return Examined(0, refused=str(error))
+            facts |= tar_facts
+        else:
+            found = [_examine_file(unit, i, row, spool) for i, row in enumerate(rows.iter_rows(named=True))]
         if spool is not None:
             facts["spool_bytes"] = spool.keep()
     finally:
@@ -202,6 +208,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
     Raises:
         UnusableImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
             by ``..`` or by a link, or is no regular file.
+        InputError: the disk or the network fails, which says nothing about the file.
     """
     home = os.path.realpath(root)
     try:
@@ -216,7 +223,9 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
     except FileNotFoundError:
         raise UnusableImageError("missing", "no such file") from None
     except OSError as error:
-        raise UnusableImageError("unreadable", str(error.strerror)) from error
+        if error.errno in _OF_THE_FILE:
+            raise UnusableImageError("unreadable", str(error.strerror)) from error
+        raise InputError(f"{root}/{file}: cannot be read ({error.strerror}). Run the same command again.") from error
 
 
 def _read_regular(descriptor: int, most: int) -> bytes:

@@ -42,7 +42,9 @@ class ShardConfig:
     max_pixels: int = setting(100_000_000, "Images of more pixels are rejected; at most 100,000,000.")
     max_file_mb: int = setting(100, "Image files of more megabytes are rejected; at most 512.")
     partial: bool = setting(False, "Build without the tars that are missing or damaged.")
-    executor: Literal["local", "ray"] = setting("local", "Processes of this machine, or a Ray cluster.", key=False)
+    executor: Literal["local", "ray"] = setting(
+        "local", "Processes of this machine, or a Ray cluster whose machines see the same folders.", key=False
+    )
     workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", key=False)
     ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)
     work: Path | None = setting(

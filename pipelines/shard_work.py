@@ -125,7 +125,7 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
             _write_state(path, key)
         output.remove(MANIFEST)  # of a dataset that lost files: while it is there, the dataset is whole
         output.remove_parts()
-        for part in path.glob("*/.*.part"):
+        for part in path.rglob(".*.part"):
             part.unlink(missing_ok=True)
         yield work
 

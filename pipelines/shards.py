@@ -4,7 +4,8 @@ The adapter reads the release's lists; every image is examined once; the sound o
 is packed; the tables come last, and the manifest last of all. All of it goes on where it was stopped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import polars as pl
 
 from hgld.dataset_files import Manifest, ShardFacts
 from hgld.dataset_names import BOX
-from hgld.errors import InputError
+from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from pipelines import pack
 from pipelines.catalog import Catalog
@@ -111,11 +112,28 @@ def build_catalog(
     manifest = finished_dataset(output, key)
     ran = manifest is None
     if manifest is None:
-        with opened_work(path, output, key) as work:
+        with _storage_errors(out), opened_work(path, output, key) as work:
             manifest = _Build(catalog, card, output, work, options, config, progress).run()
     remove_work(path)
     differences = published_differences(card, manifest) if card else None
     return BuildResult(out, manifest, differences, tuple(manifest.provenance.get("notes", ())), ran)
+
+
+@contextmanager
+def _storage_errors(out: str) -> Iterator[None]:
+    """What the system says of a disk, for people; files of the release have errors of their own."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars names it in its text alone
+        if isinstance(error, StorageError) or not of_system:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or out
+        raise StorageError(
+            f"{out}: the build cannot write ({reason}: {place}). Free space, or choose another folder; then run the "
+            "same command again: what was done is kept."
+        ) from error
 
 
 class _Build:

@@ -1,3 +1,4 @@
+import errno
 import gzip
 import hashlib
 import io
@@ -136,6 +137,18 @@ def test_files_that_lead_elsewhere_are_not_followed(tmp_path):
     assert found.pop("gone.jpg") == "missing"
     assert found.pop("inside.jpg/below.jpg") == "unreadable"
     assert set(found.values()) == {"unsafe-path"}
+
+
+def test_a_failing_disk_says_nothing_about_the_image(tmp_path, monkeypatch):
+    def fail(*_: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "a.jpg").write_bytes(jpeg(rng()))
+    unit = unit_of(tmp_path, ["a.jpg"], tmp_path)
+    monkeypatch.setattr(os, "read", fail)
+    with pytest.raises(InputError, match=r"a\.jpg: cannot be read \(Input/output error\)"):
+        examine(unit)
+    assert not unit.record.exists()
 
 
 def tar_of(path: Path, members: dict[str, bytes], mode: Any = "w") -> Path:

@@ -1,4 +1,6 @@
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +295,31 @@ class TestThePlaceOfTheOutput:
         with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
+
+    @pytest.mark.parametrize("spool", ["auto", "always"])
+    def test_a_full_disk_is_said_and_the_build_goes_on_later(self, loose, tmp_path, monkeypatch, spool):
+        left, real = [0], os.fsync
+
+        def full(descriptor: int) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", full)
+        messages = []
+        for writes in range(30):
+            left[0] = writes
+            try:
+                build(loose, tmp_path / "out", spool=spool)
+                break
+            except StorageError as error:
+                messages.append(str(error))
+        assert len(messages) > 5
+        assert all("No space left" in text and "then run the same command again" in text for text in messages)
+        monkeypatch.undo()
+        build(loose, tmp_path / "whole", spool=spool)
+        assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
 class Stopped(Exception):
