@@ -96,8 +96,8 @@ class Loader:
         self.wait_seconds = 0.0
         self._decoder: Path = decoder
         self._workers, self._prefetch, self._seed = workers, prefetch, seed
-        self._pin_memory, self._on_fault = pin_memory, on_fault
-        self._buffers = BatchBuffers()
+        self._on_fault = on_fault
+        self._buffers = BatchBuffers(pin_memory)
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
@@ -155,7 +155,7 @@ class Loader:
         items = self.sampler.batch(epoch, step)
         share = self.sampler.batch_size // self.sampler.process_count  # a last batch may be shorter
         where = places(step, share, self.sampler.process_index)[: len(items)]
-        images = self._memory(len(items))
+        images = self._buffers.take(len(items), self.view.size)
         edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
         parts = [
             (begin, pool.submit(self._fill, items[begin:end], where[begin:end], epoch, images[begin:end]))
@@ -163,12 +163,6 @@ class Loader:
             if end > begin
         ]
         return _Pending(items, where, images, parts)
-
-    def _memory(self, count: int) -> Tensor:
-        if self._pin_memory:  # torch itself keeps these for the next batch, once copies from them have ended
-            side = self.view.size
-            return torch.empty((count, side, side, 3), dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
-        return self._buffers.take(count, self.view.size)
 
     def _fill(self, items: NDArray[np.int64], where: NDArray[np.int64], epoch: int, images: Tensor) -> list[_Failed]:
         """Read and decode some rows of a batch."""
