@@ -194,7 +194,6 @@ class RunConfig:
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
     wandb: str = setting("", "Project of Weights & Biases to log to as well, where wandb is installed.")
-    sharded: bool = setting(False, "FSDP instead of DDP, for backbones that do not fit one GPU.")
 
 
 @dataclass(frozen=True)

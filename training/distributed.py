@@ -7,6 +7,7 @@ are those of the one loss.
 
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -148,45 +149,30 @@ def gather(rows: Tensor, processes: Processes) -> Tensor:
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
-def wrap(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: bool = False) -> nn.Module:
+def wrap(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False) -> nn.Module:
     """The model as the processes train it together.
 
     Args:
         model: on this process's device.
         processes: of the run.
         sync_batch_norm: batch norm's statistics over all processes.
-        sharded: FSDP, every process holding a part of the parameters, instead of DistributedDataParallel.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, where torch has none; sharding in one process.
+        ConfigError: synchronised batch norm on a CPU, where torch has none.
     """
-    if sharded and processes.count == 1:
-        raise ConfigError("--sharded shares a model among processes, and there is one; start with torchrun.")
     if sync_batch_norm and processes.device.type != "cuda":
         raise ConfigError("--sync-batch-norm needs GPUs; the small net has group norm and needs none.")
     if processes.count == 1:
         return model
     if sync_batch_norm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    if sharded:
-        from torch.distributed.fsdp import fully_shard
-
-        for block in _large_blocks(model):
-            fully_shard(block)
-        return fully_shard(model)  # pyright: ignore[reportReturnType]  # it changes the model's class in place
     ids = [processes.device.index] if processes.device.type == "cuda" else None
     # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
     # process's own statistics, of which the main process's are kept in checkpoints.
-    return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
-
-
-def _large_blocks(model: nn.Module) -> Iterable[nn.Module]:
-    """The repeated blocks of a backbone: members of its module lists and sequences that hold parameters."""
-    for module in model.modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential):
-            blocks = [m for m in module if sum(p.numel() for p in m.parameters()) > 1_000_000]
-            if len(blocks) > 1:
-                yield from blocks
+    with warnings.catch_warnings():
+        # The argument's successor, of torch 2.13, is not known to the releases before it.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -33,7 +33,7 @@ from training.optimizers import build_optimizer, optimizer_state, restore_optimi
 
 # What changes neither the weights nor what is measured, but by rounding.
 _MAY_CHANGE = {
-    *("workers", "prefetch", "on_fault", "device", "sharded", "chunk", "compile", "gradient_checkpointing"),
+    *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
     *("log_every", "keep", "checkpoint_every", "wandb"),
 }
 
@@ -209,16 +209,15 @@ def _assemble(
 
 def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
     """The model as the processes train it, with the parameters that can move at this moment."""
-    return distributed.wrap(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=config.run.sharded)
+    return distributed.wrap(model, processes, sync_batch_norm=config.run.sync_batch_norm)
 
 
 def set_frozen(run: Run) -> None:
     """Freeze or free the backbone as the epoch of the next step wants it."""
     run.model.freeze_backbone(run.frozen)
-    if not run.config.run.sharded:
-        # DistributedDataParallel settles at its making whose gradients it exchanges.
-        run.wrapped = run.model
-        run.wrapped = wrap(run.model, run.config, run.processes)
+    # DistributedDataParallel settles at its making whose gradients it exchanges.
+    run.wrapped = run.model
+    run.wrapped = wrap(run.model, run.config, run.processes)
 
 
 def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:

@@ -79,8 +79,6 @@ def test_slurm_is_understood(monkeypatch):
 
 def test_what_processes_cannot_do_is_refused():
     alone = Processes(0, 1, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="torchrun"):
-        wrap(nn.Linear(2, 2), alone, sharded=True)
     with pytest.raises(ConfigError, match="GPU"):
         wrap(nn.Linear(2, 2), alone, sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
