@@ -31,7 +31,7 @@ def build_shards_command() -> click.Command:
         take your own images. Stopped anywhere, the same command goes on; run again, it does nothing.
         """
         for option in ("levels", "splits"):
-            given[option] = tuple(name.strip() for text in given[option] for name in text.split(","))
+            given[option] = tuple(part.strip() for text in given[option] for part in text.split(","))
         options, config = take(SourceConfig, given), take(ShardConfig, given)
         from pipelines import shards, shards_text
         from pipelines.shard_dry_run import plan_build
