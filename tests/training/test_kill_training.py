@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 from training.config_files import save_config
@@ -21,6 +22,15 @@ ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
 # Everything that a checkpoint has to hold: averages, moments, a memory; and dropout that draws.
 FIELDS = {"loss": "SupRecall", "recall_at": (1, 2), "memory": 30, "memory_from_epoch": 1, "ema": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As many threads as the killed runs have: sums of floats depend on their order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @contextmanager
