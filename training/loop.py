@@ -152,6 +152,7 @@ def _epochs(run: Run, watch: Watch) -> bool:
     """The rest of the run; returns whether it came to its end."""
     while True:
         if run.step % run.data.steps_per_epoch == 0 and run.judged < run.epoch:
+            save_run(run)  # an image of a test set that cannot be read must not cost the epoch
             _evaluate(run, watch)
             save_run(run)
         if run.epoch == run.config.run.epochs:

@@ -40,7 +40,7 @@ def report_command() -> click.Command:
         if as_json:
             print_json(asdict(facts))
             return
-        click.echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, {len(facts.runs)} runs, {facts.pictures} pictures")
+        click.echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
         for reason in facts.unreadable[:3]:
             click.echo(f"not shown: {reason}", err=True)
 
