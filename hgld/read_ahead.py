@@ -1,14 +1,17 @@
 """An iterator that works in a thread of its own, a bounded distance in front of who takes its values."""
 
+import atexit
 import threading
 import time
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
 _SECONDS_TO_END = 5.0
+_SECONDS_AT_EXIT = 20.0  # a batch on a busy machine; a thread that waits for a server longer than that does no harm
 
 
 class ReadAhead(Generic[T]):
@@ -16,6 +19,7 @@ class ReadAhead(Generic[T]):
 
     What the generator raises is raised where the value would have been taken. :meth:`close` ends the generator, which
     then runs its ``finally``; a generator that waits for a server at that moment is left behind and ends on its own.
+    Whatever still runs when the interpreter leaves is ended first, closed or not.
 
     Args:
         values: is run and closed by the thread alone.
@@ -35,6 +39,7 @@ class ReadAhead(Generic[T]):
         self.waited = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+        _started.add(self)
 
     def _run(self) -> None:
         try:
@@ -74,15 +79,36 @@ class ReadAhead(Generic[T]):
 
     def close(self) -> None:
         """Stop the thread; nothing can be taken any more."""
+        self._ask_to_end()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_SECONDS_TO_END)
+
+    def _ask_to_end(self) -> None:
         with self._changed:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join(_SECONDS_TO_END)
 
     def __enter__(self) -> "ReadAhead[T]":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+_started: WeakSet[ReadAhead[Any]] = WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End the threads that still run, because the interpreter does not wait for daemons.
+
+    It stops them where they next ask for its lock. If that is inside of torch or OpenCV, C++ takes the unwinding of
+    their stack for an error and aborts the process: "terminate called without an active exception".
+    """
+    deadline = time.monotonic() + _SECONDS_AT_EXIT
+    left = list(_started)
+    for ahead in left:
+        ahead._ask_to_end()
+    for ahead in left:
+        ahead._thread.join(max(0.0, deadline - time.monotonic()))

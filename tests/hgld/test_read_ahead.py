@@ -1,6 +1,10 @@
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +66,25 @@ def test_closing_ends_the_generator_in_its_thread():
     assert ended == ["the thread"]
     assert list(ahead) == []
     assert "the thread" not in [thread.name for thread in threading.enumerate()]
+
+
+LEFT_RUNNING = """
+import itertools, time
+import cv2, numpy as np
+from hgld.read_ahead import ReadAhead
+
+image = np.zeros((800, 800, 3), np.uint8)
+ahead = ReadAhead((cv2.resize(image, (300, 300)) for _ in itertools.count()), 10**9, "left running")
+next(ahead)
+"""
+
+
+def test_a_thread_that_was_not_closed_ends_with_the_interpreter():
+    """Killed inside of OpenCV by the interpreter's end, it would abort the process."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", LEFT_RUNNING]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_waiting_is_measured():
