@@ -121,10 +121,10 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         return bool(self.running)
 
     def _recover(self, lost: Sequence[_Unit]) -> None:
-        for unit in lost:
-            self.lost[unit.name] += 1
-            if self.lost[unit.name] == ATTEMPTS:
-                raise died_again(unit, "killed")
+        if len(lost) == 1:  # of several, any may have been the one; alone it is certain
+            self.lost[lost[0].name] += 1
+            if self.lost[lost[0].name] == ATTEMPTS:
+                raise died_again(lost[0], "killed")
         self.running.clear()
         self.suspects.extend(lost)
         self._stop()
