@@ -1,6 +1,7 @@
 """Every recipe is a config that can be run, says what it is, and covers what the papers report."""
 
 import itertools
+import re
 import subprocess
 import sys
 from typing import get_args
@@ -14,9 +15,11 @@ from hgld.errors import ConfigError
 from training.config import LossName, TrainConfig
 from training.config_checks import check_config
 from training.config_files import flat, read_config, save_config
-from training.criterion import build_criterion
+from training.criterion import Criterion, build_criterion
+from training.loss_options import COMPOSITIONS, WITH_PROXIES
 from training.models.backbones import build_model
 from training.recipes import RECIPES, find_recipe, load_recipe
+from training.recipes.published import NOT_CONFIRMED, Published
 
 DATASETS = {
     "sop",
@@ -34,6 +37,13 @@ LEVELS = {"inat-full": 7, "sop": 2, "inat-base": 2, "vehicleid": 2, "landmarks-c
 
 LOSSES = {(recipe().loss, LEVELS.get(recipe.dataset, 3)): name for name, recipe in RECIPES.items()}
 """A recipe for each loss with its options and number of levels."""
+
+KINDS = {recipe().loss.loss: name for name, recipe in RECIPES.items()}
+"""A recipe for each loss."""
+
+PUBLISHED = {name: recipe.published for name, recipe in RECIPES.items() if isinstance(recipe.published, Published)}
+FIGURES = {name: published for name, published in PUBLISHED.items() if published.figures}
+METRIC = r"(R@[1-9]\d*|AP|mAP@R|mAP@100|H-AP|ASI|NDCG|top-1)( \([A-Za-z ]+\))?"
 
 
 def tree(levels: int) -> Hierarchy:
@@ -66,23 +76,45 @@ def test_a_recipe_is_a_config_without_contradictions_that_says_what_it_is(name, 
     assert recipe.place == f"{recipe.make.__module__}:{recipe.make.__name__}"
 
 
-@pytest.mark.parametrize("name", LOSSES.values())
-def test_a_recipe_s_loss_can_be_built_and_differentiated_on_as_many_levels_as_its_dataset_has(name):
-    recipe, config = RECIPES[name], load_recipe(name)
-    hierarchy = tree(LEVELS.get(recipe.dataset, 3))
+def criterion_of(name: str) -> tuple[Criterion, torch.Tensor]:
+    """The criterion of a recipe on a small tree of its dataset's depth, and that tree's labels."""
+    config = load_recipe(name)
+    hierarchy = tree(LEVELS.get(RECIPES[name].dataset, 3))
     labels = labels_of(hierarchy, 2)
     torch.manual_seed(0)
-    criterion = build_criterion(
-        config.loss, hierarchy=hierarchy, train_labels=labels, dim=8, steps_per_epoch=config.batch.steps_per_epoch or 3
-    )
+    steps = config.batch.steps_per_epoch or 3
+    criterion = build_criterion(config.loss, hierarchy=hierarchy, train_labels=labels, dim=8, steps_per_epoch=steps)
+    return criterion, labels
+
+
+def assert_differentiable(name: str) -> None:
+    criterion, labels = criterion_of(name)
     embeddings = torch.randn(len(labels), 8, requires_grad=True)
-    instances = torch.arange(len(labels)) // 2
-    loss, _ = criterion(embeddings, labels, instances)
+    loss, _ = criterion(embeddings, labels, torch.arange(len(labels)) // 2)
     loss.backward()
     assert torch.isfinite(loss)
     assert embeddings.grad is not None
     assert torch.isfinite(embeddings.grad).all()
     assert embeddings.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("loss", KINDS)
+def test_a_recipe_of_every_loss_makes_a_criterion_with_parameters_where_the_loss_has_any(loss):
+    criterion, _ = criterion_of(KINDS[loss])
+    config = load_recipe(KINDS[loss]).loss
+    second = COMPOSITIONS.keys() & {loss} and config.decomposability != "pair"
+    assert any(True for _ in criterion.parameters()) == bool(loss in WITH_PROXIES or second)
+
+
+@pytest.mark.parametrize("name", ["norm-softmax-sigma-inat-full", "csl-dyml-animal", "multigrain"])
+def test_a_recipe_s_loss_can_be_differentiated(name):
+    assert_differentiable(name)
+
+
+@pytest.mark.slow  # compiles the kernels of all rank losses
+@pytest.mark.parametrize("name", LOSSES.values())
+def test_a_recipe_s_loss_can_be_differentiated_on_as_many_levels_as_its_dataset_has(name):
+    assert_differentiable(name)
 
 
 def test_every_dataset_and_every_loss_has_a_recipe():
@@ -100,6 +132,57 @@ def test_no_two_recipes_are_the_same():
     assert len({repr(config) for config in configs}) == len(configs)
 
 
+def test_every_recipe_of_a_paper_says_which_rows_it_is_and_has_figures_or_says_that_they_are_not_confirmed():
+    assert {name for name in RECIPES if name not in PUBLISHED} == {
+        name for name in RECIPES if name.startswith("small-")
+    }
+    assert all(published.rows for published in PUBLISHED.values())
+    for name, published in PUBLISHED.items():
+        assert (published.brief == NOT_CONFIRMED) == (not published.figures)
+        assert bool(published.source) == bool(published.figures)
+        assert f"Published: {published.brief}\n" in (RECIPES[name].__doc__ or "")
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_published_figures_are_percentages_of_known_metrics_and_name_the_text_they_were_read_in(name):
+    published, text = FIGURES[name], RECIPES[name].__doc__ or ""
+    for metric, percent in published.figures.items():
+        assert re.fullmatch(METRIC, metric)
+        assert isinstance(percent, float)
+        assert 0 < percent <= 100
+        assert f"{metric} {percent}" in text
+    assert f"read in {published.source}\n" in text
+    assert re.search(r"arXiv:\d{4}\.\d{5}|README of [\w-]+/\w+", published.source)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_published_recalls_grow_with_the_length_of_the_list(name):
+    recalls: dict[str, list[tuple[int, float]]] = {}
+    for metric, percent in FIGURES[name].figures.items():
+        for k, measured_on in re.findall(r"^R@(\d+)(.*)", metric):
+            recalls.setdefault(measured_on, []).append((int(k), percent))
+    for found in recalls.values():
+        percents = [percent for _, percent in sorted(found)]
+        assert percents == sorted(percents)
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        ("happier-sop", {"R@1": 81.0}),
+        ("happier-f-sop", {"R@1": 81.8}),
+        ("happier-dyml-animal", {"AP (mean of the levels)": 43.8}),
+        ("roadmap-pair-sop", {"R@1": 83.1}),
+        ("smooth-ap-inat-base", {"R@1": 67.2, "R@4": 81.8, "R@16": 90.3, "R@32": 93.1}),
+        ("smooth-recall-simix-sop", {"R@1": 82.7}),
+        ("xbm-sop", {"R@1": 80.6}),
+        ("multigrain", {"top-1": 77.4}),
+    ],
+)
+def test_figures_are_those_that_were_read(name, figures):
+    assert FIGURES[name].figures == figures
+
+
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
@@ -107,10 +190,21 @@ def test_no_two_recipes_are_the_same():
         ("happier-f-sop", {"alpha": 5.0}),
         ("happier-f-inat-full", {"alpha": 3.0, "lr": 1e-5}),
         ("happier-dyml-vehicle", {"backbone": "torchvision:resnet34"}),
-        ("happier-h-gldv2", {"backbone": "torchvision:resnet101", "pooling": "gem", "projection": "pca"}),
+        ("happier-h-gldv2", {"backbone": "torchvision:resnet101", "pooling": "gem", "projection": "pca", "dim": 2048}),
+        ("csl-h-gldv2", {"lr_proxies": 10.0}),
+        ("csl-sop", {"lr_proxies": 10.0}),
+        ("csl-inat-full", {"lr_proxies": 2e-5}),
+        ("triplet-sop", {"margin": 0.1}),
+        ("rod-recall-sop", {"lambda_": 0.5, "recall_at": (1, 2, 4, 8, 16), "recall_temperature": 1.0}),
+        ("roadmap-pair-sop", {"batch_size": 128, "size": 256, "resize": 288, "layer_norm": False, "frozen_epochs": 0}),
+        ("roadmap-pair-inat-base", {"batch_size": 384, "epochs": 90}),
+        ("roadmap-deit-sop", {"schedule": "step", "milestones": (25, 50), "gamma": 0.3, "epochs": 75, "dim": 0}),
         ("roadmap-xbm-sop", {"memory": -1, "memory_from_epoch": 5, "pooling": "gem"}),
+        ("roadmap-xbm-inat-base", {"memory": 60_000}),
         ("smooth-ap-sop", {"tau": 0.01, "batch_size": 384, "images_per_class": 4, "weight_decay": 4e-4}),
-        ("smooth-ap-inat-base", {"lr": 1e-5, "lr_head": 2e-5}),
+        ("smooth-ap-inat-base", {"lr": 1e-5, "lr_head": 2e-5, "milestones": (40, 70), "gamma": 0.3, "epochs": 90}),
+        ("pnp-dq-sop", {"pnp": "Dq", "alpha": 4.0, "milestones": (120, 220, 250, 280), "epochs": 400}),
+        ("smooth-recall-large-sop", {"batch_size": 4000, "chunk": 200, "lr": 2e-4, "lr_head": 1e-3, "epochs": 55}),
         ("blackbox-ap-sop", {"blackbox_lambda": 4.0, "blackbox_margin": 0.02}),
         ("pnp-ib-sop", {"pnp": "Ib", "pnp_b": 4.0}),
         ("pnp-ib-vehicleid", {"pnp": "Ib", "pnp_b": 1.0}),

@@ -2,26 +2,36 @@
 
 Brown et al.: "Smooth-AP", ECCV 2020, arXiv:2007.12163; Cakir et al.: "Deep Metric Learning to Rank" (FastAP), CVPR
 2019; Rolinek et al.: "Optimizing Rank-Based Metrics With Blackbox Differentiation", CVPR 2020; Li et al.: "Rethinking
-the Optimization of Average Precision" (PNP), AAAI 2022, arXiv:2102.04640. The figures are those that Papers with Code
-lists for the papers. Their schedules are not stated; ours keeps the rates.
+the Optimization of Average Precision" (PNP), AAAI 2022, arXiv:2102.04640, whose released command is D_q with alpha 4.
 """
 
 from training.config import TrainConfig
+from training.recipes.ap_settings import INAT_384, SOP_384, VEHICLEID
+from training.recipes.published import Published, papers_with_code
 from training.recipes.recipe import recipe
-from training.recipes.settings import CUB, INAT_384, INAT_BASE, SOP, SOP_384, VEHICLEID
+from training.recipes.settings import CUB, INAT_BASE, SOP
 
-_BASELINE = "the rows of this loss among the AP losses compared in arXiv:2110.01445 and arXiv:2309.08250 (R@1, mAP@R)"
-_COMPARED = "the rows of this loss among the baselines of arXiv:2007.12163 (R@1)"
-_PNP = "the rows of this variant in arXiv:2102.04640 (R@1)"
+_BASELINE = Published("this loss among the AP losses compared in arXiv:2110.01445 and arXiv:2309.08250 (R@1, mAP@R)")
+_COMPARED = Published("this loss among the baselines of arXiv:2007.12163 (R@k)")
+_PNP = Published("this variant in arXiv:2102.04640 (R@k)")
+_SMOOTH_AP = Published("Smooth-AP on this dataset in arXiv:2007.12163 (R@k)")
+_LISTED = papers_with_code("2007.12163")
 
 
-@recipe(SOP_384, "R@1 80.1 (Papers with Code on arXiv:2007.12163)")
+@recipe(SOP_384, _SMOOTH_AP.read(_LISTED, {"R@1": 80.1}))
 def smooth_ap_sop() -> TrainConfig:
     """Smooth-AP on SOP, tau 0.01."""
     return SOP_384.train(loss="SmoothAP")
 
 
-@recipe(INAT_384, "R@1 67.2, R@5 81.8, R@16 90.3, R@32 93.1 (Papers with Code on arXiv:2007.12163)")
+@recipe(
+    INAT_384,
+    _SMOOTH_AP.read(
+        _LISTED,
+        {"R@1": 67.2, "R@4": 81.8, "R@16": 90.3, "R@32": 93.1},
+        "R@4 is listed as R@5, but the authors' evaluation has k = 1, 4, 16, 32",
+    ),
+)
 def smooth_ap_inat_base() -> TrainConfig:
     """Smooth-AP on iNaturalist, the head at twice the rate."""
     return INAT_384.train(loss="SmoothAP")
@@ -29,7 +39,17 @@ def smooth_ap_inat_base() -> TrainConfig:
 
 @recipe(
     VEHICLEID,
-    "R@1 and R@5: small 94.9, 97.6; medium 93.3, 96.4; large 91.9, 96.2 (Papers with Code on arXiv:2007.12163)",
+    _SMOOTH_AP.read(
+        _LISTED,
+        {
+            "R@1 (small)": 94.9,
+            "R@5 (small)": 97.6,
+            "R@1 (medium)": 93.3,
+            "R@5 (medium)": 96.4,
+            "R@1 (large)": 91.9,
+            "R@5 (large)": 96.2,
+        },
+    ),
 )
 def smooth_ap_vehicleid() -> TrainConfig:
     """Smooth-AP on VehicleID."""
@@ -144,7 +164,7 @@ def pnp_ds_sop() -> TrainConfig:
     return SOP_384.train(loss="PNP", pnp="Ds")
 
 
-@recipe(SOP_384, "R@1 81.1 (Papers with Code on arXiv:2102.04640)")
+@recipe(SOP_384, _PNP)
 def pnp_dq_sop() -> TrainConfig:
     """PNP-D_q on SOP: the slope falls quickly; the paper's best."""
     return SOP_384.train(loss="PNP", pnp="Dq", alpha=4.0)
@@ -174,7 +194,7 @@ def pnp_ds_vehicleid() -> TrainConfig:
     return VEHICLEID.train(loss="PNP", pnp="Ds")
 
 
-@recipe(VEHICLEID, "R@1 and R@5: medium 94.2, 96.9; large 93.2, 96.6 (Papers with Code on arXiv:2102.04640)")
+@recipe(VEHICLEID, _PNP)
 def pnp_dq_vehicleid() -> TrainConfig:
     """PNP-D_q on VehicleID: the slope falls quickly; the paper's best."""
     return VEHICLEID.train(loss="PNP", pnp="Dq", alpha=4.0)
@@ -204,7 +224,7 @@ def pnp_ds_inat_base() -> TrainConfig:
     return INAT_384.train(loss="PNP", pnp="Ds")
 
 
-@recipe(INAT_384, "R@1 66.6, R@16 89.7, R@32 92.6 (Papers with Code on arXiv:2102.04640)")
+@recipe(INAT_384, _PNP)
 def pnp_dq_inat_base() -> TrainConfig:
     """PNP-D_q on iNaturalist: the slope falls quickly; the paper's best."""
     return INAT_384.train(loss="PNP", pnp="Dq", alpha=4.0)

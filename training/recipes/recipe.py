@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from training.config import TrainConfig
 from training.config_files import with_fields
+from training.recipes.published import NOT_CONFIRMED, Published
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,16 @@ class Setting:
     Attributes:
         dataset: its name in ``hgld datasets``, or how to make it.
         title: its name for people.
-        hardware: what it runs on.
+        hardware: what it runs on, and who says so.
         config: the options that all its recipes start from.
+        hours: how long a run takes, and who says so.
     """
 
     dataset: str
     title: str
     hardware: str
     config: TrainConfig
+    hours: str = NOT_CONFIRMED
 
     def train(self, **fields: object) -> TrainConfig:
         """The setting's config with some fields changed, by their names."""
@@ -39,23 +42,30 @@ class Recipe:
     Args:
         make: returns the config; its name is the recipe's, its docstring says what it is.
         setting: the dataset and what it is trained with.
-        published: the figures that it should reach, and where they stand.
-        hours: how long it takes.
+        published: the figures that it should reach, or a sentence where no paper has any.
+        hours: how long it takes, where that is not the setting's.
 
     Attributes:
         name: what ``hgld train`` calls it.
         place: module and function.
         dataset: name of the dataset.
         line: the first line of the docstring.
+        published: see above.
+        brief: the published figures, or the sentence, in one line.
     """
 
-    def __init__(self, make: Callable[[], TrainConfig], setting: Setting, published: str, hours: str) -> None:
+    def __init__(
+        self, make: Callable[[], TrainConfig], setting: Setting, published: Published | str, hours: str = ""
+    ) -> None:
         summary = inspect.getdoc(make) or ""
         self.make = make
         self.name = make.__name__.replace("_", "-")
         self.place = f"{make.__module__}:{make.__name__}"
         self.dataset = setting.dataset
         self.line = summary.partition("\n")[0]
+        self.published = published
+        lines = published.lines if isinstance(published, Published) else (published,)
+        self.brief = lines[0]
         self.__doc__ = "\n".join(
             (
                 summary,
@@ -64,8 +74,9 @@ class Recipe:
                 f"           torchrun --nproc-per-node 8 -m hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"Data:      {setting.title} ({setting.dataset})",
                 f"Hardware:  {setting.hardware}",
-                f"Hours:     {hours}",
-                f"Published: {published}",
+                f"Hours:     {hours or setting.hours}",
+                f"Published: {lines[0]}",
+                *(f"           {line}" for line in lines[1:]),
             )
         )
 
@@ -77,7 +88,7 @@ class Recipe:
 
 
 def recipe(
-    setting: Setting, published: str, *, hours: str = "not measured here"
+    setting: Setting, published: Published | str, *, hours: str = ""
 ) -> Callable[[Callable[[], TrainConfig]], Recipe]:
     """Make a function that returns a config a :class:`Recipe`."""
     return lambda make: Recipe(make, setting, published, hours)
