@@ -168,6 +168,9 @@ def _print_recipes(as_json: bool) -> None:
                 "loss": config.loss.loss,
                 "backbone": config.model.backbone,
                 "summary": recipe.line,
+                "hardware": recipe.hardware,
+                "hours": recipe.hours,
+                "published": recipe.brief,
                 "place": recipe.place,
             }
         )
@@ -178,7 +181,7 @@ def _print_recipes(as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in shown]
     for row in rows:
         cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))
-        click.echo(f"{cells}  {row['summary']}")
+        click.echo(f"{cells}  {row['summary']} Published: {row['published']}.")
 
 
 def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:

@@ -39,11 +39,16 @@ def test_the_list_names_every_recipe(capsys):
     code, out, _ = run(capsys, "--list")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
+    assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in out.splitlines())
     code, out, _ = run(capsys, "--list", "--json")
     rows = json.loads(out)
     assert [row["name"] for row in rows] == list(RECIPES)
-    assert {"name", "dataset", "loss", "backbone", "summary", "place"} == set(rows[0])
+    assert list(rows[0]) == [
+        *("name", "dataset", "loss", "backbone", "summary"),
+        *("hardware", "hours", "published", "place"),
+    ]
     assert rows[0]["loss"] == "HAPPIER"
+    assert rows[0]["published"] == "R@1 81.0"
 
 
 def test_show_prints_the_recipe_with_what_flags_changed(capsys):

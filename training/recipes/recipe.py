@@ -50,6 +50,8 @@ class Recipe:
         place: module and function.
         dataset: name of the dataset.
         line: the first line of the docstring.
+        hardware: what it runs on, and who says so.
+        hours: how long it takes, and who says so.
         published: see above.
         brief: the published figures, or the sentence, in one line.
     """
@@ -63,6 +65,8 @@ class Recipe:
         self.place = f"{make.__module__}:{make.__name__}"
         self.dataset = setting.dataset
         self.line = summary.partition("\n")[0]
+        self.hardware = setting.hardware
+        self.hours = hours or setting.hours
         self.published = published
         lines = published.lines if isinstance(published, Published) else (published,)
         self.brief = lines[0]
@@ -73,8 +77,8 @@ class Recipe:
                 f"Command:   hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"           torchrun --nproc-per-node 8 -m hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"Data:      {setting.title} ({setting.dataset})",
-                f"Hardware:  {setting.hardware}",
-                f"Hours:     {hours or setting.hours}",
+                f"Hardware:  {self.hardware}",
+                f"Hours:     {self.hours}",
                 f"Published: {lines[0]}",
                 *(f"           {line}" for line in lines[1:]),
             )
