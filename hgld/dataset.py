@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +94,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     ) -> None:
         self.storage, self.manifest, self.hierarchy, self.split = storage, manifest, hierarchy, split
         self.keys, self.labels, self.transform = index["key"], labels, transform
+        self._rows: np.ndarray | None = None  # of the split's rows of the index; None: all
         self._shard_names = index["shard"].unique(maintain_order=True).to_list()
         self._shard = index["shard"].cast(pl.Enum(self._shard_names)).to_physical().to_numpy()
         self._offset, self._size = index["offset"].to_numpy(), index["size"].to_numpy()
@@ -114,6 +116,22 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         name = f"{self.manifest.name}, {self.split or 'all splits'}"
         return f"ShardDataset({name}: {len(self)} items, {self.hierarchy!r})"
+
+    def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
+        """The items at these positions as a dataset of their own, in this order, numbered from 0.
+
+        Raises:
+            IndexError: a position that is none.
+        """
+        i = self._positions(positions)
+        chosen = copy(self)
+        vars(chosen).pop("lists", None)  # of positions; the index's rows are left out by __getstate__
+        chosen.keys, chosen.labels, chosen.sizes = self.keys.gather(i), self.labels[torch.from_numpy(i)], self.sizes[i]
+        chosen._rows = i if self._rows is None else self._rows[i]
+        chosen._shard, chosen._offset, chosen._size = self._shard[i], self._offset[i], self._size[i]
+        chosen._orientation = self._orientation[i]
+        chosen._boxes = None if self._boxes is None else self._boxes[i]
+        return chosen
 
     # -- bytes ------------------------------------------------------------------------------------------------
 
@@ -210,7 +228,8 @@ class ShardDataset(Dataset[dict[str, Any]]):
     @cached_property
     def frame(self) -> pl.DataFrame:
         """The items' rows of ``index.parquet``, all columns; read when first asked for."""
-        return read_rows(self.storage, self.manifest, self.split)
+        rows = read_rows(self.storage, self.manifest, self.split)
+        return rows if self._rows is None else rows[self._rows]
 
     @cached_property
     def lists(self) -> dict[str, np.ndarray]:

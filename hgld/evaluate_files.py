@@ -37,6 +37,7 @@ def evaluate_files(
     query_expansion: tuple[float, int] | None = None,
     chunk_size: int | None = None,
     device: torch.device | str | None = None,
+    part: range | None = None,
     progress: Progress | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings of files, as :func:`hgld.evaluate` does those in memory.
@@ -58,6 +59,7 @@ def evaluate_files(
         query_expansion: alpha and k of :func:`hgld.postprocess.expand_queries`, after whitening; papers take (2, 10).
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to rank; None is the CPU.
+        part: consecutive queries to rank, see :func:`hgld.evaluate`; None: all.
         progress: called with a task, the number of units done and their total.
 
     Returns:
@@ -108,6 +110,7 @@ def evaluate_files(
         normalize=normalize,
         chunk_size=chunk_size,
         device=device,
+        part=part,
         progress=progress,
     )
     return replace(report, settings=report.settings | stated)

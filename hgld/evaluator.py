@@ -42,6 +42,7 @@ def evaluate(
     chunk_size: int | None = None,
     device: torch.device | str | None = None,
     backend: str | None = None,
+    part: range | None = None,
     progress: Progress | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings by their labels.
@@ -69,6 +70,8 @@ def evaluate(
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to rank; None takes the embeddings' own device.
         backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
+        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
+            are theirs alone, its settings those of the whole. None: all.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
@@ -112,7 +115,7 @@ def evaluate(
         "labels_sha256": _fingerprint(labels, others),
     }
     judgements = LabelJudgements(labels, others, own)
-    return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, progress)
+    return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, part, progress)
 
 
 def evaluate_judged(
@@ -164,7 +167,7 @@ def evaluate_judged(
         )
     stated = {"protocol": "judged lists", **_describe(query_embeddings, normalize), **(settings or {})}
     worth = relevance or Relevance()
-    return _rank_all(query, gallery, judgements, levels, metrics, worth, stated, chunk_size, backend, progress)
+    return _rank_all(query, gallery, judgements, levels, metrics, worth, stated, chunk_size, backend, None, progress)
 
 
 def _rank_all(
@@ -177,6 +180,7 @@ def _rank_all(
     settings: Mapping[str, Any],
     chunk_size: int | None,
     backend: str | None,
+    part: range | None,
     progress: Progress | None,
 ) -> RetrievalReport:
     if query.shape[1] != gallery.shape[1]:
@@ -186,14 +190,17 @@ def _rank_all(
         )
     check_num_levels(len(levels))
     chosen = resolve(metrics, levels)
-    rows = block_rows(len(query), len(gallery), query.device, chunk_size)
+    ranked = range(len(query)) if part is None else part
+    if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
+        raise ConfigError(f"part is {part} of {len(query)} queries; expected some consecutive ones of them.")
+    rows = block_rows(len(ranked), len(gallery), query.device, chunk_size)
     parts = []
     with exact_products(query.device):
-        for start, stop, scores in score_blocks(query, gallery, rows):
+        for start, stop, scores in score_blocks(query, gallery, rows, ranked):
             judged = judgements.block(start, stop, query.device)
             parts.append(block_metrics(scores, judged, chosen, levels, relevance, backend))
             if progress is not None:
-                progress("rank", stop, len(query))
+                progress("rank", stop - ranked.start, len(ranked))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return RetrievalReport.from_columns(
         columns,
@@ -212,6 +219,7 @@ def _rank_all(
             "ties": "against the query",
             "device": query.device.type,
         },
+        first_query=ranked.start,
     )
 
 

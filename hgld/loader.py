@@ -21,7 +21,7 @@ from hgld.decoding.views import View, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import BatchSampler
 
-OnFault = Literal["raise", "replace"]
+OnFault = Literal["raise", "replace", "leave"]
 
 _MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
 
@@ -65,6 +65,7 @@ class Loader:
         on_fault: what becomes of an item that cannot be read or decoded. ``raise``: the error, at its batch.
             ``replace``: another item of its finest class stands in for it (if there is none, another one of the
             batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
+            ``leave``: its row is black, and ``Batch.faults`` names it.
 
     Attributes:
         wait_seconds: how long takers have waited for batches.
@@ -87,10 +88,10 @@ class Loader:
         on_fault: OnFault = "raise",
     ) -> None:
         decoder_of(decoder)
-        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace"):
+        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
                 f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 1, at least 0, and "
-                "raise or replace."
+                "raise, replace or leave."
             )
         self.dataset, self.sampler, self.view = dataset, sampler, view
         self.wait_seconds = 0.0
@@ -200,6 +201,9 @@ class Loader:
         first = failed[0]
         if self._on_fault == "raise":
             raise InputError(f"{first.where}: {first.reason}")
+        if self._on_fault == "leave":
+            pending.images[[one.row for one in failed]] = 0
+            return pending.items, [Fault(int(pending.items[one.row]), one.where, one.reason) for one in failed]
         items, faults = pending.items.copy(), []
         damaged = {int(items[one.row]) for one in failed}
         stand_ins: dict[int, int] = {}  # views of one image stay views of one image

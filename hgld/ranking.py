@@ -11,6 +11,7 @@ from hgld.errors import ConfigError, InputError
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB: enough rows for the matrix product at 60,000 columns
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
+_LEAST_ROWS = 4  # fewer go through other kernels, which round otherwise: a score must not depend on its block
 _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # score, grade and what ordering them takes at the same time
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
@@ -119,24 +120,31 @@ def _free_bytes(device: torch.device) -> int:
         return int(_BLOCK_SCORES * _SCORE_BYTES["cpu"] / _SHARE_OF_FREE)
 
 
-def score_blocks(query: Tensor, gallery: Tensor, rows: int) -> Iterator[tuple[int, int, Tensor]]:
+def score_blocks(
+    query: Tensor, gallery: Tensor, rows: int, part: range | None = None
+) -> Iterator[tuple[int, int, Tensor]]:
     """Scores of consecutive queries.
 
     Args:
         query: (Q, D) float32.
         gallery: (G, D) float32 on the same device.
         rows: queries a block.
+        part: consecutive queries whose scores are wanted; None: all.
 
     Yields:
         start, stop and the (stop - start, G) products, which the caller may overwrite: their memory is that of the next
         block.
     """
-    buffer = torch.empty(rows, len(gallery), dtype=torch.float32, device=query.device)
+    wanted = range(len(query)) if part is None else part
+    least = min(_LEAST_ROWS, len(query))
+    buffer = torch.empty(max(rows, least), len(gallery), dtype=torch.float32, device=query.device)
     tile = _CPU_TILE if query.device.type == "cpu" else len(gallery)
-    for start in range(0, len(query), rows):
-        stop = min(start + rows, len(query))
-        scores = buffer[: stop - start]
+    for start in range(wanted.start, wanted.stop, rows):
+        stop = min(start + rows, wanted.stop)
+        size = max(stop - start, least)
+        begin = min(start, len(query) - size)
+        scores = buffer[:size]
         for first in range(0, len(gallery), tile):
             items = slice(first, first + tile)
-            torch.mm(query[start:stop], gallery[items].T, out=scores[:, items])
-        yield start, stop, scores
+            torch.mm(query[begin : begin + size], gallery[items].T, out=scores[:, items])
+        yield start, stop, scores[start - begin : stop - begin]

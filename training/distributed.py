@@ -219,6 +219,18 @@ def from_main(value: Any, processes: Processes) -> Any:
     return json.loads(bytes(data.cpu().tolist()))
 
 
+def from_all(data: bytes, processes: Processes) -> list[bytes]:
+    """What every process says, in their order, on all of them."""
+    if processes.count == 1:
+        return [data]
+    sizes = _gathered(torch.tensor([len(data)], device=processes.device), processes).tolist()
+    if not max(sizes):
+        return [b""] * len(sizes)
+    padded = torch.frombuffer(bytearray(data.ljust(max(sizes), b"\0")), dtype=torch.uint8).to(processes.device)
+    rows = _gathered(padded[None], processes).cpu().numpy()
+    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
 def wait_for_all(processes: Processes) -> None:
     """Wait until every process is here."""
     if processes.count > 1:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hgld.dataset import ShardDataset
+from hgld.decoding.batch import Fault
 from hgld.decoding.views import TestView
+from hgld.errors import InputError
 from hgld.evaluator import Progress
 from training import distributed
 from training.checkpoint import find_checkpoint
@@ -22,6 +25,21 @@ from training.loading import load_model
 from training.models.embedding_model import EmbeddingModel
 
 _MOST_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Embeddings of those items of a dataset that could be read.
+
+    Attributes:
+        dataset: these N items.
+        vectors: (N, D) float32 on the CPU, rows of norm 1, in the order of the dataset.
+        faults: the items that could not be read.
+    """
+
+    dataset: ShardDataset
+    vectors: Tensor
+    faults: tuple[Fault, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,26 @@ class Embedder:
             amp=config.optimizer.amp,
         )
 
-    def embed_dataset(self, dataset: ShardDataset, progress: Progress | None = None) -> Tensor:
+    def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
+        """The embeddings of the items that can be read, on every process; the others are named.
+
+        Raises:
+            InputError: the dataset is empty, or none of its items can be read.
+            ServiceError: a server kept failing.
+            StorageError: the disk failed.
+        """
+        faults: list[Fault] = []
+        vectors = self.embed_dataset(dataset, progress, faults)
+        if not faults:
+            return Embedded(dataset, vectors)
+        if len(faults) == len(dataset):
+            raise InputError(f"{dataset!r}: no item can be read; the first: {faults[0].where}: {faults[0].reason}")
+        kept = np.setdiff1d(np.arange(len(dataset)), [fault.index for fault in faults])
+        return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
+
+    def embed_dataset(
+        self, dataset: ShardDataset, progress: Progress | None = None, faults: list[Fault] | None = None
+    ) -> Tensor:
         """(N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
         return embed(
             self.model,
@@ -78,6 +115,7 @@ class Embedder:
             workers=self.workers,
             amp=self.amp,
             processes=self.processes,
+            faults=faults,
             progress=progress,
         )
 

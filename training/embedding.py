@@ -1,9 +1,10 @@
 """Embeddings of a whole dataset, and the files that they are kept in."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -15,16 +16,16 @@ from torch import Tensor
 from torch.nn.functional import normalize as unit_rows
 
 from hgld.dataset import ShardDataset
-from hgld.decoding.batch import normalize
+from hgld.decoding.batch import Fault, normalize
 from hgld.decoding.decode import decode_batch
 from hgld.decoding.encoded import EncodedImage
 from hgld.decoding.views import TestView
 from hgld.embedding_files import KEY
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluator import Progress
 from hgld.loader import Loader
 from hgld.samplers import BatchSampler
-from training.distributed import Processes, any_process, gather
+from training.distributed import Processes, any_process, from_all, gather
 from training.models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
@@ -43,6 +44,7 @@ def embed(
     workers: int = 2,
     amp: Amp = "off",
     processes: Processes | None = None,
+    faults: list[Fault] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """Embeddings of all items of a dataset, in its order, as unit vectors.
@@ -61,13 +63,17 @@ def embed(
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         processes: of the run; None: this one alone.
+        faults: gets the items that cannot be read or decoded, on every process, and their rows are NaN; None: the first
+            of them is an error.
         progress: called with a task, the number of this process's images done and their total.
 
     Returns:
         (N, D) float32 on the CPU, rows of norm 1.
 
     Raises:
-        InputError: the dataset is empty, or an item cannot be read or decoded (on any process).
+        InputError: the dataset is empty, or without ``faults`` an item cannot be read or decoded (on any process).
+        ServiceError: a server kept failing.
+        StorageError: the disk failed.
         ConfigError: scales, a batch size or workers out of their range.
     """
     group = processes or Processes(0, 1, next(model.parameters()).device)
@@ -75,20 +81,24 @@ def embed(
     if len(dataset) == 0:
         raise InputError(f"{dataset!r} holds nothing to embed.")
     share, pinned = _Share(len(dataset), batch_size, group), group.device.type == "cuda"
-    loaders = [
-        Loader(dataset, share, scaled(view, scale), decoder=decoder, workers=workers, pin_memory=pinned)
-        for scale in scales
-    ]
-    own, failure = None, None
+    how: dict[str, Any] = {"decoder": decoder, "workers": workers, "pin_memory": pinned}
+    how["on_fault"] = "raise" if faults is None else "leave"
+    loaders = [Loader(dataset, share, scaled(view, scale), **how) for scale in scales]
+    own, found, failure = None, {}, None
     with evaluating(model):
         try:
-            own = _own_rows(model, loaders, group, amp, progress)
-        except InputError as error:
+            own, found = _own_rows(model, loaders, group, amp, progress)
+        except HgldError as error:
             failure = error
     if any_process(own is None, group):  # the others must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
     assert own is not None
-    return gather(own, group)[: len(dataset)].cpu()
+    rows = gather(own, group)[: len(dataset)].cpu()
+    if faults is not None:
+        added = _of_all(found, group)
+        faults += added
+        rows[[fault.index for fault in added]] = torch.nan
+    return rows
 
 
 def scaled(view: TestView, scale: float) -> TestView:
@@ -118,22 +128,31 @@ class _Share(BatchSampler):
 
 def _own_rows(
     model: EmbeddingModel, loaders: Sequence[Loader], processes: Processes, amp: Amp, progress: Progress | None
-) -> Tensor:
-    """Unit embeddings of this process's share."""
+) -> tuple[Tensor, dict[int, Fault]]:
+    """Unit embeddings of this process's share, and the items of it that could not be read."""
     total = sum(len(loader) for loader in loaders)
     rows, done = None, 0
+    faults: dict[int, Fault] = {}
     for loader in loaders:
         loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
         parts = []
         for batch in loader:
             parts.append(_unit_embeddings(model, batch.images, processes.device, amp))
+            faults |= {fault.index: fault for fault in batch.faults}
             done += 1
             if progress is not None:
                 progress("embed", done, total)
         added = torch.cat(parts)
         rows = added if rows is None else rows.add_(added)
     assert rows is not None
-    return unit_rows(rows, dim=1)
+    return unit_rows(rows, dim=1), faults
+
+
+def _of_all(own: dict[int, Fault], processes: Processes) -> list[Fault]:
+    """What all processes could not read, each item once, in the order of the dataset."""
+    told = json.dumps([(fault.index, fault.where, fault.reason) for fault in own.values()]).encode()
+    found = {index: Fault(index, *text) for said in from_all(told, processes) for index, *text in json.loads(said)}
+    return [found[index] for index in sorted(found)]
 
 
 def _unit_embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp) -> Tensor:
@@ -218,6 +237,11 @@ def labels_file(path: Path) -> Path:
     return path.with_suffix(".labels.parquet")
 
 
+def faults_file(path: Path) -> Path:
+    """Where the items are named that could not be read: ``X.npy`` then has ``X.faults.csv`` beside it."""
+    return path.with_suffix(".faults.csv")
+
+
 def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
     """How embeddings are written, by the suffix of their file.
 
@@ -230,8 +254,8 @@ def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
     return writers[path.suffix]
 
 
-def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:
-    """Write embeddings and, beside them, who they are: both files whole, or as they were before.
+def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
+    """Write embeddings and, beside them, who they are: all files whole, or as they were before.
 
     Args:
         path: ``.npy``, ``.safetensors`` (tensor ``embeddings``) or ``.parquet`` (columns key, embedding).
@@ -239,6 +263,8 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset) -> N
             ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
         embeddings: (N, D) of the dataset's items, in its order.
         dataset: N items.
+        faults: items that are not among them, because they could not be read: :func:`faults_file` names them (columns
+            item, where, reason), and is not there where there are none.
 
     Raises:
         ConfigError: another suffix.
@@ -247,14 +273,17 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset) -> N
     write = writer_of(path)
     if len(embeddings) != len(dataset):
         raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
-    labels = labels_file(path)
-    aside = [file.with_name(f".{file.name}.part") for file in (path, labels)]
+    files = (path, labels_file(path), faults_file(path))
+    aside = [file.with_name(f".{file.name}.part") for file in files]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(aside[0], embeddings.contiguous(), dataset)
         item_table(dataset).write_parquet(aside[1])
-        for part, file in zip(aside, (path, labels), strict=True):
+        _fault_table(faults).write_csv(aside[2])
+        for part, file in zip(aside, files, strict=True):
             part.replace(file)
+        if not faults:
+            files[2].unlink()
     except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
         for part in aside:
             part.unlink(missing_ok=True)
@@ -268,6 +297,11 @@ def item_table(dataset: ShardDataset) -> pl.DataFrame:
     labels = dataset.labels.to(torch.int32).numpy()
     columns = {level: labels[:, c] for c, level in enumerate(dataset.levels)}
     return pl.DataFrame({KEY: dataset.keys, "split": split, **columns})
+
+
+def _fault_table(faults: Sequence[Fault]) -> pl.DataFrame:
+    schema = {"item": pl.Int64, "where": pl.String, "reason": pl.String}
+    return pl.DataFrame([(fault.index, fault.where, fault.reason) for fault in faults], schema, orient="row")
 
 
 def _write_npy(path: Path, embeddings: Tensor, dataset: ShardDataset) -> None:

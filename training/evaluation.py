@@ -1,25 +1,26 @@
-"""Evaluation of a model on splits of a dataset, and on other datasets."""
+"""Evaluation of a model on splits of a dataset, and on other datasets: every process embeds and ranks its share."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
-from hgld.dataset import ShardDataset, open_dataset
+from hgld.dataset import open_dataset
 from hgld.errors import ConfigError, InputError
 from hgld.evaluate_files import evaluate_files
 from hgld.evaluator import Progress, evaluate
 from hgld.report import RetrievalReport
 from training.config import TrainConfig
-from training.distributed import Processes
-from training.embedder import Embedder
+from training.distributed import Processes, from_all
+from training.embedder import Embedded, Embedder
 from training.embedding import labels_file, write_embeddings
 from training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
+_MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def evaluate_splits(
 ) -> dict[str, RetrievalReport]:
     """Evaluate a model on all that ``evaluate_on`` names, at every level of the datasets.
 
-    All processes embed; the main one ranks.
+    Items that cannot be read are left out; the reports' settings count and name them (``unreadable``).
 
     Args:
         model: on this process's device.
@@ -85,36 +86,33 @@ def evaluate_splits(
 
     Raises:
         ConfigError: an entry or metric that is not understood.
-        InputError: a dataset or item that cannot be read, or embeddings that are not finite.
+        InputError: a dataset that cannot be read, or embeddings that are not finite.
         StorageError: the embeddings cannot be kept.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
     embedder = Embedder.as_trained(model, config, processes)
-    embedded: dict[tuple[str, str], tuple[ShardDataset, Tensor]] = {}
+    embedded: dict[tuple[str, str], Embedded] = {}
     reports = {}
     for entry, task in tasks.items():
         for split in task.splits:
             if (task.place, split) not in embedded:
-                dataset = open_dataset(task.place, split)
-                embedded[task.place, split] = dataset, embedder.embed_dataset(dataset, progress)
-        if processes.is_main:
-            sides = [embedded[task.place, split] for split in task.splits]
-            reports[entry] = _rank(sides, config.run.metrics, processes, progress)
+                embedded[task.place, split] = embedder.embed_readable(open_dataset(task.place, split), progress)
+        report = _rank([embedded[task.place, split] for split in task.splits], config.run.metrics, processes, progress)
+        if report is not None:
+            reports[entry] = report
     if processes.is_main and run is not None:
-        for (where, split), (dataset, embeddings) in embedded.items():
-            name = split if where == place else f"{dataset.manifest.name}-{split}"
-            keep_embeddings(run, name, embeddings, dataset)
+        for (where, split), side in embedded.items():
+            keep_embeddings(run, split if where == place else f"{side.dataset.manifest.name}-{split}", side)
     return reports
 
 
-def keep_embeddings(run: Path, name: str, embeddings: Tensor, dataset: ShardDataset) -> Path:
+def keep_embeddings(run: Path, name: str, embedded: Embedded) -> Path:
     """Keep the newest embeddings of a split for ``hgld report``: ``RUN/embeddings/{name}.npy`` and its labels.
 
     Args:
         run: the run's folder.
         name: the split, or ``{dataset}-{split}`` of another dataset.
-        embeddings: (N, D), in the order of the dataset.
-        dataset: N items.
+        embedded: its embeddings, and what could not be read.
 
     Returns:
         the file of the embeddings.
@@ -123,34 +121,74 @@ def keep_embeddings(run: Path, name: str, embeddings: Tensor, dataset: ShardData
         StorageError: it cannot be written.
     """
     path = run / EMBEDDINGS / f"{name}.npy"
-    write_embeddings(path, embeddings, dataset)
+    write_embeddings(path, embedded.vectors, embedded.dataset, embedded.faults)
     return path
 
 
 def _rank(
-    sides: Sequence[tuple[ShardDataset, Tensor]],
-    metrics: Sequence[str],
-    processes: Processes,
-    progress: Progress | None,
-) -> RetrievalReport:
-    """The report of a split within itself, or of queries against a gallery."""
-    (dataset, query), gallery = sides[0], sides[1] if len(sides) > 1 else None
-    try:
-        report = evaluate(
-            query,
+    sides: Sequence[Embedded], metrics: Sequence[str], processes: Processes, progress: Progress | None
+) -> RetrievalReport | None:
+    """The report of a split within itself, or of queries against a gallery; None on other processes than the main."""
+    query, gallery = sides[0], sides[1] if len(sides) > 1 else None
+    dataset = query.dataset
+
+    def rank(part: range) -> RetrievalReport:
+        return evaluate(
+            query.vectors,
             dataset.labels,
-            None if gallery is None else gallery[1],
-            None if gallery is None else gallery[0].labels,
+            None if gallery is None else gallery.vectors,
+            None if gallery is None else gallery.dataset.labels,
             levels=dataset.levels,
             metrics=metrics,
             device=processes.device,
+            part=part,
             progress=progress,
         )
+
+    try:
+        report = ranked_together(rank, len(dataset), processes)
     except InputError as error:
         raise InputError(f"{dataset!r}: {error}") from error
+    if report is None:
+        return None
     stated = {"dataset": dataset.manifest.name, "split": dataset.split}
-    stated |= {} if gallery is None else {"gallery_split": gallery[0].split}
-    return replace(report, settings=report.settings | stated)
+    stated |= {} if gallery is None else {"gallery_split": gallery.dataset.split}
+    return replace(report, settings=report.settings | stated | _unreadable(sides))
+
+
+def ranked_together(
+    rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
+) -> RetrievalReport | None:
+    """The report of an evaluation whose queries the processes share; a query's values do not depend on its share.
+
+    Args:
+        rank: the report of some consecutive queries (``part`` of :func:`hgld.evaluate`).
+        num_queries: of all.
+        processes: every one of them must call this.
+
+    Returns:
+        the report of all queries; None on other processes than the main one.
+    """
+    share = -(-num_queries // processes.count)
+    own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
+    report = rank(own) if own else None
+    if processes.count == 1:
+        return report
+    values = b"" if report is None else np.stack([report.per_query[name] for name in report.values], axis=1).tobytes()
+    parts = from_all(values, processes)
+    if report is None or not processes.is_main:
+        return None
+    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(report.values))
+    return RetrievalReport.from_columns({n: table[:, c] for c, n in enumerate(report.values)}, report.settings)
+
+
+def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
+    """What a report says about items that are left out of it."""
+    faults = [fault for side in sides for fault in side.faults]
+    if not faults:
+        return {}
+    named = [f"{fault.where}: {fault.reason}" for fault in faults[:_MOST_NAMED]]
+    return {"unreadable": {"items": len(faults), "first": named}}
 
 
 def evaluate_trained(
@@ -164,7 +202,7 @@ def evaluate_trained(
     """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluate_files` offers.
 
     Args:
-        embedder: whose processes embed together; the main one ranks.
+        embedder: whose processes embed and rank together.
         task: queries and gallery.
         levels: of the dataset, finest first; None: all.
         progress: called with a task, the number of units done and their total.
@@ -174,25 +212,29 @@ def evaluate_trained(
         the report; None on other processes than the main one.
 
     Raises:
-        InputError: a dataset or item that cannot be read, or what that function refuses.
+        InputError: a dataset that cannot be read, or what that function refuses.
         ConfigError: unknown metrics, or options that contradict each other.
         StorageError: no room for temporary files.
     """
     datasets = [open_dataset(task.place, split, levels=levels) for split in task.splits]
-    embedded = [embedder.embed_dataset(dataset, progress) for dataset in datasets]
-    if not embedder.processes.is_main:
-        return None
+    embedded = [embedder.embed_readable(dataset, progress) for dataset in datasets]
     with TemporaryDirectory(prefix="hgld-") as folder:
         files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(datasets)]]
-        for file, embeddings, dataset in zip(files, embedded, datasets, strict=True):
-            write_embeddings(file, embeddings, dataset)
+        for file, side in zip(files, embedded, strict=True):
+            write_embeddings(file, side.vectors, side.dataset)
         sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
         if task.gallery:
             sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
         options = {"device": embedder.processes.device} | options
-        report = evaluate_files(**sides, levels=datasets[0].levels, progress=progress, **options)
+
+        def rank(part: range) -> RetrievalReport:
+            return evaluate_files(**sides, levels=datasets[0].levels, part=part, progress=progress, **options)
+
+        report = ranked_together(rank, len(embedded[0].dataset), embedder.processes)
+    if report is None:
+        return None
     given = {role: name for role, name in report.settings["files"].items() if role not in sides}
-    stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query}
+    stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query, **_unreadable(embedded)}
     stated |= {"gallery_split": task.gallery} if task.gallery else {}
     stated |= {"checkpoint": embedder.checkpoint, "image_size": embedder.view.size, "scales": list(embedder.scales)}
     return replace(report, settings=report.settings | stated)

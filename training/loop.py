@@ -152,7 +152,7 @@ def _epochs(run: Run, watch: Watch) -> bool:
     """The rest of the run; returns whether it came to its end."""
     while True:
         if run.step % run.data.steps_per_epoch == 0 and run.judged < run.epoch:
-            save_run(run)  # an image of a test set that cannot be read must not cost the epoch
+            save_run(run)  # a test set that cannot be read must not cost the epoch
             _evaluate(run, watch)
             save_run(run)
         if run.epoch == run.config.run.epochs:
@@ -307,6 +307,9 @@ def _evaluate(run: Run, watch: Watch) -> None:
             name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in split)
             report.save_json(folder / f"{name}-epoch-{run.epoch}.json")
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
+            if "unreadable" in report.settings:
+                count, first = report.settings["unreadable"].values()
+                watch.shown.note(f"{split}: {count} images could not be read and were left out; the first: {first[0]}")
             assert watch.log is not None
             watch.log.evaluation(run.step, run.epoch, split, report.values)
     run.values = distributed.from_main(values, run.processes)

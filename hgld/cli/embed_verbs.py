@@ -40,23 +40,27 @@ def embed_command() -> click.Command:
         """Embed the images of a dataset with a trained model: unit vectors, in the order of its index.
 
         Beside FILE.npy lies FILE.labels.parquet: key, split and labels, one row an embedding in the same order; hgld
-        evaluate --embeddings FILE.npy --labels FILE.labels.parquet reads both. Under torchrun the processes share the
-        work.
+        evaluate --embeddings FILE.npy --labels FILE.labels.parquet reads both. Images that cannot be read are left out
+        and named in FILE.faults.csv. Under torchrun the processes share the work.
         """
         from hgld.dataset import open_dataset
-        from training.embedding import labels_file, write_embeddings, writer_of
+        from training.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
         dataset = open_dataset(data, split)
         with progress_bars() as progress, open_embedder(checkpoint, device, take_checkpoint_options(given)) as embedder:
-            embeddings = embedder.embed_dataset(dataset, progress)
+            embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
                 return
-            write_embeddings(out, embeddings, dataset)
-        count, dim = embeddings.shape
+            write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
+        count, dim = embedded.vectors.shape
+        unreadable, named = len(embedded.faults), str(faults_file(out))
+        if unreadable:
+            click.echo(f"{unreadable} images could not be read and were left out; {named} names them", err=True)
         if as_json:
-            files = {"embeddings": str(out), "labels": str(labels_file(out))}
-            print_json({**files, "items": count, "dimensions": dim, "levels": list(dataset.levels)})
+            files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
+            sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}
+            print_json({**files, **sizes, "levels": list(dataset.levels)})
         else:
             click.echo(f"{out}: {count} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
 

@@ -51,6 +51,9 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
             return _rgb(picture)
     except InputError:
         raise
+    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, other in every run
+        kinds = ", ".join(_FORMATS)
+        raise InputError(f"{image.where}: cannot be decoded as an image (the header of none of {kinds}).") from error
     except _REFUSALS as error:
         reason = str(error).replace("\n", " ")[:200] or type(error).__name__
         raise InputError(f"{image.where}: cannot be decoded as an image ({reason}).") from error

@@ -37,8 +37,10 @@ class RetrievalReport:
     settings: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def from_columns(cls, columns: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> "RetrievalReport":
-        """Report of (Q,) float64 values a metric, NaN where undefined."""
+    def from_columns(
+        cls, columns: Mapping[str, np.ndarray], settings: Mapping[str, Any], *, first_query: int = 0
+    ) -> "RetrievalReport":
+        """Report of (Q,) float64 values a metric, NaN where undefined; ``first_query`` is the index of the first."""
         if "query" in columns:
             raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
         num_queries = len(next(iter(columns.values()))) if columns else 0
@@ -47,7 +49,7 @@ class RetrievalReport:
             values={
                 n: float(column[defined[n]].mean()) if defined[n].any() else math.nan for n, column in columns.items()
             },
-            per_query=pl.DataFrame({"query": np.arange(num_queries, dtype=np.int64), **columns}),
+            per_query=pl.DataFrame({"query": np.arange(num_queries, dtype=np.int64) + first_query, **columns}),
             undefined={n: int((~ok).sum()) for n, ok in defined.items()},
             settings=dict(settings),
         )

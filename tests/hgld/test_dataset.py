@@ -124,6 +124,26 @@ def test_items_are_what_loaders_take(root):
     assert (plain.mode, plain.size) == ("RGB", (40, 32))
 
 
+def test_some_items_are_a_dataset_too(root):
+    whole = open_dataset(root, "train")
+    assert len(whole.frame) == 15
+    chosen = whole.select([7, 2, 9])
+    again = chosen.select(torch.tensor([2, 0]))
+    for part, positions in ((chosen, [7, 2, 9]), (again, [9, 7])):
+        assert part.keys.to_list() == [whole.keys[i] for i in positions] == part.frame["key"].to_list()
+        assert torch.equal(part.labels, whole.labels[positions])
+        assert np.array_equal(part.sizes, whole.sizes[positions])
+        assert part.read_many(range(len(part))) == whole.read_many(positions)
+        assert [image.where for image in part.encoded([0])] == [
+            image.where.replace(f"item {positions[0]}", "item 0") for image in whole.encoded(positions[:1])
+        ]
+        assert all(np.array_equal(part[i]["image"], whole[j]["image"]) for i, j in enumerate(positions))
+        assert pickle.loads(pickle.dumps(part)).frame.equals(part.frame)
+    assert len(whole) == len(whole.frame) == 15
+    with pytest.raises(IndexError, match="items 3 to 15"):
+        whole.select([3, 15])
+
+
 def test_levels_can_be_chosen(root):
     coarse = open_dataset(root, "train", levels=["coarse"])
     assert coarse.levels == ("coarse",)

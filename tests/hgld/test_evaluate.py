@@ -1,4 +1,7 @@
+from itertools import pairwise
+
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -196,6 +199,24 @@ def test_the_evaluator_and_the_table_of_scores_agree():
     found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, relevance=Relevance(alpha=2.0))
     for name, values in found.items():
         np.testing.assert_array_equal(values, report.per_query[name].to_numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("gallery", [None, 23])
+@pytest.mark.parametrize("cuts", [(0, 29), (0, 1, 29), (0, 9, 11, 28, 29)])
+def test_parts_make_the_whole_bit_for_bit(cuts, gallery):
+    generator = torch.Generator().manual_seed(3)
+    query, others = (torch.randn(n, 40, generator=generator) for n in (29, 23))
+    sides = (query, tree_labels(29)) + (() if gallery is None else (others, tree_labels(23, 1)))
+    whole = evaluate(*sides, levels=LEVELS, metrics=NAMES)
+    parts = [evaluate(*sides, levels=LEVELS, metrics=NAMES, part=range(a, b), chunk_size=5) for a, b in pairwise(cuts)]
+    assert pl.concat([part.per_query for part in parts]).equals(whole.per_query, null_equal=True)
+    assert all(part.settings == whole.settings for part in parts)
+
+
+@pytest.mark.parametrize("part", [range(0), range(2, 30), range(0, 9, 2), range(-1, 3)])
+def test_parts_that_are_none_are_refused(part):
+    with pytest.raises(ConfigError, match="of 29 queries"):
+        evaluate(vectors(29) + 5, tree_labels(29), part=part)
 
 
 def test_progress_is_told_of_every_block():

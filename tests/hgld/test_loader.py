@@ -222,6 +222,20 @@ def test_damaged_items_are_replaced_by_others_of_their_class(tmp_path):
     assert {fault.index for fault in found} == {0, 9, 12}
 
 
+def test_damaged_items_may_be_left_black(tmp_path):
+    dataset = written(tmp_path / "data", broken=(0, 9, 12))
+    replaced = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))
+    for workers in (1, 3):
+        found = list(Loader(dataset, pk(dataset), VIEW, on_fault="leave", workers=workers, prefetch=workers))
+        for step, (batch, other) in enumerate(zip(found, replaced, strict=True)):
+            assert batch.indices.tolist() == pk(dataset).batch(0, step).tolist()
+            rows = torch.tensor([int(i) in (0, 9, 12) for i in batch.indices])
+            assert [fault.index for fault in batch.faults] == batch.indices[rows].tolist()
+            assert all(fault.replacement == -1 for fault in batch.faults)
+            assert torch.equal(batch.images[~rows], other.images[~rows])
+            assert not batch.images[rows].any()
+
+
 def test_a_class_without_a_sound_item_is_replaced_by_the_batchs_others(tmp_path):
     dataset = written(tmp_path / "data", broken=(4, 5, 6))  # all of class 1
     batches = list(Loader(dataset, pk(dataset), VIEW, on_fault="replace"))

@@ -48,7 +48,8 @@ def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
         )
         assert code == 0
         labels = str(tmp_path / f"{which}.labels.parquet")
-        told = {"embeddings": str(out), "labels": labels, "items": 7, "dimensions": 6, "levels": ["fine", "coarse"]}
+        told = {"embeddings": str(out), "labels": labels, "faults": None}
+        told |= {"items": 7, "unreadable": 0, "dimensions": 6, "levels": ["fine", "coarse"]}
         assert json.loads(printed) == told
         expected = embed(model, dataset, view=TestView(24, 28)).numpy()
         np.testing.assert_allclose(np.load(out), expected, atol=1e-5)

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from hgld import open_dataset
+from hgld.decoding.batch import Fault
 from hgld.decoding.views import TestView
 from hgld.embedding_files import check_same_items, read_embeddings, read_labels
 from hgld.errors import ConfigError, InputError, StorageError
@@ -17,7 +18,7 @@ from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_datas
 from tests.training.untrained_run import small_model
 from training import embedding as module
 from training.distributed import Processes
-from training.embedding import embed, labels_file, scaled, write_embeddings
+from training.embedding import embed, faults_file, labels_file, scaled, write_embeddings
 
 VIEW = TestView(24, 28)
 
@@ -140,6 +141,20 @@ def test_a_damaged_image_is_named(model, tmp_path):
         embed(model, open_dataset(tmp_path / "d", "test"), view=VIEW)
 
 
+def test_damaged_images_are_named_and_the_others_embedded(model, tmp_path):
+    items = items_of_classes([3, 3], ["test"])
+    write_dataset(tmp_path / "whole", items)
+    items[4] = Item(items[4].labels, "test", items[4].data[:200] + bytes(300))
+    write_dataset(tmp_path / "d", items)
+    faults = []
+    found = embed(model, open_dataset(tmp_path / "d", "test"), view=VIEW, scales=(1, 0.5), faults=faults)
+    expected = embed(model, open_dataset(tmp_path / "whole", "test"), view=VIEW, scales=(1, 0.5))
+    assert [(fault.index, "test/0004" in fault.where) for fault in faults] == [(4, True)]
+    assert found[4].isnan().all()
+    sound = [0, 1, 2, 3, 5]
+    torch.testing.assert_close(found[sound], expected[sound])
+
+
 def test_a_process_does_not_wait_for_the_share_of_one_that_failed(model, dataset, monkeypatch):
     monkeypatch.setattr(module, "any_process", lambda flag, processes: True)
     with pytest.raises(InputError, match="another process"):
@@ -160,6 +175,16 @@ def test_files_are_read_back_as_they_were(dataset, tmp_path, suffix):
     table = pl.read_parquet(labels_file(path))
     assert table.schema == {"key": pl.String, "split": pl.String, "fine": pl.Int32, "coarse": pl.Int32}
     assert set(table["split"]) == {"test"}
+
+
+def test_faults_are_kept_beside_the_embeddings(dataset, tmp_path):
+    path = tmp_path / "e.npy"
+    write_embeddings(path, torch.ones(14, 6), dataset, [Fault(3, 'test.tar: "a", b', "no image")])
+    assert pl.read_csv(faults_file(path)).rows(named=True) == [
+        {"item": 3, "where": 'test.tar: "a", b', "reason": "no image"}
+    ]
+    write_embeddings(path, torch.ones(14, 6), dataset)
+    assert not faults_file(path).exists()
 
 
 def test_items_of_all_splits_keep_their_own(tmp_path, model):

@@ -1,4 +1,4 @@
-"""Two processes under torchrun embed and evaluate as one does; a fault on one of them ends both."""
+"""Two processes under torchrun embed and evaluate as one does; what one of them cannot read, both leave out."""
 
 import json
 import os
@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from hgld import open_dataset
 from hgld.decoding.views import TestView
+from hgld.report import RetrievalReport
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 from training.embedding import embed
@@ -36,10 +38,11 @@ def of_run(places, data):
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
-    items = items_of_classes([5, 4, 6], ["test"])
+    items = items_of_classes([25, 24, 26], ["test"])
     write_dataset(folder / "data", items)
     items[-2] = Item(items[-2].labels, "test", items[-2].data[:200] + bytes(300))
     write_dataset(folder / "damaged", items)
+    write_dataset(folder / "lost", [Item(item.labels, "test", b"no image") for item in items])
     write_run(folder / "run")
     return folder
 
@@ -47,7 +50,7 @@ def places(tmp_path_factory):
 def test_embeddings_of_two_are_those_of_one(places):
     result = run("embed", *of_run(places, "data"), "--out", places / "two.npy", processes=2)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.count("15 embeddings") == 1
+    assert result.stdout.count("75 embeddings") == 1
     model, _ = load_model(places / "run")
     expected = embed(model, open_dataset(places / "data", "test"), view=TestView(24, 28))
     np.testing.assert_allclose(np.load(places / "two.npy"), expected.numpy(), atol=1e-5)
@@ -55,16 +58,34 @@ def test_embeddings_of_two_are_those_of_one(places):
 
 @pytest.mark.slow
 def test_the_report_of_two_is_that_of_one(places):
-    reports = [run("evaluate", *of_run(places, "data"), "--json", processes=count) for count in (1, 2)]
-    alone, both = (json.loads(report.stdout) for report in reports)
-    assert both["values"] == pytest.approx(alone["values"], abs=1e-6)
-    assert both["settings"] == alone["settings"]
+    """The same batches, so that the embeddings are the same bit for bit."""
+    alone, both = (
+        run("evaluate", *of_run(places, "data"), "--batch-size", 1, "--out", places / f"{count}.json", processes=count)
+        for count in (1, 2)
+    )
+    assert (alone.returncode, both.returncode) == (0, 0), both.stderr
+    first, second = (RetrievalReport.load_json(places / f"{count}.json") for count in (1, 2))
+    assert second.values == pytest.approx(first.values, abs=1e-9)
+    assert second.settings == first.settings
+    for name in first.values:
+        np.testing.assert_allclose(second.per_query[name], first.per_query[name], rtol=0, atol=1e-9)
 
 
 @pytest.mark.slow
-def test_a_damaged_item_of_one_ends_both(places):
-    result = run("embed", *of_run(places, "damaged"), "--out", places / "damaged.npy", processes=2)
+def test_a_damaged_item_of_one_is_left_out_by_both(places):
+    result = run("embed", *of_run(places, "damaged"), "--out", places / "damaged.npy", "--json", processes=2)
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert (told["items"], told["unreadable"]) == (74, 1)
+    [row] = pl.read_csv(places / "damaged.faults.csv").rows(named=True)
+    assert open_dataset(places / "damaged", "test").keys[73] in row["where"]
+    assert len(np.load(places / "damaged.npy")) == 74
+
+
+@pytest.mark.slow
+def test_a_split_that_cannot_be_read_ends_both(places):
+    result = run("embed", *of_run(places, "lost"), "--out", places / "lost.npy", processes=2)
     assert result.returncode != 0
     assert "hgld: " in result.stderr
-    assert open_dataset(places / "damaged", "test").keys[13] in result.stderr
-    assert not (places / "damaged.npy").exists()
+    assert "no item can be read" in result.stderr
+    assert not (places / "lost.npy").exists()

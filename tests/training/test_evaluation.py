@@ -3,19 +3,20 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 from hgld import evaluate, open_dataset
 from hgld.decoding.views import TestView
 from hgld.errors import ConfigError, InputError
-from tests.hgld.small_dataset import LEVELS, items_of_classes, write_dataset
+from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 from training.config import BatchConfig, LossConfig, OptimizerConfig
 from training.distributed import Processes
 from training.embedder import trained_embedder
 from training.embedding import embed
-from training.evaluation import RetrievalTask, evaluate_splits, evaluate_trained, parse_task
+from training.evaluation import RetrievalTask, evaluate_splits, evaluate_trained, parse_task, ranked_together
 from training.loading import load_model
 from training.loop import train
 
@@ -90,13 +91,72 @@ def test_every_split_is_embedded_once(model, place, monkeypatch):
     assert splits == ["test", "gallery"]
 
 
-def test_other_processes_rank_nothing(model, place, monkeypatch):
-    from training import embedding
+@pytest.mark.parametrize("count", [1, 2, 5, 30])
+def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch):
+    rows, labels = embedded(model, place, "test")
+    whole = evaluate(rows, labels, levels=LEVELS, metrics=METRICS)
+    said, ranked, report = [b""] * count, [], None
 
-    monkeypatch.setattr(embedding, "any_process", lambda flag, processes: flag)
-    monkeypatch.setattr(embedding, "gather", lambda rows, processes: torch.cat([rows, rows]))
-    second = Processes(1, 2, torch.device("cpu"))
-    assert evaluate_splits(model, asking("test"), str(place), second) == {}
+    def rank(part):
+        ranked.extend(part)
+        return evaluate(rows, labels, levels=LEVELS, metrics=METRICS, part=part)
+
+    for index in reversed(range(count)):  # the main process last, when the others have spoken
+
+        def from_all(data, processes, at=index):
+            said[at] = data
+            return said
+
+        monkeypatch.setattr("training.evaluation.from_all", from_all)
+        report = ranked_together(rank, len(rows), Processes(index, count, torch.device("cpu")))
+        assert (report is None) == (index > 0)
+    assert report is not None
+    assert sorted(ranked) == list(range(len(rows)))
+    assert report.per_query.equals(whole.per_query, null_equal=True)
+    assert (report.values, report.undefined, report.settings) == (whole.values, whole.undefined, whole.settings)
+
+
+def damaged(folder, splits, *broken):
+    """The items of ``place`` once more, some of them no images."""
+    items = items_of_classes([4, 4, 4, 4, 3, 5], splits, per_coarse=3)
+    for i in broken:
+        items[i] = Item(items[i].labels, items[i].split, b"\xff\xd8 no image")
+    write_dataset(folder, items)
+    return folder
+
+
+def test_damaged_images_are_left_out_and_named(model, place, tmp_path):
+    folder = damaged(tmp_path / "small", ["test", "gallery"], 0, 1, 7)
+    reports = evaluate_splits(model, asking("test/gallery", "test"), str(folder), ALONE, run=tmp_path / "run")
+    kept = {}
+    for split in ("test", "gallery"):
+        bad = {i for i, key in enumerate(open_dataset(folder, split).keys) if key[-4:] in ("0000", "0001", "0007")}
+        rows, labels = embedded(model, place, split)
+        kept[split] = [table[[i for i in range(len(rows)) if i not in bad]] for table in (rows, labels)]
+    expected = {
+        "test/gallery": evaluate(*kept["test"], *kept["gallery"], levels=LEVELS, metrics=METRICS),
+        "test": evaluate(*kept["test"], levels=LEVELS, metrics=METRICS),
+    }
+    for entry, report in reports.items():
+        assert report.values == pytest.approx(expected[entry].values, abs=1e-6, nan_ok=True)
+    told = reports["test/gallery"].settings["unreadable"]
+    assert told["items"] == 3
+    assert len(told["first"]) == 3
+    assert any("/0007" in fault for fault in told["first"])
+    named = [pl.read_csv(path) for path in sorted((tmp_path / "run/embeddings").glob("*.faults.csv"))]
+    assert sum(len(table) for table in named) == 3
+    assert len(np.load(tmp_path / "run/embeddings/test.npy")) == len(kept["test"][0])
+    write_run(tmp_path / "trained")
+    with trained_embedder(tmp_path / "trained", device="cpu") as embedder:
+        report = evaluate_trained(embedder, RetrievalTask(str(folder), "test", "gallery"), metrics=METRICS)
+    assert report is not None
+    assert report.settings["unreadable"] == told
+
+
+def test_a_split_without_a_sound_image_is_an_error(model, tmp_path):
+    folder = damaged(tmp_path / "d", ["test"], *range(24))
+    with pytest.raises(InputError, match=r"no item can be read; the first: test.*0000"):
+        evaluate_splits(model, asking("test"), str(folder), ALONE)
 
 
 @pytest.mark.parametrize(("query", "gallery"), [("test", ""), ("test", "gallery")])

@@ -224,6 +224,25 @@ def test_a_damaged_image_in_an_epoch_is_replaced_counted_and_named(stream, tmp_p
         train(options(epochs=1, stream=stream, on_fault="raise"), str(place), tmp_path / "strict")
 
 
+def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
+    place = write_small(tmp_path / "data")
+    [key] = damage(place, read_index(place / "index.parquet")[0].filter(split="test"), [5], no_image)
+    told = []
+
+    class Told(Silent):
+        def note(self, text):
+            told.append(text)
+
+    summary = train(options(epochs=1), str(place), tmp_path / "run", progress=Told())
+    assert summary.finished
+    assert summary.values["test"]["H-AP"] > 0
+    assert len(told) == 1
+    assert key in told[0]
+    assert told[0].startswith("test: 1 images could not be read")
+    assert key in (tmp_path / "run/embeddings/test.faults.csv").read_text()
+    assert key in (tmp_path / "run/reports/test-epoch-1.json").read_text()
+
+
 def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
     config = options(amp="fp16", epochs=1, evaluate_every=0)
     train(config, data, tmp_path / "whole")
