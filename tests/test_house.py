@@ -1,12 +1,15 @@
 """The rules of the house, held by the tools that know them: style, types, import contracts, names, sizes, speed."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hgld.cli import VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("hgld", "pipelines", "training")
@@ -97,27 +100,62 @@ def test_no_absolute_place_of_anyones_machine():
         assert not re.search(r"[\"'\s(](/home/|/root/|/Users/|/mnt/)\w*", path.read_text(encoding="utf-8")), path
 
 
-HEAVY = ("torch", "polars", "numpy", "sklearn", "matplotlib", "requests", "bs4", "open_clip", "numba", "rich")
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["build-hierarchy", "--help"],
-        ["compare", "--help"],
-        ["demo", "--help"],
-        ["evaluate", "--help"],
-        ["train", "--help"],
-    ],
+HEAVY = (
+    *("torch", "torchvision", "timm", "open_clip", "numpy", "scipy", "sklearn", "numba", "polars", "faiss", "ray"),
+    *(
+        "PIL",
+        "cv2",
+        "matplotlib",
+        "rich",
+        "jinja2",
+        "yaml",
+        "lxml",
+        "bs4",
+        "requests",
+        "fsspec",
+        "starlette",
+        "asyncio",
+    ),
 )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
 def test_help_imports_nothing_heavy(arguments):
+    result, heavy = _imported(arguments)
+    assert result.returncode == 0, result.stderr
+    assert "hgld" in result.stdout
+    assert heavy == "[]"
+
+
+@pytest.mark.parametrize("typed", ["bu", "train happier-", "train x --loss Su", "evaluate --metrics H", "datasets s"])
+def test_completion_imports_nothing_heavy(typed):
+    words = f"hgld {typed}"
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_HGLD_COMPLETE": "bash_complete"}
+    result, heavy = _imported([], asked)
+    assert result.stdout.startswith("plain,"), result.stderr
+    assert heavy == "[]"
+
+
+def _imported(arguments: list[str], variables: dict[str, str] | None = None):
+    """The finished command, and the heavy modules that it imported."""
     program = (
         "import sys\nfrom hgld.cli import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert not stop.code\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
     )
-    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr.strip() == "[]"
-    assert "Usage: hgld" in result.stdout
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | (variables or {}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return result, result.stderr.strip()
+
+
+def test_what_goes_to_terminals_goes_through_one_door():
+    assert _who_imports("rich.progress", "tqdm") <= {"hgld/cli/shown.py", "training/progress.py"}
+    assert _who_imports("rich.console") <= {"hgld/cli/shown.py", "training/progress.py"}
+    for path in SOURCES:
+        assert not re.search(r"sys\.(stdout|stderr)\.write\(", path.read_text(encoding="utf-8")), path

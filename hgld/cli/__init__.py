@@ -1,17 +1,24 @@
 """The ``hgld`` command: verbs that import what they need only when they run.
 
-Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by the user.
+Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by the user, 141 the reader of the output went away.
 """
 
+import io
+import os
 import sys
+import traceback
+from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
 import click
 
 from hgld import __version__
-from hgld.errors import HgldError
+from hgld.cli.shown import printable
+from hgld.errors import HgldError, StorageError
 
-EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED = 1, 2, 130
+EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 130, 141
+COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
 VERBS = {  # verb: where its command is made, and what it does
     "demo": ("hierarchy_verbs:demo_command", "Run the main job on the landmarks that hgld ships."),
@@ -30,27 +37,85 @@ VERBS = {  # verb: where its command is made, and what it does
     "report": ("report_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
     "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
+    "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
 }
+_GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train")  # where they were stopped
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text at all
+    if COMPLETE_VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
-        code = cli.main(arguments, prog_name="hgld", standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        code = _run(given)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("hgld: stopped; the same command goes on from here.", err=True)
+        verb = next((word for word in given if not word.startswith("-")), "")
+        goes_on = "; the same command goes on from here" if verb in _GO_ON else ""
+        _say(f"hgld: stopped{goes_on}.")
         code = EXIT_STOPPED
-    except HgldError as error:
-        if debug:
-            raise
-        click.echo(f"hgld: {error}", err=True)
-        code = EXIT_BAD_INPUT
-    sys.exit(code if isinstance(code, int) else 0)
+    except (click.ClickException, HgldError, OSError) as error:
+        code = _refusal(error, debug="--debug" in given)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        with cli.make_context("hgld", [*arguments]) as context:  # click takes its list apart
+            code = cli.invoke(context)
+    except click.exceptions.Exit as leaving:  # --help, --version, a failed check
+        code = leaving.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _refusal(error: Exception, *, debug: bool) -> int:
+    """Say in one line what is wrong, and with which exit code that ends."""
+    if isinstance(error, OSError) and _was_printing(error):
+        _silence(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            return EXIT_NO_READER
+        error = StorageError(f"the output cannot be written ({error.strerror}).")
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        _say(error.format_message())
+        return EXIT_BAD_INPUT
+    if debug:
+        _say("".join(traceback.format_exception(error)))
+    _say(printable(" ".join(_told(error).split())))
+    return EXIT_BAD_INPUT
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        path = error.ctx.command_path
+        return f"{path}: {error.format_message()} See {path} --help."
+    if isinstance(error, click.ClickException):
+        return f"hgld: {error.format_message()}"
+    if isinstance(error, OSError) and not isinstance(error, HgldError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"hgld: {place}{error.strerror or error}. With --debug hgld shows where that was met."
+    return f"hgld: {error}"
+
+
+def _was_printing(error: OSError) -> bool:
+    """Whether it is stdout or stderr, not a file or a connection, that could not be written to."""
+    return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _say(text: str) -> None:
+    """Write to stderr; where nobody listens there, the exit code must do."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        _silence(sys.stderr)
+
+
+def _silence(stream: TextIO) -> None:
+    """Send what is still to be written nowhere; else Python tries again at its end, with an exit code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 class _Verbs(click.Group):
@@ -66,6 +131,7 @@ class _Verbs(click.Group):
         module, _, make = place.partition(":")
         command = getattr(import_module(f"hgld.cli.{module}"), make)()
         command.name, command.short_help = cmd_name, summary
+        command.params.append(_debug_option())
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -84,8 +150,14 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def _debug_option() -> click.Option:
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="hgld")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:
+def cli() -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
+
+
+cli.params.append(_debug_option())

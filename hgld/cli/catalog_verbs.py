@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hgld.cli.completers import complete_choices, complete_datasets
 from hgld.cli.options import FOLDER, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import print_json, print_rich, progress_bars
 from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class NumberRanges(click.ParamType):
 
 def datasets_command() -> click.Command:
     @click.command()
-    @click.argument("name", required=False)
+    @click.argument("name", required=False, shell_complete=complete_datasets)
     @json_option
     def datasets(name: str | None, as_json: bool) -> None:
         """List the datasets that hgld can shard; with a NAME, print its card and how to obtain the files.
@@ -99,7 +100,6 @@ def _obtain(source: str, card: "DataCard") -> str:
 def _print_table(cards: "dict[str, DataCard]") -> None:
     import shutil
 
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -108,10 +108,7 @@ def _print_table(cards: "dict[str, DataCard]") -> None:
         splits = [_split_text(split, facts, card.levels[0]) for split, facts in card.splits.items()]
         levels = ", ".join(card.levels)
         table.add_row(*map(Text, (source, levels, "\n".join(splits) or "not stated", card.licence)))
-    console = Console(width=max(100, shutil.get_terminal_size().columns), highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    click.echo(captured.get().rstrip())
+    print_rich(table, width=max(100, shutil.get_terminal_size().columns))
     click.echo(
         "\nhgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
         "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
@@ -149,7 +146,9 @@ def card_command() -> click.Command:
 
 def download_command() -> click.Command:
     @click.command()
-    @click.argument("name")
+    @click.argument(
+        "name", shell_complete=lambda context, parameter, incomplete: complete_choices(_DOWNLOADABLE, incomplete)
+    )
     @click.option("--split", type=click.Choice(("train", "index", "test")), required=True, help="Set of the release.")
     @click.option("--tars", type=NumberRanges(), default=(), help="Numbers of the tars to fetch.")
     @click.option("--metadata", is_flag=True, help="Fetch the lists (CSV) of the split, too.")

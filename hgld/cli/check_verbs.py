@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hgld.cli.options import FOLDER, Names, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import is_terminal, print_json, print_rich, printable, progress_bars
 
 if TYPE_CHECKING:
     from pipelines.reindex import Rebuilt
@@ -113,31 +113,28 @@ def _verification_json(found: "Verification") -> dict[str, object]:
 
 
 def _show(root: Path, found: "Verification") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES)
-    console.print(Text(f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read"))
-    for note in found.notes:
-        console.print(Text(f"Note: {note}"))
+    parts = [f"{root}: {found.items:,} items in {found.shards:,} shards, {found.bytes / 1e9:,.2f} GB read"]
+    parts += [f"Note: {note}" for note in found.notes]
+    width = None if is_terminal(sys.stdout) else _WIDTH_OF_FILES
     if not len(found.findings):
-        console.print(Text("Nothing is off."))
+        print_rich(*map(Text, (*parts, "Nothing is off.")), width=width)
         return
     table = Table()
     for name in ("kind", "split", "file", "member", "found", "expected"):
         table.add_column(name, overflow="fold")  # names whole, on several lines if need be
     for row in found.findings.head(_MOST_SHOWN).iter_rows():
-        table.add_row(*(Text(_printable(cell)) for cell in row))  # Text: what comes from a tar is no markup
-    console.print(table)
+        table.add_row(*(Text(_cell(cell)) for cell in row))  # Text: what comes from a tar is no markup
     counts = found.findings["kind"].value_counts().sort("kind")
-    console.print(Text("; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows())))
+    kinds = "; ".join(f"{kind}: {count:,}" for kind, count in counts.iter_rows())
     rest = len(found.findings) - _MOST_SHOWN
     shown = f", the first {_MOST_SHOWN} shown; --json lists all" if rest > 0 else ""
-    console.print(Text(f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}"))
+    end = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}"
+    print_rich(*map(Text, parts), table, Text(kinds), Text(end), width=width)
 
 
-def _printable(cell: str | None) -> str:
-    """Text with short checksums, and without control characters, which could command the terminal."""
-    text = re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", cell or "")
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+def _cell(text: str | None) -> str:
+    """Text of a finding, its checksums cut short."""
+    return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", text or ""))

@@ -14,6 +14,7 @@ from hgld.cli.checkpoint_options import (
     refuse_checkpoint_options,
     take_checkpoint_options,
 )
+from hgld.cli.completers import complete_metrics
 from hgld.cli.options import Expansion, Names, Numbers, json_option
 from hgld.cli.shown import print_json, progress_bars
 from hgld.errors import StorageError
@@ -41,7 +42,12 @@ def evaluate_command() -> click.Command:
     @click.option("--gallery-split", help="Split that they search in.")
     @checkpoint_options
     @click.option("--distractors", type=any_file, help="Embeddings of gallery items that match nothing.")
-    @click.option("--metrics", type=Names(), help="R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... [default: these six]")
+    @click.option(
+        "--metrics",
+        type=Names(),
+        shell_complete=complete_metrics,
+        help="R@1, AP/LEVEL, mAP@R, H-AP, NDCG, ASI, ... [default: these six]",
+    )
     @click.option("--alpha", type=float, default=1.0, show_default=True, help="Exponent of the relevance of a level.")
     @click.option(
         "--relevance",

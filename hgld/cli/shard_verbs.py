@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from hgld.cli.completers import complete_sources
 from hgld.cli.options import SectionedCommand, config_options, json_option, take
 from hgld.cli.shown import print_json, progress_bars
 
@@ -13,7 +14,7 @@ def build_shards_command() -> click.Command:
     from pipelines.shard_config import ShardConfig, SourceConfig
 
     @click.command(cls=SectionedCommand)
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_sources)
     @click.option(
         "--source",
         type=click.Path(path_type=Path, exists=True),

@@ -1,10 +1,13 @@
 """What a person and a machine see while a verb runs."""
 
+import io
 import json
+import math
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -12,10 +15,15 @@ if TYPE_CHECKING:
     from pipelines.progress import Progress
 
 
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at the stream through a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
 @contextmanager
 def progress_bars() -> "Iterator[Progress]":
     """Progress bars on stderr where a person looks, silence elsewhere."""
-    if not sys.stderr.isatty():
+    if not is_terminal(sys.stderr):
         from pipelines.progress import silent
 
         yield silent
@@ -24,17 +32,48 @@ def progress_bars() -> "Iterator[Progress]":
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    names = TextColumn("{task.description}", markup=False)
+    columns = [names, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, Any] = {}
 
         def show(task: str, done: int, total: int | None) -> None:
             if task not in tasks:
-                tasks[task] = bars.add_task(task, total=total)
+                tasks[task] = bars.add_task(printable(task), total=total)
             bars.update(tasks[task], completed=done, total=total)
 
         yield show
 
 
 def print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    """Print one JSON value: numbers that are none are null, whatever stdout's encoding is."""
+    ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    click.echo(json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False))
+
+
+def _without_nan(data: Any) -> Any:
+    """JSON has no NaN and no infinity, and Python's would be refused by other readers."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _without_nan(value) for key, value in data.items()}
+    return [_without_nan(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def print_rich(*parts: Any, width: int | None = None) -> None:
+    """Print tables and texts of rich, ``width`` columns wide (None: as wide as the terminal).
+
+    Through :func:`click.echo`: rich itself leaves with code 1 where nobody reads on, and that means a failed check.
+    """
+    from rich.console import Console
+
+    page = io.StringIO()
+    console = Console(file=page, force_terminal=is_terminal(sys.stdout), width=width, highlight=False)
+    for part in parts:
+        console.print(part)
+    click.echo(page.getvalue(), nl=False)
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which could command the terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

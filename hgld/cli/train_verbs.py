@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.shell_completion import CompletionItem
 
+from hgld.cli.completers import METRICS, complete_choices, complete_recipes
 from hgld.cli.options import FOLDER, SectionedCommand, SectionedOption, json_option
 from hgld.cli.shown import print_json
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def train_command() -> click.Command:
     @click.command(cls=SectionedCommand)
-    @click.argument("recipe", required=False)
+    @click.argument("recipe", required=False, shell_complete=complete_recipes)
     @click.option("--list", "listed", is_flag=True, help="Name the recipes and stop.")
     @click.option("--show", is_flag=True, help="Print what the recipe is, with all its fields, and stop.")
     @click.option("--data", metavar="DIR|URL", help="Dataset directory; its address with --stream.")
@@ -88,6 +90,7 @@ class _Field(click.ParamType):
     def __init__(self, name: str, hint: Any) -> None:
         self.name = name
         self.metavar = _metavar(hint)
+        self._choices = METRICS if name in ("metrics", "best_by") else _choices(hint)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from hgld.errors import ConfigError
@@ -97,6 +100,14 @@ class _Field(click.ParamType):
             return parse_field(self.name, str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return complete_choices(self._choices, incomplete)
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The values of a field, where only some can be."""
+    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
 def _metavar(hint: Any) -> str:

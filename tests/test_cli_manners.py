@@ -1,0 +1,312 @@
+"""Manners that every verb has: a verb without a wrong and a right use here, or a test of its own, fails."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld import open_dataset
+from hgld.cli import EXIT_BAD_INPUT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.small_runs import QUICK, write_small
+from tests.training.untrained_run import write_run
+
+ROOT = Path(__file__).parents[1]
+HGLD = [sys.executable, "-m", "hgld"]
+NO_RESULT = {"completion"}  # prints a script for shells, nothing for programs
+
+WRONG = {  # arguments that cannot be served, and what the answer says; "nothing" is an empty folder
+    "demo": ("--out file.csv", "'file.csv' is a file"),
+    "build-hierarchy": ("--names none.csv --out made", "'none.csv' is not a file"),
+    "review": ("nothing --no-browser", "no finished build"),
+    "compare": ("file.csv file.csv", "lacks the column landmark_id; found 'a'"),
+    "build-shards": ("cub --source nothing --out made", "images.txt"),
+    "index": ("nothing", "no tar in it"),
+    "verify": ("nothing", "no dataset.json"),
+    "card": ("nothing", "no dataset.json"),
+    "datasets": ("sob", "there is no dataset 'sob'"),
+    "download": ("sop --split train --tars 0 --out made", "hgld datasets sop says how"),
+    "train": ("happier-spo", "Did you mean 'happier-sop'?"),
+    "embed": ("--checkpoint nothing --data nothing --out made.npy", "no dataset.json"),
+    "evaluate": ("--embeddings none.npy --labels file.csv --levels a", "none.npy: cannot be read"),
+    "report": ("nothing --out made.html", "Name a run folder"),
+    "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
+    "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
+    "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
+}
+RIGHT = {  # arguments that are served within seconds
+    "compare": "labels.csv labels.csv",
+    "index": "data --force",
+    "verify": "data",
+    "card": "data",
+    "datasets": "",
+    "embed": "--checkpoint run --data data --split test --out made.npy --device cpu",
+    "evaluate": "--embeddings e.npy --labels e.parquet --levels fine,coarse",
+    "report": "report.json --out made.html",
+    "search": "image.jpg --checkpoint run --data data --device cpu",
+    "export": "--checkpoint run --out made.onnx",
+}
+ELSEWHERE = {  # tests that read these verbs' --json
+    "demo": "tests/test_demo.py",
+    "build-hierarchy": "tests/test_cli.py",
+    "review": "tests/pipelines/test_review_page_server.py",
+    "build-shards": "tests/pipelines/test_shard_verbs.py",
+    "download": "tests/pipelines/test_download.py",
+    "train": "tests/training/test_cli_train.py",
+}
+
+
+@pytest.fixture
+def hgld(capfd):
+    """``hgld(*arguments)`` runs the command: exit code and what the process wrote to stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main(list(arguments))
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch) -> Path:
+    """A working directory with little in it."""
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "file.csv").write_text("a,b\n1,2\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory) -> Path:
+    """A working directory with what :data:`RIGHT` asks for."""
+    folder = tmp_path_factory.mktemp("everything")
+    write_dataset(folder / "data", items_of_classes([4, 4], ["test"]))
+    write_run(folder / "run")
+    (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))
+    (folder / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")
+    np.save(folder / "e.npy", np.random.default_rng(0).standard_normal((6, 4)))
+    pl.DataFrame({"fine": [0, 0, 1, 1, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(folder / "e.parquet")
+    words = [*HGLD, "evaluate", *RIGHT["evaluate"].split(), "--out", "report.json"]
+    subprocess.run(words, cwd=folder, env=environment(), check=True, capture_output=True)
+    return folder
+
+
+def environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "FORCE_COLOR")}
+    return kept | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | changes
+
+
+def command_of(verb: str) -> click.Command:
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return command
+
+
+def test_every_verb_is_used_here():
+    assert set(WRONG) == set(VERBS)
+    assert set(RIGHT) | set(ELSEWHERE) | NO_RESULT == set(VERBS)
+    assert not set(RIGHT) & set(ELSEWHERE)
+    for verb, file in ELSEWHERE.items():
+        path = ROOT / file
+        assert not path.exists() or "--json" in path.read_text(), verb
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_says_what_every_option_is_for(hgld, verb):
+    code, out, err = hgld(verb, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: hgld {verb} ")
+    options = {option: one for one in command_of(verb).params if isinstance(one, click.Option) for option in one.opts}
+    assert "--debug" in options
+    assert ("--json" in options) is (verb not in NO_RESULT)
+    for name, option in options.items():
+        assert option.hidden or (option.help and name in out), name
+    assert hgld(verb, "-h")[1] == out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere, verb):
+    words, said = WRONG[verb]
+    before = sorted(nowhere.rglob("*"))
+    code, out, err = hgld(verb, *words.split())
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert re.fullmatch(rf"hgld( {verb})?: .+\n", err)
+    assert said in err
+    for debugged in (["--debug", verb, *words.split()], [verb, *words.split(), "--debug"]):
+        code, out, traced = hgld(*debugged)
+        assert (code, out) == (EXIT_BAD_INPUT, "")
+        assert traced.startswith("Traceback")
+        assert traced.splitlines()[-1] == err.strip()
+    assert sorted(nowhere.rglob("*")) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_unknown_option_is_answered_with_the_nearest(hgld, verb):
+    wrong, right = ("--hlep", "--help") if verb in NO_RESULT else ("--jsno", "--json")
+    code, out, err = hgld(verb, wrong)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert err.startswith(f"hgld {verb}: No such option '{wrong}'")
+    assert right in err
+    assert err.endswith(f"See hgld {verb} --help.\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    command = command_of(verb)
+    command.params, command.callback = [], interrupted
+    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+    goes_on = "" if verb in RIGHT or verb in NO_RESULT else "; the same command goes on from here"
+    assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
+
+
+@pytest.mark.parametrize("verb", RIGHT)
+def test_json_stands_alone_and_no_terminal_means_quiet(hgld, everything, monkeypatch, verb):
+    monkeypatch.chdir(everything)
+    code, out, err = hgld(verb, *RIGHT[verb].split(), "--json")
+    assert (code, err) == (0, "")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    assert json.loads(out, parse_constant=refuse)
+    code, out, err = hgld(verb, *RIGHT[verb].split())
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+
+
+def test_no_verb_at_all_is_answered_with_the_help(hgld):
+    code, out, err = hgld()
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert all(verb in err for verb in VERBS)
+
+
+def on_a_terminal(words: list[str], folder: Path, **changes: str) -> tuple[int, bytes]:
+    """Run a command whose stdout and stderr are a terminal: exit code and all that it wrote there."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [*HGLD, *words], cwd=folder, stdout=theirs, stderr=theirs, env=environment(**changes)
+        ) as p:
+            os.close(theirs)
+            return p.wait(60), b"".join(_read(ours))
+    finally:
+        os.close(ours)
+
+
+def _read(descriptor: int) -> Iterator[bytes]:
+    while select.select([descriptor], [], [], 0)[0]:
+        try:
+            yield os.read(descriptor, 1 << 16)
+        except OSError:  # Linux: the other side is closed, and all was read
+            return
+
+
+def test_terminals_get_what_they_can_show(everything):
+    words = ["verify", "data"]
+    code, shown = on_a_terminal(words, everything, TERM="xterm-256color")
+    assert code == 0
+    assert b"\x1b[" in shown  # so that the other two can fail
+    assert re.search(rb"\x1b\[[0-9;]*3[0-9]", shown)
+    code, shown = on_a_terminal(words, everything, TERM="xterm-256color", NO_COLOR="1")
+    assert code == 0
+    assert not re.search(rb"\x1b\[(?:[0-9;]*;)?[349][0-8][0-9;]*m", shown)
+    code, shown = on_a_terminal(words, everything, TERM="dumb")
+    assert code == 0
+    assert b"\x1b" not in shown
+
+
+@pytest.mark.parametrize("words", ["datasets --json", "datasets", "train --help", "train --list"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_ends_the_command_quietly(words, unbuffered):
+    program = [*HGLD, *words.split()]
+    changes = {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen(
+        program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(**changes)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", EXIT_NO_READER)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_cannot_be_written_is_said(unbuffered):
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [*HGLD, "datasets"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            check=False,
+        )
+    said = b"hgld: the output cannot be written (No space left on device).\n"
+    assert (result.returncode, result.stderr) == (EXIT_BAD_INPUT, said)
+
+
+def test_names_that_are_no_text_and_terminals_without_unicode(everything, tmp_path):
+    strange = os.fsencode(tmp_path) + b"/\xff\x1b[2J.csv"
+    Path(os.fsdecode(strange)).write_text("a\n1\n")
+    result = subprocess.run([*HGLD, "compare", strange, strange], capture_output=True, env=environment(), check=False)
+    assert result.returncode == EXIT_BAD_INPUT
+    assert b"\x1b" not in result.stderr
+    assert b"lacks the column landmark_id" in result.stderr
+    for encoding in ("ascii", "utf-8", "latin-1"):
+        result = subprocess.run(
+            [*HGLD, "datasets", "--json"], capture_output=True, env=environment(PYTHONIOENCODING=encoding), check=True
+        )
+        assert len(json.loads(result.stdout.decode(encoding))["datasets"]) > 10
+
+
+def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
+    def refused(*arguments, **options):
+        raise PermissionError(13, "Permission denied", "labels.csv")
+
+    monkeypatch.setattr("pipelines.compare.compare", refused)
+    code, out, err = hgld("compare", "file.csv", "file.csv")
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert err == "hgld: labels.csv: Permission denied. With --debug hgld shows where that was met.\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_training_with_130_and_it_goes_on(tmp_path, number):
+    data = write_small(tmp_path / "data")
+    fields = {"epochs": 200, "evaluate_every": 0} | {
+        name: ",".join(value) if isinstance(value, tuple) else value
+        for name, value in QUICK.items()
+        if name != "epochs"
+    }
+    flags = [text for name, value in fields.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    words = [*HGLD, "train", "small-grocery", "--data", str(data), "--out", str(tmp_path / "run"), *flags]
+    with subprocess.Popen(
+        words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        log = tmp_path / "run" / "log.csv"
+        for _ in range(1200):
+            if log.is_file() and log.stat().st_size > 200:
+                break
+            time.sleep(0.05)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, err
+    assert "the same command goes on" in out
+    assert "Traceback" not in err
+    assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
