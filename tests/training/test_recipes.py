@@ -204,7 +204,7 @@ def test_figures_are_those_that_were_read(name, figures):
         ("smooth-ap-sop", {"tau": 0.01, "batch_size": 384, "images_per_class": 4, "weight_decay": 4e-4}),
         ("smooth-ap-inat-base", {"lr": 1e-5, "lr_head": 2e-5, "milestones": (40, 70), "gamma": 0.3, "epochs": 90}),
         ("pnp-dq-sop", {"pnp": "Dq", "alpha": 4.0, "milestones": (120, 220, 250, 280), "epochs": 400}),
-        ("smooth-recall-large-sop", {"batch_size": 4000, "chunk": 200, "lr": 2e-4, "lr_head": 1e-3, "epochs": 55}),
+        ("smooth-recall-large-sop", {"batch_size": 4000, "chunk": 200, "lr": 2e-4, "lr_head": 2e-4, "epochs": 55}),
         ("blackbox-ap-sop", {"blackbox_lambda": 4.0, "blackbox_margin": 0.02}),
         ("pnp-ib-sop", {"pnp": "Ib", "pnp_b": 4.0}),
         ("pnp-ib-vehicleid", {"pnp": "Ib", "pnp_b": 1.0}),

@@ -3,7 +3,7 @@
 Source: ``src/main.py`` and ``src/netlib.py`` of Andrew-Brown1/Smooth_AP (iNaturalist, VehicleID) and README,
 ``parameters.py`` and ``architectures/resnet50.py`` of interestingzhuo/PNPloss (SOP): Adam at 1e-5 with weight decay
 4e-4, rates multiplied by 0.3 at the epochs that stand below, batch norm frozen, no layer norm. The head moves at twice
-the rate on iNaturalist, as the paper says; the released code multiplies it by 5 unless told otherwise.
+the rate on iNaturalist and at the same elsewhere: the author's commands in issue 17 of Andrew-Brown1/Smooth_AP.
 """
 
 from training.config import TrainConfig
@@ -32,19 +32,22 @@ _AP_LOSSES = with_fields(
         "best_by": "R@1",
     },
 )
-_HARDWARE = "not confirmed; one or more GPUs that hold 384 images of a ResNet-50, or --chunk 96 on one"
-_JOB = "jean-zay/submit_scripts/train_inaturalist_384.slurm of elias-ramzi/ROADMAP, which trains Smooth-AP so"
+_QUADRO = (
+    "one Quadro RTX 8000 (Smooth-AP's author on iNaturalist: issue 12 of Andrew-Brown1/Smooth_AP); "
+    "--chunk 96 on a smaller GPU"
+)
+_JOB = "jean-zay/submit_scripts/train_inaturalist_384.slurm of elias-ramzi/ROADMAP: Smooth-AP on two V100 of 32 GB"
 
 SOP_384 = Setting(
     "sop",
     "Stanford Online Products in batches of 384",
-    _HARDWARE,
+    _QUADRO,
     with_fields(_AP_LOSSES, {"milestones": (120, 220, 250, 280), "metrics": ("R@1", "R@10", "R@100", "AP")}),
 )
 INAT_384 = Setting(
     "inat-base",
     "iNaturalist 2018 in batches of 384",
-    f"two V100 of 32 GB ({_JOB}); --chunk 96 on one",
+    _QUADRO,
     with_fields(
         _AP_LOSSES,
         {
@@ -54,11 +57,11 @@ INAT_384 = Setting(
             "metrics": ("R@1", "R@4", "R@16", "R@32", "AP"),
         },
     ),
-    hours=f"not confirmed; 20 is the limit of a job of {_JOB}",
+    hours=f"not confirmed; 20 is the limit of a job ({_JOB})",
 )
 VEHICLEID = Setting(
     "vehicleid",
     "PKU VehicleID in batches of 384; test holds the large list, which holds the small and medium ones",
-    _HARDWARE,
+    _QUADRO,
     with_fields(_AP_LOSSES, {"milestones": (120, 200, 220, 250, 280, 300, 300), "metrics": ("R@1", "R@5", "AP")}),
 )
