@@ -3,9 +3,8 @@
 Patel, Tolias and Matas: "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, arXiv:2108.11179,
 whose batches of 4,000 pass the model in chunks; Ramzi et al., arXiv:2309.08250. Settings of the former are those of
 ``src/main.py`` (44b7011) and ``src/netlib.py`` of yash0307/RecallatK_surrogate: GeM and layer norm, Adam, one rate for
-backbone and head, multiplied by 0.3 at two epochs. An earlier version moved the head at five times the rate, with which
-a reader missed the paper's figures and without which he came close to them (issue 8 there). The second temperature is
-the paper's, 1; the released code has k itself. ROD-R@k weighs both terms the same, as ``loss/ROADRatk_*.yaml`` of
+backbone and head (the author in issue 5 there), multiplied by 0.3 at two epochs. The second temperature is the paper's,
+1; the released code has k itself. ROD-R@k weighs both terms the same, as ``loss/ROADRatk_*.yaml`` of
 elias-ramzi/SupRank, which name no weights, so that ``suprank/getter.py`` takes equal ones.
 """
 
