@@ -1,0 +1,60 @@
+"""Sphinx builds the site from the guides and the docstrings: ``python -m sphinx -W -n docs site``.
+
+Sphinx, because the docstrings are reStructuredText and their references are checked; the guides are Markdown (MyST).
+Nothing is loaded from elsewhere when a page is read: the theme brings its fonts and scripts, formulas are MathML.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import hgld
+
+project = "hgld"
+author = "The hgld maintainers"
+project_copyright = author
+version = release = hgld.__version__
+
+extensions = [
+    "extensions.code_blocks",
+    "extensions.command_reference",
+    "extensions.dataset_cards",
+    "extensions.docstrings",
+    "extensions.mathml",
+    "extensions.recipe_list",
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+smartquotes = False  # "--option" is no dash
+nitpicky = True
+# References are checked where they lead into hgld; those to Python, torch, polars and the like would need a network.
+nitpick_ignore_regex = [("py:.*", r"(?!hgld|pipelines|training)\w+\..*|Image")]
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+html_math_renderer = "mathml"
+
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"hgld {version}"
+html_theme_options = {"navigation_with_keys": True}
+html_static_path = ["_static"]
+html_css_files = ["formulas.css"]
+html_copy_source = False
+html_last_updated_fmt = None  # the same sources give the same bytes
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go"

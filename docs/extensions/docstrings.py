@@ -1,0 +1,45 @@
+"""Docstrings as they are written here: short references, and properties whose first line has a colon."""
+
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.domains.python import PythonDomain
+from sphinx.environment import BuildEnvironment
+from sphinx.util.typing import ExtensionMetadata
+
+_TYPE = ":type: "
+
+
+def _find_short_name(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+) -> nodes.Element | None:
+    """What a bare name means in the module that writes it, whatever page shows the object: ``:class:`PairLoss```."""
+    domain = env.domains["py"]
+    name = node.get("reftarget", "")
+    if not isinstance(domain, PythonDomain) or node.get("refdomain") != "py" or "." in name:
+        return None
+    module, kind = node.get("py:module"), node["reftype"]
+    found = [full for full, _ in domain.find_obj(env, module, node.get("py:class"), name, kind, searchmode=1)]
+    shown = [full for full in found if not domain.objects[full].aliased]
+    return (
+        domain.resolve_xref(env, node["refdoc"], app.builder, kind, shown[0], node, text) if len(shown) == 1 else None
+    )
+
+
+def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
+    """Undo what napoleon makes of a property's ``Some words: others``, of which it takes the first for a type."""
+    for number, line in enumerate(lines):
+        if what == "property" and line.startswith(_TYPE):
+            lines[0] = f"{line.removeprefix(_TYPE)}: {lines[0]}"
+            del lines[number]
+            return
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Make it known to Sphinx."""
+    app.setup_extension("sphinx.ext.autodoc")
+    app.connect("missing-reference", _find_short_name)
+    app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, which has 500
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,95 @@
+"""The files that the documents' commands and programs speak of, tiny: tables, images, a release, embeddings, tars."""
+
+import csv
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from hgld.postprocess import Whitening
+from pipelines import sample
+from tests.fake_releases.__main__ import maker
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+
+_FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # half of them vegetables
+_KINDS, _VIEWS = 130, 4  # half of the kinds are for testing: README's batches have 64 classes of 4
+_DIMENSIONS = 16
+
+
+def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
+    """Everything that exists before the first command of a document.
+
+    Args:
+        folder: an empty one.
+        decisions: texts of decision files; the first is ada's, the last settles conflicts.
+    """
+    rng = np.random.default_rng(0)
+    _write_landmarks(folder)
+    first, *_, last = decisions
+    for name, text in {
+        "ada": first,
+        "bob": "schema_version: 1\ndecisions: []\n",
+        "decisions": first,
+        "final": last,
+    }.items():
+        (folder / f"{name}.yaml").write_text(text)
+    _write_images(folder, rng)
+    maker("sop")(folder, 0)
+    _write_embeddings(folder, rng)
+    write_dataset(folder / "made", items_of_classes([3, 4, 2, 5]))
+    (folder / "tars").mkdir()
+    for tar in (folder / "made").glob("*.tar"):
+        shutil.move(tar, folder / "tars")
+
+
+def _write_landmarks(folder: Path) -> None:
+    """GLDv2's lists, a table that was scraped, and labels that others released."""
+    with (Path(sample.__file__).parent / "landmarks.csv").open(encoding="utf-8") as file:
+        landmarks = [row for row in csv.DictReader(file) if row["status"] == "found"]
+    table = pl.DataFrame(landmarks).select("landmark_id", "category", supercategory="names").unique("landmark_id")
+    table.sort("landmark_id").write_csv(folder / "landmarks.csv")
+    lists = table.select("landmark_id", "category").head(50)
+    for name in ("train.csv", "train_label_to_category.csv", "index_label_to_category.csv"):
+        lists.write_csv(folder / name)
+    (folder / "released").mkdir()
+    released = table.select("landmark_id", hierarchical_label=pl.col("supercategory").str.split(" ").list.last())
+    released.write_csv(folder / "released" / "train_label_to_hierarchical.csv")
+
+
+def _write_images(folder: Path, rng: np.random.Generator) -> None:
+    """A table of images with labels at three levels, images in folders of their classes, and a photograph."""
+    rows = []
+    for kind in range(_KINDS):
+        fruit = _FRUITS[kind % len(_FRUITS)]
+        top = "fruit" if kind % len(_FRUITS) < len(_FRUITS) // 2 else "vegetable"
+        for view in range(_VIEWS):
+            path = Path("images") / f"{fruit} {kind}" / f"{view}.jpg"
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(jpeg(rng))
+            rows.append({"path": path.as_posix(), "fine": f"{fruit} {kind}", "coarse": fruit, "top": top})
+            if kind < len(_FRUITS):
+                place = folder / "photographs" / top / fruit / f"{fruit} {kind}" / f"{view}.jpg"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / path, place)
+    pl.DataFrame(rows).write_csv(folder / "labels.csv")
+    (folder / "photo.jpg").write_bytes(jpeg(rng))
+
+
+def _write_embeddings(folder: Path, rng: np.random.Generator) -> None:
+    """Embeddings with labels in the same order, and a whitening."""
+
+    def labels(count: int) -> pl.DataFrame:
+        fine = np.arange(count) % 10
+        levels = {"landmark": fine, "hierarchical_label": fine // 2, "natural_or_human_made": fine // 6}
+        return pl.DataFrame(levels | {"fine": fine, "coarse": fine // 2})
+
+    for name, count in {"test": 40, "new": 40, "query": 20, "index": 60}.items():
+        np.save(folder / f"{name}.npy", rng.normal(size=(count, _DIMENSIONS)).astype(np.float32))
+        labels(count).write_csv(folder / f"{name}.csv")
+        labels(count).write_parquet(folder / f"{name}.parquet")
+    Whitening.fit(rng.normal(size=(200, _DIMENSIONS)), fitted_on="random numbers").save(
+        folder / "landmarks.safetensors"
+    )

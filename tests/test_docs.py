@@ -1,0 +1,308 @@
+"""Every code block of the documents runs or is checked against what it calls, and the site builds without a warning."""
+
+import doctest
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import click
+import polars as pl
+import pytest
+from markdown_it import MarkdownIt
+from torch.distributed.run import get_args_parser
+
+import hgld
+from hgld import protocols
+from hgld.cli import VERBS, cli, main
+from pipelines.decision_files import parse_decisions
+from tests.documented_files import write_documented_files
+from tests.hgld.range_server import serve
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
+DOCUMENTS += sorted(DOCS.rglob("*.md"))
+
+INSTALLED = ".ci/run does that, in a venv of its own"
+NOT_RUN = {  # how a command begins: why it is only checked
+    "python -m venv": INSTALLED,
+    ". .venv/bin/activate": INSTALLED,
+    "pip install": INSTALLED,
+    "pytest": "these are the tests",
+    "bash .ci/run": "these are the tests",
+    "export MASTER_": "needs Slurm",
+    "srun": "needs Slurm",
+    "torchrun": "needs eight GPUs; tests/training/test_train_processes.py starts processes",
+    "hgld demo": "tests of its own run it",
+    "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
+    "hgld build-hierarchy --landmarks": "asks Wikimedia, unless --dry-run; tests/pipelines/test_scrape.py has a wiki",
+}
+SHORTER = {  # a command that takes long: what its run here takes besides
+    "hgld train": ["--epochs", "1", "--size", "24", "--resize", "28", "--batch-size", "16", "--device", "cpu"],
+}
+TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
+AFTER_TRAINING = ["docs/extending.md"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: its document, its first line's number there, its language, its text."""
+
+    document: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def examples(self) -> bool:
+        return self.language == "python" and ">>>" in self.text
+
+    def __str__(self) -> str:
+        return f"{self.document.relative_to(ROOT).as_posix()}:{self.line}"
+
+
+def blocks_of(document: Path) -> list[Block]:
+    tokens = MarkdownIt().parse(document.read_text(encoding="utf-8"))
+    code = [token for token in tokens if token.type in ("fence", "code_block")]
+    return [Block(document, token.map[0] + 1, token.info.strip(), token.content) for token in code if token.map]
+
+
+BLOCKS = [block for document in DOCUMENTS for block in blocks_of(document)]
+DIRECTIVE = re.compile(r"\{[a-z-]+\}")  # of the site, whose build reads them
+
+
+def of_language(language: str) -> list[Any]:
+    return [pytest.param(b, id=str(b)) for b in BLOCKS if b.language == language and not b.examples]
+
+
+def commands_of(block: Block) -> Iterator[list[str]]:
+    """The words of every command of a block of shell, one that goes on behind ``&&`` taken apart."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for command in line.split("&&"):
+            words = shlex.split(command, comments=True)
+            if words:
+                yield words
+
+
+COMMANDS = [(block, words) for block in BLOCKS if block.language == "sh" for words in commands_of(block)]
+
+
+def why_not_run(words: list[str]) -> str | None:
+    """How a command begins that is only checked."""
+    return (
+        None if "--dry-run" in words else next((begin for begin in NOT_RUN if " ".join(words).startswith(begin)), None)
+    )
+
+
+# -- every block has a test ----------------------------------------------------------------------------------------
+
+
+def test_every_block_is_of_a_kind_that_a_test_runs():
+    unknown = [
+        str(b) for b in BLOCKS if b.language not in ("python", "sh", "yaml", "csv") and not DIRECTIVE.match(b.language)
+    ]
+    assert not unknown, f"name their language, or add a test for it: {unknown}"
+
+
+def test_examples_lie_where_pytest_runs_doctests(pytestconfig):
+    assert "*.md" in pytestconfig.getoption("doctestglob")
+    places = [ROOT / place for place in pytestconfig.getini("testpaths")]
+    for block in (b for b in BLOCKS if b.examples):
+        assert any(block.document.is_relative_to(place) for place in places), block
+        assert doctest.DocTestParser().get_examples(block.text), block
+        assert block.text.endswith("\n\n"), f"{block}: without an empty line its end is taken for output"
+
+
+def test_every_reason_for_not_running_is_needed():
+    used = {why_not_run(words) for _, words in COMMANDS}
+    assert set(NOT_RUN) <= used
+    assert {TRAINED, *AFTER_TRAINING} <= {b.document.relative_to(ROOT).as_posix() for b in BLOCKS}
+
+
+@pytest.mark.parametrize("block", of_language("python"))
+def test_programs_compile(block):
+    compile(block.text, str(block), "exec")
+
+
+@pytest.mark.parametrize("block", of_language("sh"))
+def test_shell_is_shell(block):
+    result = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("block", of_language("yaml"))
+def test_decisions_can_be_read(block):
+    assert parse_decisions(block.text, block.document)
+
+
+@pytest.mark.parametrize("block", of_language("csv"))
+def test_tables_have_a_column_for_every_level_that_is_named(block):
+    table = pl.read_csv(BytesIO(block.text.encode()))
+    assert len(table)
+    named = [
+        words[words.index("--levels") + 1]
+        for b, words in COMMANDS
+        if b.document == block.document and "manifest" in words
+    ]
+    assert named
+    assert all(set(levels.split(",")) <= set(table.columns) for levels in named)
+
+
+# -- commands are checked against what they call -------------------------------------------------------------------
+
+
+def hgld_arguments(words: list[str]) -> list[str] | None:
+    """What the command hands to ``hgld``, also through torchrun and srun; None where it does not call it."""
+    if words[0] == "torchrun":
+        launch = get_args_parser().parse_args(words[1:])
+        assert launch.module, "torchrun must be told that hgld is a module: -m hgld"
+        words = [launch.training_script, *launch.training_script_args]
+    elif words[0] == "srun":
+        words = words[words.index("hgld") :]
+    return words[1:] if words[0] == "hgld" else None
+
+
+@pytest.mark.parametrize(("block", "words"), [pytest.param(b, w, id=f"{b} {' '.join(w[:3])}") for b, w in COMMANDS])
+def test_commands_say_what_their_programs_take(block, words, monkeypatch):
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
+    monkeypatch.setattr(Path, "is_file", lambda self: True)
+    arguments = hgld_arguments(words)
+    if arguments is None:
+        assert why_not_run(words), f"{block}: {shlex.join(words)} is neither run nor in NOT_RUN"
+        return
+    if arguments[0].startswith("-"):
+        cli.make_context("hgld", arguments[:1], resilient_parsing=True)
+        return
+    command = cli.get_command(click.Context(cli), arguments[0])
+    assert command is not None, f"{block}: there is no verb {arguments[0]}"
+    command.make_context(arguments[0], arguments[1:])
+
+
+# -- blocks are run ------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Somebody who does what a document says, in a folder."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.address = folder, address
+        self.names: dict[str, object] = {"__name__": "documents"}
+
+    def follow(self, document: Path) -> None:
+        for block in blocks_of(document):
+            if block.language == "sh":
+                for words in commands_of(block):
+                    self.run(block, words)
+            elif block.language == "python" and not block.examples:
+                program = block.text.replace("https://example.org", self.address)
+                exec(compile(program, str(block), "exec"), self.names)
+
+    def run(self, block: Block, words: list[str]) -> None:
+        if why_not_run(words):
+            return
+        longer = next((more for begin, more in SHORTER.items() if shlex.join(words).startswith(begin)), [])
+        with pytest.raises(SystemExit) as stop:
+            main([*words[1:], *(longer if "--out" in words else [])])
+        assert stop.value.code == 0, f"{block}: {shlex.join(words)} left with {stop.value.code}"
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The folder before the first command of a document."""
+    folder = tmp_path_factory.mktemp("begun")
+    write_documented_files(folder, [b.text for b in blocks_of(DOCS / "decisions.md") if b.language == "yaml"])
+    return folder
+
+
+def follow(document: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    with serve(folder) as server:
+        Reader(folder, server.url).follow(document)
+
+
+@pytest.fixture(scope="module")
+def trained(begun, tmp_path_factory):
+    """The folder after all commands of the document that trains."""
+    folder = tmp_path_factory.mktemp("trained")
+    shutil.copytree(begun, folder, dirs_exist_ok=True)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        follow(ROOT / TRAINED, folder, monkeypatch)
+    return folder
+
+
+def with_programs() -> list[str]:
+    names = {
+        b.document.relative_to(ROOT).as_posix() for b in BLOCKS if b.language in ("sh", "python") and not b.examples
+    }
+    return sorted(names - {TRAINED})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", with_programs())
+def test_a_reader_can_follow(document, begun, request, tmp_path, monkeypatch):
+    source = request.getfixturevalue("trained") if document in AFTER_TRAINING else begun
+    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
+    follow(ROOT / document, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_training_leaves_what_the_first_document_says(trained):
+    assert (trained / "shards" / "dataset.json").is_file()
+    assert (trained / "report.html").stat().st_size > 10_000
+    assert len(pl.read_parquet(trained / "test.labels.parquet")) == 65 * 4
+
+
+# -- the site --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(out / "html")]
+    result = subprocess.run(
+        [*command, "-d", str(out / "doctrees")], cwd=ROOT, capture_output=True, text=True, check=False,
+        env=os.environ | {"NO_COLOR": "1"},
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, ""), result.stderr
+    return out / "html"
+
+
+@pytest.mark.slow
+def test_the_site_holds_every_public_name_and_every_option(site):
+    from sphinx.util.inventory import InventoryFile
+
+    inventory = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    shown = {name for kind, objects in inventory.items() if kind.startswith("py:") for name in objects}
+    for module in (hgld, hgld.losses, hgld.metrics, hgld.samplers, protocols):
+        public = {f"{module.__name__}.{name}" for name in module.__all__ if not name.startswith("__")}
+        assert public <= shown, public - shown
+    options = inventory["std:cmdoption"]
+    for verb in VERBS:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
+        assert {f"hgld {verb}.{flag}" for flag in flags} <= set(options)
+
+
+@pytest.mark.slow
+def test_the_site_needs_no_network(site):
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 20
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*?(?:src|href)=\"([^\"]+)\"", text)
+        assert loaded
+        assert not [address for address in loaded if re.match(r"(?:https?:)?//", address)], page
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
+    assert (site / "searchindex.js").stat().st_size > 100_000
+    assert "<math" in (site / "losses.html").read_text(encoding="utf-8")
