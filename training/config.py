@@ -193,6 +193,11 @@ class RunConfig:
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
+    sharding: Literal["none", "fsdp"] = setting(
+        "none",
+        "fsdp: the backbone's parameters, gradients and moments are spread over the processes (FSDP2), for backbones "
+        "that a GPU cannot hold; none: every process holds all (DDP).",
+    )
     wandb: str = setting("", "Project of Weights & Biases to log to as well, where wandb is installed.")
 
 

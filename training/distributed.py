@@ -7,12 +7,13 @@ are those of the one loss.
 
 import json
 import os
+import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hgld.errors import ConfigError
+
+if TYPE_CHECKING:  # these take a second to import, and only sharded runs need them
+    from torch.distributed.tensor import DTensor
 
 TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
 
@@ -149,16 +153,19 @@ def gather(rows: Tensor, processes: Processes) -> Tensor:
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
-def wrap(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False) -> nn.Module:
+def wrap(
+    model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: nn.Module | None = None
+) -> nn.Module:
     """The model as the processes train it together.
 
     Args:
         model: on this process's device.
         processes: of the run.
         sync_batch_norm: batch norm's statistics over all processes.
+        sharded: the part of the model whose parameters the processes hold a share of each; None: each holds all.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, where torch has none.
+        ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be shared out.
     """
     if sync_batch_norm and processes.device.type != "cuda":
         raise ConfigError("--sync-batch-norm needs GPUs; the small net has group norm and needs none.")
@@ -166,6 +173,9 @@ def wrap(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = Fals
         return model
     if sync_batch_norm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if sharded is not None:
+        _shard(sharded, processes)
+        return model
     ids = [processes.device.index] if processes.device.type == "cuda" else None
     # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
     # process's own statistics, of which the main process's are kept in checkpoints.
@@ -175,24 +185,112 @@ def wrap(model: nn.Module, processes: Processes, *, sync_batch_norm: bool = Fals
         return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
+def _shard(module: nn.Module, processes: Processes) -> None:
+    """Spread a module's parameters over the processes, in place (FSDP2); they are gathered a block at a time.
+
+    After a forward pass nothing stays gathered, so that between two steps ``parameters()`` are the shares always.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    if isinstance(module, FSDPModule):
+        return
+    scalars = [name for name, parameter in module.named_parameters() if parameter.ndim == 0]
+    if scalars:
+        raise ConfigError(f"sharding fsdp cannot spread {', '.join(scalars)}, a number each; take sharding none.")
+    mesh = init_device_mesh(processes.device.type, (processes.count,))
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()  # the flat shares know no channels-last
+    for block in (*_blocks(module), module):
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of the outermost lists of layers: a residual network's stages, a transformer's blocks."""
+    for child in module.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from _blocks(child)
+
+
+def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
+    module = sys.modules.get("torch.distributed.tensor")  # without it there are none
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
+    """Tensors of which the processes hold shares, whole on the main process; every process must call this.
+
+    Others stay as they are. On other processes those that were shared out are left out.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        gathered = tensor.full_tensor().cpu() if _is_share(tensor) else tensor
+        if processes.is_main or gathered is tensor:
+            whole[name] = gathered
+    return whole
+
+
+def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A copy of a whole tensor that lies where another one of its shape lies: on its device, in the same shares."""
+    placed = tensor.to(other.device, copy=True)
+    if not _is_share(other):
+        return placed
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(placed, other.device_mesh, other.placements, src_data_rank=None)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the processes hold shares of some of the model's parameters."""
+    return any(_is_share(parameter) for parameter in model.parameters())
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Euclidean norm of all gradients together: () tensor, the same on every process."""
+    norms = []
+    for part in _by_layout(parameters):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])
+        norms.append(norm.full_tensor() if _is_share(norm) else norm)
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], longest: float, norm: Tensor) -> None:
+    """Shorten gradients of this norm to the longest one that is allowed."""
+    for part in _by_layout(parameters):
+        torch.nn.utils.clip_grads_with_norm_(part, longest, norm)
+
+
+def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those held whole and those held in shares, which torch does not take together."""
+    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    for parameter in parameters:
+        parts[_is_share(parameter)].append(parameter)
+    return [part for part in parts if part]
+
+
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside :func:`wrap`'s."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """Backward passes inside add up gradients on this process alone; the first one outside exchanges them all."""
+    """Backward passes inside add up gradients on this process alone; the first one outside exchanges them all.
+
+    Where the processes hold shares, every pass exchanges, because this process has no room for all gradients.
+    """
     if isinstance(model, DistributedDataParallel):
         return model.no_sync()
     return nullcontext()
 
 
-def average_gradients(parameters: Iterable[nn.Parameter], processes: Processes) -> None:
-    """Mean over the processes of the gradients of parameters outside the wrapped model."""
-    if processes.count == 1:
+def average_gradients(module: nn.Module, processes: Processes) -> None:
+    """Mean over the processes of the gradients that neither DDP nor FSDP has exchanged."""
+    if processes.count == 1 or isinstance(module, DistributedDataParallel):
         return
-    for parameter in parameters:
-        if parameter.grad is not None:
+    for parameter in module.parameters():
+        if parameter.grad is not None and not _is_share(parameter):
             dist.all_reduce(parameter.grad)
             parameter.grad /= processes.count
 

@@ -25,7 +25,7 @@ from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluator import Progress
 from hgld.loader import Loader
 from hgld.samplers import BatchSampler
-from training.distributed import Processes, any_process, from_all, gather
+from training.distributed import Processes, any_process, from_all, gather, is_sharded
 from training.models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
@@ -89,6 +89,8 @@ def embed(
         try:
             own, found = _own_rows(model, loaders, group, amp, progress)
         except HgldError as error:
+            if is_sharded(model):  # the others wait for parameters, not for rows: leaving ends them too
+                raise
             failure = error
     if any_process(own is None, group):  # the others must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")

@@ -86,7 +86,8 @@ class Backward:
         _seed(batch.seed, 1 + self.processes.index)
         take = self._in_chunks if 0 < self.chunk < len(batch.images) else self._at_once
         values = take(batch, labels, instances)
-        average_gradients(self.criterion.parameters(), self.processes)
+        for module in (self.model, self.criterion):
+            average_gradients(module, self.processes)
         return values
 
     def _embed(self, images: Tensor) -> Tensor:

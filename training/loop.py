@@ -219,12 +219,12 @@ def _step(run: Run, backward: Backward, batch: Batch, phase: Phase) -> StepValue
     with phase("optimizer"):
         run.scaler.unscale_(run.optimizer)
         moving = [p for group in run.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm([p.grad for p in moving])  # pyright: ignore[reportArgumentType]
+        norm = distributed.gradient_norm(moving)
         if not _sound(run, values.loss, norm):
             before.put_back()
             _refuse(run, values, norm, batch)
         if config.clip_norm:
-            torch.nn.utils.clip_grads_with_norm_(moving, config.clip_norm, norm)
+            distributed.clip_gradients(moving, config.clip_norm, norm)
         run.scaler.step(run.optimizer)
         run.scaler.update()
         if run.average is not None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from hgld.errors import InputError
 from training.config import OptimizerConfig
+from training.distributed import placed_like
 
 PARTS = ("backbone", "head", "proxies")
 Named = Iterable[tuple[str, nn.Parameter]]
@@ -106,5 +107,4 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tens
                 "another model. Start a new run, with --init-from for the weights."
             )
         # A step count stays where Adam wants it, on the CPU; moments lie with their parameter.
-        placed = value.clone() if value.ndim == 0 else value.to(parameter.device, copy=True)
-        optimizer.state[parameter][entry] = placed
+        optimizer.state[parameter][entry] = value.clone() if value.ndim == 0 else placed_like(value, parameter)

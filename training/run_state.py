@@ -25,7 +25,7 @@ from training.config import TrainConfig
 from training.config_files import CONFIG, flat, read_config, save_config
 from training.criterion import Criterion, build_criterion
 from training.data import TrainingData
-from training.distributed import Processes
+from training.distributed import Processes, placed_like, whole_tensors
 from training.ema import WeightAverage
 from training.models.backbones import build_model
 from training.models.embedding_model import EmbeddingModel, prepare_images
@@ -34,7 +34,7 @@ from training.optimizers import build_optimizer, optimizer_state, restore_optimi
 # What changes neither the weights nor what is measured, but by rounding.
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
-    *("log_every", "keep", "checkpoint_every", "wandb"),
+    *("log_every", "keep", "checkpoint_every", "wandb", "sharding"),
 }
 
 
@@ -209,7 +209,8 @@ def _assemble(
 
 def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
     """The model as the processes train it, with the parameters that can move at this moment."""
-    return distributed.wrap(model, processes, sync_batch_norm=config.run.sync_batch_norm)
+    sharded = model.backbone if config.run.sharding == "fsdp" else None
+    return distributed.wrap(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=sharded)
 
 
 def set_frozen(run: Run) -> None:
@@ -245,7 +246,7 @@ def _restore(run: Run, before: Checkpoint) -> None:
     run.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
         averaged = before.tensors["ema"]
-        run.average.weights = {name: averaged[name].to(w.device) for name, w in run.average.weights.items()}
+        run.average.weights = {name: placed_like(averaged[name], w) for name, w in run.average.weights.items()}
         run.average.updates = state["average_updates"]
     run.judged, run.best, run.values = state["judged"], state["best"], state["values"]
 
@@ -271,12 +272,14 @@ def save_run(run: Run) -> None:
     Raises:
         StorageError: it cannot be written; earlier ones are kept.
     """
+    newest = newest_checkpoint(run.folder) if run.processes.is_main else None
+    kept = distributed.from_main(newest is not None and checkpoint_step(newest) == run.step, run.processes)
+    tensors = {} if kept else {file: whole_tensors(named, run.processes) for file, named in _tensors(run).items()}
     if run.processes.is_main:
-        newest = newest_checkpoint(run.folder)
-        if newest is not None and checkpoint_step(newest) == run.step:
+        if kept and newest is not None:
             rewrite_state(newest, _state(run))  # the weights of a step are what they are
         else:
-            newest = write_checkpoint(run.folder, Checkpoint(run.step, _tensors(run), _state(run)))
+            newest = write_checkpoint(run.folder, Checkpoint(run.step, tensors, _state(run)))
         if run.best.get("step") == run.step:
             mark_best(run.folder, newest, run.best["metric"], run.best["value"])
         prune_checkpoints(run.folder, run.config.run.keep)

@@ -1,5 +1,10 @@
-"""What the tests of kills and of several processes start: one process of a run, its options in a file."""
+"""What the tests of kills and of several processes start: one process of a run, its options in a file.
 
+A fourth argument is the step at which a signal asks it to stop.
+"""
+
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -9,7 +14,21 @@ from training.config_files import read_config
 from training.loop import train
 from training.progress import Lines
 
+
+class Stopping(Lines):
+    """Lines of a run whose main process gets SIGTERM after a step."""
+
+    def __init__(self, step):
+        super().__init__(sys.stdout)
+        self.step_to_stop_at = step
+
+    def advance(self, step):
+        if step == self.step_to_stop_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    config, data, out = sys.argv[1:]
-    train(read_config(Path(config)), data, Path(out), progress=Lines(sys.stdout))
+    config, data, out, *stop = sys.argv[1:]
+    progress = Stopping(int(stop[0])) if stop else Lines(sys.stdout)
+    train(read_config(Path(config)), data, Path(out), progress=progress)

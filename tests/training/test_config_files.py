@@ -65,6 +65,8 @@ def test_every_default_can_be_said_in_text(name):
         ({"schedule": "step"}, "milestones"),
         ({"crop_min": 0.9, "crop_max": 0.5}, "above crop_max"),
         ({"compile": True, "gradient_checkpointing": True}, "one of them"),
+        ({"sharding": "fsdp", "compile": True}, "one of them"),
+        ({"sharding": "fsdp", "amp": "fp16"}, "take bf16"),
     ],
 )
 def test_what_contradicts_itself_is_refused(fields, message):

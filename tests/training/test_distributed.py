@@ -12,7 +12,9 @@ from torch import nn
 
 from hgld.errors import ConfigError
 from tests.training import two_processes
-from training.distributed import Processes, any_process, from_main, gather_with_gradients, launch, wrap
+from tests.training.untrained_run import small_model
+from training.distributed import Processes, _blocks, any_process, from_main, gather_with_gradients, launch, wrap
+from training.models.pooling import GeM
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,3 +85,13 @@ def test_what_processes_cannot_do_is_refused():
         wrap(nn.Linear(2, 2), alone, sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")
+    with pytest.raises(ConfigError, match="cannot spread p, a number each"):
+        wrap(GeM(), Processes(0, 2, torch.device("cpu")), sharded=GeM())
+
+
+def test_what_is_shared_out_is_gathered_a_block_at_a_time():
+    net = small_model()
+    assert list(_blocks(net.backbone)) == list(net.backbone.get_submodule("stages").children())
+    linear = nn.Linear(2, 2)
+    nested = nn.ModuleDict({"stem": nn.ReLU(), "body": nn.ModuleDict({"blocks": nn.ModuleList([linear, nn.ReLU()])})})
+    assert list(_blocks(nested)) == [linear]

@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.hgld.range_server import serve
-from tests.training.small_runs import STEPS, options, weights, write_small
+from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
+from training.checkpoint import find_checkpoint
 from training.config_files import save_config
 from training.log import read_rows
 from training.loop import train
@@ -34,12 +36,12 @@ def data(tmp_path_factory):
     return write_small(tmp_path_factory.mktemp("data") / "small")
 
 
-def together(config, data, out, processes=2):
-    """Train under torchrun; what the processes wrote."""
+def together(config, data, out, *stop, processes=2):
+    """Train under torchrun, to the end or until a step; what the processes wrote."""
     file = out.with_suffix(".json")
     save_config(config, file)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += [str(ROOT / "tests/training/run_process.py"), str(file), str(data), str(out)]
+    command += [str(ROOT / "tests/training/run_process.py"), str(file), str(data), str(out), *map(str, stop)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
@@ -64,6 +66,52 @@ def test_two_processes_train_what_one_trains(fields, data, tmp_path):
     assert result.returncode == 0, result.stderr
     train(config, str(data), tmp_path / "one")
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+SHARDED = ALIKE | {"sharding": "fsdp", "ema": 0.9}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"chunk": 2}, {"frozen_epochs": 1, "epochs": 2}, {"pooling": "gem", "gradient_checkpointing": True}],
+    ids=str,
+)
+def test_shared_out_parameters_train_what_one_process_trains(fields, data, tmp_path):
+    config = options(**(SHARDED | {"epochs": 1} | fields))
+    result = together(config, data, tmp_path / "two")
+    assert result.returncode == 0, result.stderr
+    train(config, str(data), tmp_path / "one")
+    assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "optimizer"), [("fsdp", "none", "sgd"), ("none", "fsdp", "sgd"), ("fsdp", "none", "adam")]
+)
+def test_a_sharded_run_goes_on_with_whole_parameters_and_back(first, second, optimizer, data, tmp_path):
+    """Its checkpoints are those of any run: also moments and averaged weights are whole."""
+    config = options(**SHARDED | {"optimizer": optimizer, "sharding": first}, epochs=2)
+    out = tmp_path / "run"
+    stopped = together(config, data, out, STEPS + 2)
+    assert stopped.returncode == 0, stopped.stderr
+    assert find_checkpoint(out, "last").name == f"step-{STEPS + 2:08d}"
+    other = replace(config, run=replace(config.run, sharding=second))
+    result = together(other, data, out, processes=1 if second == "none" else 2)
+    assert result.returncode == 0, result.stderr
+    assert f"goes on after step {STEPS + 2} of {2 * STEPS}" in result.stdout
+    train(config, str(data), tmp_path / "whole")
+    if optimizer == "sgd":
+        assert_alike(tmp_path / "whole", out)
+    else:  # Adam makes gradients of rounding size large, so the weights are not those of one process
+        before, after = weights(tmp_path / "whole"), weights(out)
+        assert {name: t.shape for name, t in before.items()} == {name: t.shape for name, t in after.items()}
+
+
+def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(data, tmp_path):
+    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "clip_norm": 1.0, "amp": "bf16"})
+    for out, *stop in ((tmp_path / "whole",), (tmp_path / "run", STEPS - 1), (tmp_path / "run",)):
+        result = together(config, data, out, *stop)
+        assert result.returncode == 0, result.stderr
+    assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
 def test_two_processes_stream_over_http_what_one_reads_from_the_disk(data, tmp_path):
