@@ -51,7 +51,7 @@ html_theme = "furo"
 html_title = f"hgld {version}"
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
-html_css_files = ["formulas.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_last_updated_fmt = None  # the same sources give the same bytes
 

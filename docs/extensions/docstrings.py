@@ -1,5 +1,6 @@
-"""Docstrings as they are written here: short references, and properties whose first line has a colon."""
+"""Docstrings as they are written here: short references, options that say what they are, properties with a colon."""
 
+import dataclasses
 from typing import Any
 
 from docutils import nodes
@@ -37,9 +38,17 @@ def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, opti
             return
 
 
+def _list_options(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
+    """The fields of a config, with the help that is also that of their flags."""
+    if what == "class" and dataclasses.is_dataclass(documented):
+        helped = [field for field in dataclasses.fields(documented) if "help" in field.metadata]
+        lines += ["", *(f":param {field.name}: {field.metadata['help']}" for field in helped)]
+
+
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Make it known to Sphinx."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("missing-reference", _find_short_name)
+    app.connect("autodoc-process-docstring", _list_options)
     app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, which has 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,7 +29,10 @@ class RecipeList(SphinxDirective):
         for recipe in recipes:
             _, _, facts = (recipe.__doc__ or "").partition("\n\n")
             term = nodes.term("", "", nodes.literal(text=recipe.name), ids=[f"recipe-{recipe.name}"])
-            told = [nodes.paragraph(text=recipe.line), nodes.literal_block(text=facts, language="none")]
+            told = [
+                nodes.paragraph(text=recipe.line),
+                nodes.literal_block(text=facts, language="none", classes=["wrapped"]),
+            ]
             items += nodes.definition_list_item("", term, nodes.definition("", *told))
         section += items
         return section
