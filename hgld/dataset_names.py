@@ -16,6 +16,7 @@ LISTS = "lists.parquet"
 JUDGEMENTS = "judgements.parquet"
 CARD = "README.md"
 CROISSANT = "croissant.json"
+SEARCH = "search"  # folder of indexes that hgld search keeps; no part of the dataset
 
 KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"

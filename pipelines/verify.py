@@ -11,6 +11,7 @@ import polars as pl
 
 from hgld import Hierarchy
 from hgld import dataset_files as files
+from hgld.dataset_names import SEARCH
 from hgld.errors import InputError
 from pipelines.findings import Findings
 from pipelines.progress import Progress
@@ -150,7 +151,8 @@ class _Verifier:
     def _check_strays(self) -> None:
         known = {files.MANIFEST, *self.manifest.files, *(shard.name for shard in self.manifest.shards)}
         for path in sorted(self.root.iterdir()):
-            if path.name not in known:
+            kept = path.name == SEARCH and path.is_dir() and not path.is_symlink()
+            if path.name not in known and not kept:
                 kind = "a symbolic link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
                 self.findings.add("stray-file", f"{kind} that {files.MANIFEST} does not name", "none", shard=path.name)
 

@@ -94,7 +94,7 @@ def nowhere(tmp_path, monkeypatch) -> Path:
 def everything(tmp_path_factory) -> Path:
     """A working directory with what :data:`RIGHT` asks for."""
     folder = tmp_path_factory.mktemp("everything")
-    write_dataset(folder / "data", items_of_classes([4, 4], ["test"]))
+    write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
     write_run(folder / "run")
     (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))
     (folder / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")

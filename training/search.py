@@ -13,8 +13,10 @@ from hgld.embedding_files import KEY, check_same_items, read_embeddings, read_la
 from hgld.errors import InputError
 from hgld.evaluator import Progress
 from hgld.neighbors import nearest_neighbors
+from training.distributed import any_process
 from training.embedder import Embedder
-from training.embedding import labels_file
+from training.embedding import faults_file, labels_file
+from training.search_index import KeptIndex
 
 
 @dataclass(frozen=True)
@@ -48,41 +50,95 @@ class Found:
         return {"image": self.image, "matches": [vars(match) for match in self.matches]}
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a search found.
+
+    Attributes:
+        found: an answer for every file, in their order.
+        left_out: items of the dataset that were not searched in, because they could not be read.
+    """
+
+    found: tuple[Found, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Embeddings of the items of a dataset that could be read.
+
+    Attributes:
+        vectors: (G, D).
+        positions: (G,) int64 of the items in the dataset, ascending.
+    """
+
+    vectors: Tensor | np.ndarray
+    positions: np.ndarray
+
+
 def search(
     embedder: Embedder,
     images: Sequence[Path],
     dataset: ShardDataset,
     *,
     k: int = 10,
-    gallery: Tensor | np.ndarray | None = None,
+    gallery: Gallery | None = None,
+    index: KeptIndex | None = None,
     progress: Progress | None = None,
-) -> list[Found]:
-    """The k images of a dataset that are nearest to each of some image files, by exhaustive search.
+) -> Answer:
+    """The k images of a dataset that are nearest to each of some image files.
 
     Args:
         embedder: of the files, and of the dataset.
         images: the files.
         dataset: what is searched in: N items.
-        k: how many; all N where there are fewer.
-        gallery: (N, D) embeddings of the dataset by the same model; None: they are computed.
+        k: how many; all that can be read where there are fewer.
+        gallery: embeddings of the dataset by the same model; None: they are computed.
+        index: of these embeddings, made where there is none that serves; None: the search is exhaustive.
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        an answer for every file, in their order.
+        what was found; of several processes, the main one alone asks an index, and the others find nothing.
 
     Raises:
-        InputError: a file, or an item of the dataset, cannot be read; embeddings of another model's size.
+        InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
+            that is damaged or was not written by a search.
         ConfigError: k below 1.
+        StorageError: the index cannot be kept.
     """
     query = embedder.embed_files(images)  # bad files are named before the dataset is embedded
-    items = embedder.embed_dataset(dataset, progress) if gallery is None else gallery
-    most = min(k, len(dataset))
-    places, scores = nearest_neighbors(query, items, most, device=embedder.processes.device, progress=progress)
+    if index is None:
+        items = gallery or _embedded(embedder, dataset, progress)
+        places, scores = nearest_neighbors(
+            query, items.vectors, min(k, len(items.positions)), device=embedder.processes.device, progress=progress
+        )
+        return _answer(images, dataset, items.positions, items.positions[places], scores)
+    # Every process has looked before the main one makes the index: they embed together, or not at all.
+    if any_process(index.outdated() is not None, embedder.processes):
+        gallery = gallery or _embedded(embedder, dataset, progress)
+    else:
+        gallery = None
+    if not embedder.processes.is_main:
+        return Answer((), 0)
+    opened = index.load() if gallery is None else index.make(gallery.vectors, gallery.positions)
+    places, scores = opened.nearest(query, min(k, len(opened.positions)))
+    return _answer(images, dataset, opened.positions, places, scores)
+
+
+def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
+    embedded = embedder.embed_readable(dataset, progress)
+    left_out = [fault.index for fault in embedded.faults]
+    return Gallery(embedded.vectors, np.setdiff1d(np.arange(len(dataset)), left_out))
+
+
+def _answer(
+    images: Sequence[Path], dataset: ShardDataset, searched: np.ndarray, places: np.ndarray, scores: np.ndarray
+) -> Answer:
     found = []
     for image, row, row_scores in zip(images, places.tolist(), scores.tolist(), strict=True):
         ranked = enumerate(zip(row, row_scores, strict=True), 1)
-        found.append(Found(str(image), tuple(_match(dataset, rank, index, score) for rank, (index, score) in ranked)))
-    return found
+        found.append(Found(str(image), tuple(_match(dataset, rank, place, score) for rank, (place, score) in ranked)))
+    return Answer(tuple(found), len(dataset) - len(searched))
 
 
 def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
@@ -94,21 +150,24 @@ def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
     return Match(rank, round(score, 6), dataset.keys[index], index, classes)
 
 
-def kept_embeddings(path: Path, dataset: ShardDataset) -> Tensor | np.ndarray:
+def kept_embeddings(path: Path, dataset: ShardDataset) -> Gallery:
     """Embeddings of a dataset that ``hgld embed`` has written.
 
     Args:
         path: of the embeddings; their keys lie beside them (:func:`training.embedding.labels_file`).
-        dataset: N items.
-
-    Returns:
-        (N, D).
+        dataset: whose items they are, but for those that could not be read.
 
     Raises:
         InputError: a file cannot be read, or it is of other items or another order.
     """
     embeddings, items = read_embeddings(path), read_labels(labels_file(path), dataset.levels)
     check_same_items(embeddings, items, (path, labels_file(path)))
-    if KEY not in items.columns or not items[KEY].equals(dataset.keys.alias(KEY)):
+    keys = dataset.keys.alias(KEY)
+    positions = (
+        np.flatnonzero(keys.is_in(items[KEY].implode()).to_numpy()) if KEY in items.columns else np.empty(0, int)
+    )
+    left_out = len(dataset) - len(positions)
+    named = left_out == 0 or faults_file(path).is_file()  # as hgld embed names the items that it left out
+    if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
-    return embeddings.values
+    return Gallery(embeddings.values, positions)

@@ -16,6 +16,7 @@ from training.distributed import Processes
 from training.embedder import Embedder
 from training.embedding import embed, write_embeddings
 from training.search import kept_embeddings, search
+from training.search_index import kept_index
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,9 @@ def test_every_image_finds_itself(embedder, dataset, items, tmp_path):
     files = [tmp_path / f"{i}.jpg" for i in range(len(items))]
     for file, item in zip(files, items, strict=True):
         file.write_bytes(item.data)
-    found = search(embedder, files, dataset, k=3)
+    answer = search(embedder, files, dataset, k=3)
+    found = answer.found
+    assert answer.left_out == 0
     assert [one.image for one in found] == [str(file) for file in files]
     for i, one in enumerate(found):
         first = one.matches[0]
@@ -65,7 +68,7 @@ def test_files_are_embedded_as_items_are(embedder, dataset, items, tmp_path, sca
 def test_the_nearest_are_those_of_all_products(embedder, dataset, tmp_path):
     file = tmp_path / "one.png"
     file.write_bytes(png_of(7))
-    (found,) = search(embedder, [file], dataset, k=99)
+    (found,) = search(embedder, [file], dataset, k=99).found
     scores = (embedder.embed_dataset(dataset) @ embedder.embed_files([file])[0]).tolist()
     assert [match.index for match in found.matches] == sorted(range(len(dataset)), key=lambda i: -scores[i])
     assert [match.score for match in found.matches] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
@@ -92,10 +95,52 @@ def test_kept_embeddings_stand_in_if_they_are_of_these_items(embedder, dataset, 
     for wrong in (open_dataset(tmp_path / "fewer", "test"), dataset):
         write_embeddings(tmp_path / "w.npy", embed(embedder.model, wrong, view=embedder.view), wrong)
         if wrong is dataset:
-            assert len(kept_embeddings(tmp_path / "w.npy", other)) == 9  # the same keys in the same order
+            assert len(kept_embeddings(tmp_path / "w.npy", other).positions) == 9  # the same keys in the same order
         else:
             with pytest.raises(InputError, match="Embed that split anew"):
                 kept_embeddings(tmp_path / "w.npy", dataset)
+
+
+@pytest.mark.parametrize("kind", [None, "ivf", "hnsw"])
+def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp_path, kind):
+    damaged = [
+        Item(item.labels, item.split, item.data[:200] if i in (1, 4) else item.data) for i, item in enumerate(items)
+    ]
+    write_dataset(tmp_path / "damaged", damaged)
+    dataset = open_dataset(tmp_path / "damaged", "test")
+    file = tmp_path / "query.jpg"
+    file.write_bytes(items[5].data)
+    readable = embedder.embed_readable(dataset)
+    write_embeddings(tmp_path / "e.npy", readable.vectors, readable.dataset, readable.faults)
+    gallery = kept_embeddings(tmp_path / "e.npy", dataset)
+    assert gallery.positions.tolist() == [0, 2, 3, 5, 6, 7, 8]
+    for given, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
+        for _ in range(2):  # an index is made, then opened
+            index = None if kind is None else kept_index(kind, dataset, embedder, embeddings)
+            answer = search(embedder, [file], dataset, k=99, gallery=given, index=index)
+            assert answer.left_out == 2
+            (found,) = answer.found
+            assert sorted(match.index for match in found.matches) == [0, 2, 3, 5, 6, 7, 8]
+            assert found.matches[0].index == 5
+            assert all(match.key == dataset.keys[match.index] for match in found.matches)
+    (tmp_path / "e.faults.csv").unlink()
+    with pytest.raises(InputError, match="Embed that split anew"):
+        kept_embeddings(tmp_path / "e.npy", dataset)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_of_a_small_dataset_finds_what_an_exhaustive_search_finds(embedder, dataset, items, tmp_path, kind):
+    files = [tmp_path / f"{i}.jpg" for i in range(len(items))]
+    for file, item in zip(files, items, strict=True):
+        file.write_bytes(item.data)
+    exact = search(embedder, files, dataset, k=4)
+    for _ in range(2):
+        index = kept_index(kind, dataset, embedder)
+        approximate = search(embedder, files, dataset, k=4, index=index)
+        assert [one.matches[0].key for one in approximate.found] == [one.matches[0].key for one in exact.found]
+        for a, b in zip(approximate.found, exact.found, strict=True):
+            assert [match.score for match in a.matches] == pytest.approx([match.score for match in b.matches], abs=1e-5)
+        assert index.outdated() is None
 
 
 def test_files_that_are_no_images_are_named(embedder, dataset, items, tmp_path):

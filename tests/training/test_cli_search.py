@@ -1,0 +1,110 @@
+"""``hgld search --index``: the answers of an exhaustive search, an index that is kept, words where it is made anew."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hgld import open_dataset
+from hgld.cli import main
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([4, 4, 3], ["test"]))
+    write_run(tmp_path / "run")
+    (tmp_path / "one.jpg").write_bytes(open_dataset(tmp_path / "data").read(2))
+    return tmp_path
+
+
+@pytest.fixture
+def search(folder, capfd, monkeypatch):
+    monkeypatch.chdir(folder)
+
+    def run(*arguments):
+        words = ["search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu", *arguments]
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        return (stop.value.code, *capfd.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(search, folder, kind):
+    exact = search("--json")
+    assert exact[0] == 0
+    for _ in range(2):
+        code, out, err = search("--index", kind, "--json")
+        assert (code, err) == (0, "")
+        (found,), (expected,) = json.loads(out), json.loads(exact[1])
+        assert {match["key"] for match in found["matches"]} == {match["key"] for match in expected["matches"]}
+        assert found["matches"][0]["score"] == pytest.approx(expected["matches"][0]["score"], abs=1e-5)
+    index = folder / "data" / "search" / f"all.{kind}"
+    made = (index / "index.json").read_text()
+    code, out, err = search("--index", kind, "--which", "last")
+    assert code == 0
+    assert err == f"{index}: it was made with other weights, and is made anew\n"
+    assert (index / "index.json").read_text() != made
+    assert search("--which", "last")[1].splitlines()[4].split("|")[3] == out.splitlines()[4].split("|")[3]
+
+
+def test_a_damaged_index_is_refused_in_one_line_with_the_way_out(search, folder):
+    assert search("--index", "ivf")[0] == 0
+    index = folder / "data" / "search" / "all.ivf"
+    (index / "index.faiss").write_bytes(b"IwFl")
+    code, out, err = search("--index", "ivf")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"hgld: {index / 'index.faiss'}: 4 bytes; expected ")
+    assert err.endswith(f"Remove {index}, and the index is made anew.\n")
+    assert (index / "index.faiss").read_bytes() == b"IwFl"
+
+
+def test_without_faiss_it_is_said_which_extra_brings_it(search, folder, monkeypatch):
+    monkeypatch.setattr("training.faiss_index.find_spec", lambda name: None)
+    code, out, err = search("--index", "hnsw")
+    assert (code, out) == (2, "")
+    assert "pip install 'hgld[faiss]'" in err
+    assert not (folder / "data" / "search").exists()
+
+
+def test_images_that_cannot_be_read_are_counted(search, folder):
+    items = items_of_classes([4, 4, 3], ["test"])
+    shard = open_dataset(folder / "data").frame["shard"][0]
+    damaged = (folder / "data" / shard).read_bytes().replace(items[0].data, bytes(len(items[0].data)))
+    (folder / "data" / shard).write_bytes(damaged)
+    for options in ((), ("--index", "ivf"), ("--index", "ivf")):
+        code, _, err = search(*options)
+        assert (code, err) == (0, "data: images that could not be read and are not searched in: 1\n")
+
+
+@pytest.mark.slow
+def test_processes_of_torchrun_make_one_index_together(folder):
+    words = [
+        "search",
+        "one.jpg",
+        "--checkpoint",
+        "run",
+        "--data",
+        "data",
+        "--device",
+        "cpu",
+        "--index",
+        "ivf",
+        "--json",
+    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    answers = []
+    for _ in range(2):
+        result = subprocess.run(
+            [*launcher, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert result.returncode == 0, result.stderr
+        answers.append(json.loads(result.stdout))
+    assert answers[0] == answers[1]
+    assert answers[0][0]["matches"][0]["key"] == open_dataset(folder / "data").keys[2]
