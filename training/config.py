@@ -156,6 +156,9 @@ class OptimizerConfig:
     """How the parameters move; the batch's learning rates are not rescaled by anything."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
+    optimizer_proxies: Literal["", "adam", "adamw", "sgd"] = setting(
+        "", "Optimizer of the loss's own parameters; default: that of the model."
+    )
     lr: float = setting(1e-5, "Learning rate of the backbone.", least=0)
     lr_head: float = setting(2e-5, "Learning rate of pooling and projection.", least=0)
     lr_proxies: float = setting(
@@ -163,7 +166,18 @@ class OptimizerConfig:
     )
     weight_decay: float = setting(1e-4, "Weight decay of weights; biases, norms and proxies have none.", least=0)
     momentum: float = setting(0.9, "Momentum of sgd.", least=0, most=1)
-    schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of all learning rates.")
+    nesterov: bool = setting(False, "Nesterov's momentum in sgd.")
+    schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of the learning rates.")
+    schedule_head: Literal["", "cosine", "step", "linear", "constant"] = setting(
+        "", "Course of the head's rate; default: schedule."
+    )
+    schedule_proxies: Literal["", "cosine", "step", "linear", "constant"] = setting(
+        "", "Course of the rate of the loss's own parameters; default: schedule."
+    )
+    lr_floor: float = setting(0.0, "Rate at which cosine and linear end, of backbone and head.", least=0)
+    lr_floor_proxies: float = setting(
+        0.0, "Rate at which cosine and linear end, of the loss's own parameters.", least=0
+    )
     milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
     gamma: float = setting(0.1, "Factor of the schedule step.")
     warmup_steps: int = setting(0, "Steps over which the rates rise from 0.", least=0)

@@ -74,5 +74,15 @@ def _number_problems(config: TrainConfig) -> Iterator[str]:
                 yield f"{field.name} is {value}; expected {bounds['least']} or more."
             if "most" in bounds and value > bounds["most"]:
                 yield f"{field.name} is {value}; expected {bounds['most']} at most."
-    if config.optimizer.schedule == "step" and not config.optimizer.milestones:
+    yield from _optimizer_problems(config)
+
+
+def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
+    optimizer = config.optimizer
+    courses = (optimizer.schedule, optimizer.schedule_head, optimizer.schedule_proxies)
+    if "step" in courses and not optimizer.milestones:
         yield "schedule step needs milestones, the epochs at which the rates fall."
+    if optimizer.nesterov and "sgd" not in (optimizer.optimizer, optimizer.optimizer_proxies):
+        yield f"nesterov is sgd's momentum; the optimizer is {optimizer.optimizer}."
+    if optimizer.nesterov and not optimizer.momentum:
+        yield "nesterov needs a momentum above 0."

@@ -26,7 +26,7 @@ from training.evaluation import evaluate_splits
 from training.large_batch import Backward, StepInput, StepValues
 from training.log import RunLog, write_faults
 from training.models.embedding_model import prepare_images
-from training.optimizers import rate_factor, set_rates
+from training.optimizers import groups_of, set_rates
 from training.progress import Shown, Silent
 from training.run_state import Run, check_folder, prepare_run, save_run, set_frozen
 from training.run_summary import RunSummary, Timing
@@ -211,21 +211,25 @@ def _step(run: Run, backward: Backward, batch: Batch, phase: Phase) -> StepValue
     epoch, position = divmod(run.step, run.data.steps_per_epoch)
     seed = int(np.random.SeedSequence((run.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
     config = run.config.optimizer
-    set_rates(run.optimizer, rate_factor(config, run.step, run.data.steps_per_epoch, run.config.run.epochs))
-    run.optimizer.zero_grad(set_to_none=True)
+    lengths = {"steps_per_epoch": run.data.steps_per_epoch, "epochs": run.config.run.epochs}
+    set_rates(run.optimizers, config, run.step, **lengths)
+    for optimizer in run.optimizers:
+        optimizer.zero_grad(set_to_none=True)
     before = BufferSnapshot.take(run.model, run.criterion, run.config.batch.batch_size)
     with phase("gradients"):
         values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
     with phase("optimizer"):
-        run.scaler.unscale_(run.optimizer)
-        moving = [p for group in run.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        for optimizer in run.optimizers:
+            run.scaler.unscale_(optimizer)
+        moving = [p for group in groups_of(run.optimizers) for p in group["params"] if p.grad is not None]
         norm = distributed.gradient_norm(moving)
         if not _sound(run, values.loss, norm):
             before.put_back()
             _refuse(run, values, norm, batch)
         if config.clip_norm:
             distributed.clip_gradients(moving, config.clip_norm, norm)
-        run.scaler.step(run.optimizer)
+        for optimizer in run.optimizers:
+            run.scaler.step(optimizer)
         run.scaler.update()
         if run.average is not None:
             run.average.update(run.model)
@@ -268,7 +272,7 @@ def _tell(run: Run, watch: Watch, epoch: int, values: StepValues) -> None:
 
 
 def _row(run: Run, values: StepValues, timing: Timing) -> dict[str, float]:
-    rates = {group["part"]: group["lr"] for group in run.optimizer.param_groups}
+    rates = {group["part"]: group["lr"] for group in groups_of(run.optimizers)}
     row = {"epoch": run.step / run.data.steps_per_epoch, "loss": float(values.loss)}
     row |= {name: float(value) for name, value in values.parts.items()}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}

@@ -1,12 +1,14 @@
-"""The optimizer: groups of parameters with their own rates, rates as functions of the step, state as named tensors."""
+"""The optimizers: groups of parameters with their own rates, rates as functions of the step, state as named tensors."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from hgld.errors import InputError
+from hgld.errors import ConfigError, InputError
 from training.config import OptimizerConfig
 from training.distributed import placed_like
 
@@ -14,22 +16,22 @@ PARTS = ("backbone", "head", "proxies")
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
-def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, Named]) -> torch.optim.Optimizer:
-    """The optimizer of a run.
+def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -> list[Optimizer]:
+    """The optimizers of a run: of the model, and of the loss's own parameters where it has any.
 
     Args:
-        config: its kind, rates and decay.
+        config: their kinds, rates and decay.
         parameters: named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``. Vectors and
             scalars (biases, norms, GeM's exponent) and all proxies have no weight decay.
     """
     rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies}
-    groups = []
+    groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for part in PARTS:
         named = list(parameters.get(part, ()))
         for decays in (True, False):
             chosen = [(n, p) for n, p in named if (p.ndim > 1 and part != "proxies") == decays]
             if chosen:
-                groups.append(
+                groups[part == "proxies"].append(
                     {
                         "params": [p for _, p in chosen],
                         "names": [f"{part}/{n}" for n, _ in chosen],
@@ -39,72 +41,101 @@ def build_optimizer(config: OptimizerConfig, parameters: Mapping[str, Named]) ->
                         "weight_decay": config.weight_decay if decays else 0.0,
                     }
                 )
-    match config.optimizer:
+    kinds = {False: config.optimizer, True: config.optimizer_proxies or config.optimizer}
+    return [_build(kinds[own], config, chosen) for own, chosen in groups.items() if chosen]
+
+
+def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
+    match kind:
         case "adam":
             return torch.optim.Adam(groups)
         case "adamw":
             return torch.optim.AdamW(groups)
         case "sgd":
-            return torch.optim.SGD(groups, momentum=config.momentum)
+            return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov)
+    raise ConfigError(f"optimizer is {kind!r}; expected adam, adamw or sgd.")
 
 
-def rate_factor(config: OptimizerConfig, step: int, steps_per_epoch: int, epochs: int) -> float:
-    """What all learning rates are multiplied by at a step, counted from 0 over the whole run.
+def groups_of(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
+    """The groups of parameters of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
 
-    The warm-up rises in a straight line to its last step; cosine and linear fall to 0 at the end of the run, counted
-    from the end of the warm-up.
+
+def learning_rate(
+    config: OptimizerConfig, part: str, base: float, step: int, *, steps_per_epoch: int, epochs: int
+) -> float:
+    """The learning rate of a part of the parameters at a step, counted from 0 over the whole run.
+
+    The warm-up rises in a straight line to its last step. Cosine and linear fall to the part's floor (to the rate
+    itself where that is lower) at the end of the run, counted from the end of the warm-up.
+
+    Args:
+        config: the courses and their floors.
+        part: ``backbone``, ``head`` or ``proxies``.
+        base: its rate.
+        step: of the run.
+        steps_per_epoch: for milestones.
+        epochs: of the run.
     """
     if step < config.warmup_steps:
-        return (step + 1) / config.warmup_steps
+        return base * (step + 1) / config.warmup_steps
+    course = {"head": config.schedule_head, "proxies": config.schedule_proxies}.get(part, "") or config.schedule
+    floor = min(config.lr_floor_proxies if part == "proxies" else config.lr_floor, base)
     total = steps_per_epoch * epochs - config.warmup_steps
-    done = (step - config.warmup_steps) / max(total, 1)
-    match config.schedule:
+    done = min((step - config.warmup_steps) / max(total, 1), 1.0)
+    match course:
         case "cosine":
-            return (1 + math.cos(math.pi * min(done, 1.0))) / 2
+            return floor + (base - floor) * (1 + math.cos(math.pi * done)) / 2
         case "linear":
-            return max(1 - done, 0.0)
+            return floor + (base - floor) * (1 - done)
         case "step":
-            return config.gamma ** sum(step >= milestone * steps_per_epoch for milestone in config.milestones)
-        case "constant":
-            return 1.0
+            return base * config.gamma ** sum(step >= milestone * steps_per_epoch for milestone in config.milestones)
+    return base
 
 
-def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Give every group its own rate times the factor."""
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
+def set_rates(
+    optimizers: Iterable[Optimizer], config: OptimizerConfig, step: int, *, steps_per_epoch: int, epochs: int
+) -> None:
+    """Give every group its learning rate at a step."""
+    for group in groups_of(optimizers):
+        group["lr"] = learning_rate(
+            config, group["part"], group["base_lr"], step, steps_per_epoch=steps_per_epoch, epochs=epochs
+        )
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state as tensors named ``{part}/{parameter}|{state}``."""
+def optimizer_state(optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
+    """The optimizers' state as tensors named ``{part}/{parameter}|{state}``."""
     state = {}
-    for group in optimizer.param_groups:
-        for name, parameter in zip(group["names"], group["params"], strict=True):
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if value is not None:  # SGD's momentum before its first step
-                    state[f"{name}|{key}"] = torch.as_tensor(value)
+    for name, parameter, optimizer in _members(optimizers):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # SGD's momentum before its first step
+                state[f"{name}|{key}"] = torch.as_tensor(value)
     return state
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Tensor]) -> None:
+def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tensor]) -> None:
     """Put back what :func:`optimizer_state` took.
 
     Raises:
         InputError: the state is of other parameters.
     """
-    parameters = {
-        name: parameter
-        for group in optimizer.param_groups
-        for name, parameter in zip(group["names"], group["params"], strict=True)
-    }
-    optimizer.state.clear()
+    members = {name: (parameter, optimizer) for name, parameter, optimizer in _members(optimizers)}
+    for optimizer in optimizers:
+        optimizer.state.clear()
     for key, value in state.items():
         name, _, entry = key.rpartition("|")
-        parameter = parameters.get(name)
-        if parameter is None or (value.ndim and value.shape != parameter.shape):
+        parameter, optimizer = members.get(name, (None, None))
+        if parameter is None or optimizer is None or (value.ndim and value.shape != parameter.shape):
             raise InputError(
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
                 "another model. Start a new run, with --init-from for the weights."
             )
         # A step count stays where Adam wants it, on the CPU; moments lie with their parameter.
         optimizer.state[parameter][entry] = value.clone() if value.ndim == 0 else placed_like(value, parameter)
+
+
+def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for name, parameter in zip(group["names"], group["params"], strict=True):
+                yield name, parameter, optimizer

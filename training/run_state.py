@@ -29,7 +29,7 @@ from training.distributed import Processes, placed_like, whole_tensors
 from training.ema import WeightAverage
 from training.models.backbones import build_model
 from training.models.embedding_model import EmbeddingModel, prepare_images
-from training.optimizers import build_optimizer, optimizer_state, restore_optimizer
+from training.optimizers import build_optimizers, optimizer_state, restore_optimizers
 
 # What changes neither the weights nor what is measured, but by rounding.
 _MAY_CHANGE = {
@@ -50,7 +50,7 @@ class Run:
         model: the model itself.
         wrapped: the model as the processes train it.
         criterion: the loss.
-        optimizer: of both their parameters.
+        optimizers: of both their parameters.
         scaler: of fp16's loss.
         average: of the weights, where one is kept.
         step: steps done.
@@ -66,7 +66,7 @@ class Run:
     model: EmbeddingModel
     wrapped: nn.Module
     criterion: Criterion
-    optimizer: torch.optim.Optimizer
+    optimizers: list[torch.optim.Optimizer]
     scaler: torch.amp.GradScaler
     average: WeightAverage | None
     step: int = 0
@@ -201,10 +201,10 @@ def _assemble(
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
     wrapped = wrap(model, config, processes)
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
-    optimizer = build_optimizer(config.optimizer, groups)
+    optimizers = build_optimizers(config.optimizer, groups)
     average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
     scaler = torch.amp.GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
-    return Run(config, out, processes, source, model, wrapped, criterion, optimizer, scaler, average, step)
+    return Run(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
 
 
 def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
@@ -242,7 +242,7 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
 def _restore(run: Run, before: Checkpoint) -> None:
     """Everything of a checkpoint but the weights."""
     state = before.state
-    restore_optimizer(run.optimizer, before.tensors.get("optimizer", {}))
+    restore_optimizers(run.optimizers, before.tensors.get("optimizer", {}))
     run.scaler.load_state_dict(state["scaler"])
     if run.average is not None:
         averaged = before.tensors["ema"]
@@ -291,7 +291,7 @@ def _tensors(run: Run) -> dict[str, Mapping[str, Tensor]]:
     tensors: dict[str, Mapping[str, Tensor]] = {
         "model": model,
         "criterion": run.criterion.state_dict(),
-        "optimizer": optimizer_state(run.optimizer),
+        "optimizer": optimizer_state(run.optimizers),
     }
     if run.average is not None:
         tensors["ema"] = {**model, **run.average.weights}

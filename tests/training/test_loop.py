@@ -24,6 +24,7 @@ VARIANTS = {
     "stream": {"stream": True},
     "adamw, ema, clipped": {"optimizer": "adamw", "ema": 0.9, "clip_norm": 1.0},
     "sgd, frozen, linear": {"optimizer": "sgd", "schedule": "linear", "frozen_epochs": 1, "warmup_steps": 3},
+    "nesterov, adam for proxies": {"optimizer": "sgd", "nesterov": True, "optimizer_proxies": "adam"},
     "memory": {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
     "simix in chunks": {"loss": "RODRecall", "simix": True, "recall_at": (1, 2), "chunk": 3},
     "bf16": {"amp": "bf16"},

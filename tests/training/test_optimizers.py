@@ -11,7 +11,14 @@ from torch import nn
 from hgld.errors import InputError
 from training.config import OptimizerConfig
 from training.ema import WeightAverage
-from training.optimizers import build_optimizer, optimizer_state, rate_factor, restore_optimizer, set_rates
+from training.optimizers import (
+    build_optimizers,
+    groups_of,
+    learning_rate,
+    optimizer_state,
+    restore_optimizers,
+    set_rates,
+)
 
 
 def parameters():
@@ -24,8 +31,9 @@ def parameters():
 def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
     modules, named = parameters()
     config = OptimizerConfig(optimizer="adamw", lr=1.0, lr_head=2.0, lr_proxies=3.0, weight_decay=0.1)
-    optimizer = build_optimizer(config, named)
-    found = {name: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for name in g["names"]}
+    optimizers = build_optimizers(config, named)
+    groups = groups_of(optimizers)
+    found = {name: (g["lr"], g["weight_decay"]) for g in groups for name in g["names"]}
     assert found == {
         "backbone/0.weight": (1.0, 0.1),
         "backbone/0.bias": (1.0, 0.0),
@@ -36,31 +44,61 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay():
         "proxies/weight": (3.0, 0.0),
         "proxies/bias": (3.0, 0.0),
     }
-    grouped = [p for g in optimizer.param_groups for p in g["params"]]
+    grouped = [p for g in groups for p in g["params"]]
     assert {id(p) for p in grouped} == {id(p) for p in modules.parameters()}
-    set_rates(optimizer, 0.5)
-    assert {g["part"]: g["lr"] for g in optimizer.param_groups} == {"backbone": 0.5, "head": 1.0, "proxies": 1.5}
+    set_rates(optimizers, config, 50, steps_per_epoch=10, epochs=10)
+    assert {g["part"]: round(g["lr"], 9) for g in groups} == {"backbone": 0.5, "head": 1.0, "proxies": 1.5}
+    assert [type(optimizer) for optimizer in optimizers] == [torch.optim.AdamW] * 2
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
-def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kind):
-    def step(modules, optimizer, seed):
+def test_proxies_may_have_an_optimizer_of_their_own():
+    config = OptimizerConfig(optimizer="sgd", optimizer_proxies="adam", nesterov=True, momentum=0.8)
+    of_model, of_proxies = build_optimizers(config, parameters()[1])
+    assert isinstance(of_model, torch.optim.SGD)
+    assert (of_model.defaults["momentum"], of_model.defaults["nesterov"]) == (0.8, True)
+    assert isinstance(of_proxies, torch.optim.Adam)
+    assert {group["part"] for group in of_proxies.param_groups} == {"proxies"}
+    without = {part: named for part, named in parameters()[1].items() if part != "proxies"}
+    assert len(build_optimizers(config, without)) == 1
+
+
+def test_nesterovs_momentum_against_its_equations():
+    """Sutskever et al., ICML 2013, in the form of torch: v <- m v + g, w <- w - lr (g + m v)."""
+    net = nn.Linear(1, 1, bias=False)
+    net.weight.data.fill_(2.0)
+    [optimizer] = build_optimizers(
+        OptimizerConfig(optimizer="sgd", nesterov=True, momentum=0.5, lr=0.1, weight_decay=0.0),
+        {"backbone": list(net.named_parameters())},
+    )
+    weight, velocity = 2.0, 0.0
+    for gradient in (1.0, -3.0, 0.5):
+        net.weight.grad = torch.full((1, 1), gradient)
+        optimizer.step()
+        velocity = 0.5 * velocity + gradient
+        weight -= 0.1 * (gradient + 0.5 * velocity)
+    assert math.isclose(net.weight.item(), weight, rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("kinds", [("adam", ""), ("adamw", ""), ("sgd", ""), ("sgd", "adam")])
+def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kinds):
+    def step(modules, optimizers, seed):
         generator = torch.Generator().manual_seed(seed)
         for p in modules.parameters():
             p.grad = torch.randn(p.shape, generator=generator)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
-    config = OptimizerConfig(optimizer=kind, lr=0.1)
+    config = OptimizerConfig(optimizer=kinds[0], optimizer_proxies=kinds[1], lr=0.1)
     modules, named = parameters()
-    optimizer = build_optimizer(config, named)
+    optimizers = build_optimizers(config, named)
     for seed in range(3):
-        step(modules, optimizer, seed)
+        step(modules, optimizers, seed)
     others, other_named = parameters()
     others.load_state_dict(modules.state_dict())
-    other = build_optimizer(config, other_named)
-    restore_optimizer(other, optimizer_state(optimizer))
+    other = build_optimizers(config, other_named)
+    restore_optimizers(other, optimizer_state(optimizers))
     for seed in range(3, 6):
-        step(modules, optimizer, seed)
+        step(modules, optimizers, seed)
         step(others, other, seed)
     for p, q in zip(modules.parameters(), others.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -68,31 +106,56 @@ def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kind):
 
 def test_the_state_of_another_model_is_refused():
     _, named = parameters()
-    optimizer = build_optimizer(OptimizerConfig(), named)
+    optimizers = build_optimizers(OptimizerConfig(), named)
     with pytest.raises(InputError, match=r"'head/weight\|exp_avg'.*another model"):
-        restore_optimizer(optimizer, {"head/weight|exp_avg": torch.zeros(7, 7)})
+        restore_optimizers(optimizers, {"head/weight|exp_avg": torch.zeros(7, 7)})
     with pytest.raises(InputError, match="fits no parameter"):
-        restore_optimizer(optimizer, {"neck/weight|exp_avg": torch.zeros(2)})
+        restore_optimizers(optimizers, {"neck/weight|exp_avg": torch.zeros(2)})
 
 
-@given(st.integers(0, 99), st.sampled_from(["cosine", "linear", "constant"]), st.integers(0, 20))
-def test_rates_rise_once_and_never_again(step, schedule, warmup):
-    config = OptimizerConfig(schedule=schedule, warmup_steps=warmup)
-    here, later = (rate_factor(config, s, 10, 10) for s in (step, step + 1))
-    assert 0 <= here <= 1
+def rate(config, step, part="backbone", base=1.0):
+    return learning_rate(config, part, base, step, steps_per_epoch=10, epochs=10)
+
+
+@given(st.integers(0, 99), st.sampled_from(["cosine", "linear", "constant"]), st.integers(0, 20), st.floats(0.0, 2.0))
+def test_rates_rise_once_and_never_again(step, schedule, warmup, floor):
+    config = OptimizerConfig(schedule=schedule, warmup_steps=warmup, lr_floor=floor)
+    here, later = (rate(config, s) for s in (step, step + 1))
+    assert 0 <= here <= 1 + 1e-12
     assert here <= later + 1e-12 if step + 1 < warmup else here >= later - 1e-12
     if step + 1 == warmup:
         assert here == 1
+    if step >= warmup:
+        assert here >= min(floor, 1) - 1e-12
 
 
 def test_the_schedules_are_those_that_their_names_say():
     cosine, linear = OptimizerConfig(schedule="cosine"), OptimizerConfig(schedule="linear")
-    assert rate_factor(cosine, 0, 10, 10) == rate_factor(linear, 0, 10, 10) == 1
-    assert math.isclose(rate_factor(cosine, 50, 10, 10), 0.5)
-    assert math.isclose(rate_factor(cosine, 25, 10, 10), (1 + math.cos(math.pi / 4)) / 2)
-    assert math.isclose(rate_factor(linear, 75, 10, 10), 0.25)
+    assert rate(cosine, 0) == rate(linear, 0) == 1
+    assert math.isclose(rate(cosine, 50), 0.5)
+    assert math.isclose(rate(cosine, 25), (1 + math.cos(math.pi / 4)) / 2)
+    assert math.isclose(rate(linear, 75), 0.25)
     steps = OptimizerConfig(schedule="step", milestones=(3, 6), gamma=0.1)
-    assert [round(rate_factor(steps, s, 10, 10), 6) for s in (29, 30, 59, 60)] == [1, 0.1, 0.1, 0.01]
+    assert [round(rate(steps, s), 6) for s in (29, 30, 59, 60)] == [1, 0.1, 0.1, 0.01]
+
+
+def test_parts_have_their_own_schedules_and_floors():
+    config = OptimizerConfig(
+        schedule_head="constant", schedule_proxies="linear", lr_floor=0.2, lr_floor_proxies=4.0, warmup_steps=2
+    )
+    assert [rate(config, step, "head", 3.0) for step in (0, 1, 2, 100)] == [1.5, 3.0, 3.0, 3.0]
+    assert rate(config, 0, "proxies", 10.0) == 5.0
+    assert math.isclose(rate(config, 51, "proxies", 10.0), 7.0)
+    assert (rate(config, 100, "proxies", 10.0), rate(config, 100)) == (4.0, 0.2)
+    assert math.isclose(rate(config, 51), 0.6)
+    assert rate(config, 100, "backbone", 0.1) == 0.1  # a floor above the rate does not raise it
+    torch_cosine = torch.optim.lr_scheduler.CosineAnnealingLR
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    theirs, ours = torch_cosine(optimizer, T_max=100, eta_min=0.2), OptimizerConfig(lr_floor=0.2)
+    for step in range(100):
+        assert math.isclose(optimizer.param_groups[0]["lr"], rate(ours, step), abs_tol=1e-9)
+        optimizer.step()
+        theirs.step()
 
 
 def test_the_average_of_the_weights_against_its_recurrence():
