@@ -21,7 +21,7 @@ EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 130, 141
 COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
 VERBS = {  # verb: where its command is made, and what it does
-    "demo": ("hierarchy_verbs:demo_command", "Run the main job on the landmarks that hgld ships."),
+    "demo": ("demo_verbs:demo_command", "The whole way on landmarks that hgld ships, offline."),
     "build-hierarchy": ("hierarchy_verbs:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
     "review": ("review_verbs:review_command", "Finish the hierarchy on a local web page."),
     "compare": ("hierarchy_verbs:compare_command", "Judge one label file against another."),

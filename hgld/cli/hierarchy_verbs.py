@@ -1,4 +1,4 @@
-"""The verbs that make hierarchies: demo, build-hierarchy, compare."""
+"""The verbs that make hierarchies: build-hierarchy, compare."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,20 +105,6 @@ def _run_build(out: Path, config: "BuildConfig", *, dry_run: bool, as_json: bool
         print_json(plan_summary(build) if dry_run else build_summary(build))
     else:
         click.echo(plan_text(build) if dry_run else build_table(build))
-
-
-def demo_command() -> click.Command:
-    @click.command()
-    @click.option("--out", type=FOLDER, default=Path("hgld-demo"), show_default=True, help="Folder of the demo.")
-    @json_option
-    def demo(out: Path, as_json: bool) -> None:
-        """Run the main job on the landmarks that hgld ships: no network, no weights, under a minute."""
-        from pipelines.config import BuildConfig, EmbedConfig
-
-        config = BuildConfig("sample", embed=EmbedConfig(encoder="lexical"))
-        _run_build(out, config, dry_run=False, as_json=as_json)
-
-    return demo
 
 
 def compare_command() -> click.Command:

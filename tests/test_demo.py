@@ -1,0 +1,201 @@
+"""The demo: the whole way in small, stopped, gone on with, refused and shown; and once in full, for its claims."""
+
+import dataclasses
+import fcntl
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+
+import click
+import polars as pl
+import pytest
+
+import hgld
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_run, main
+from hgld.cli.demo_run import DemoResult, DemoSize, run_demo
+from hgld.cli.demo_verbs import demo_text
+from hgld.errors import ConfigError, StorageError
+from hgld.report import RetrievalReport
+from pipelines.progress import silent
+from pipelines.scenes.drawn_dataset import DrawnConfig, build_drawn_dataset
+from training.config_files import flat
+from training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
+
+TINY = DemoSize(landmarks=60, images=4, epochs=1, steps=3)
+LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A finished demo: its folder and its result."""
+    out = tmp_path_factory.mktemp("demo") / "out"
+    return out, run_demo(out, 0, silent, TINY)
+
+
+@pytest.fixture
+def tiny_verb(monkeypatch, capsys):
+    """``tiny_verb(*arguments)`` runs ``hgld demo`` in small: exit code, stdout, stderr."""
+    monkeypatch.setattr(demo_run, "DemoSize", lambda: TINY)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main(["demo", *map(str, arguments)])
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):
+    out, result = tiny
+    train, test = (hgld.open_dataset(out / "shards", split) for split in ("train", "test"))
+    assert train.levels == LEVELS
+    assert result.splits["train"] == {"images": len(train), "landmarks": 40}
+    assert result.splits["test"] == {"images": len(test), "landmarks": 20}
+    assert not set(train.labels[:, 0].tolist()) & set(test.labels[:, 0].tolist())
+    assert list(result.values) == [BASELINE, HIERARCHICAL]
+    for name, values in result.values.items():
+        kept = RetrievalReport.load_json(out / "runs" / name / "reports" / "test-epoch-1.json")
+        assert values == pytest.approx({metric: float(value) for metric, value in kept.values.items()})
+        assert {f"AP/{level}" for level in LEVELS} | {"H-AP", "NDCG", "ASI"} <= set(values)
+    assert result.values[BASELINE] != result.values[HIERARCHICAL]
+
+
+def test_everything_lies_where_it_says(tiny):
+    out, result = tiny
+    labels = pl.read_csv(result.places(out)["labels"])
+    assert result.groups == labels["hierarchical_label"].n_unique()
+    assert (out / result.example).is_file()
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert BASELINE in report
+    assert HIERARCHICAL in report
+    for record in ("result.json", "photographs/drawn.json"):
+        assert str(out.parent) not in (out / record).read_text(encoding="utf-8")
+
+
+def test_run_again_it_shows_the_result_and_does_nothing(tiny, tiny_verb):
+    out, result = tiny
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    code, shown, said = tiny_verb("--out", out)
+    assert (code, said) == (0, "")
+    assert shown == demo_text(result, out) + "\n"
+    code, shown, said = tiny_verb("--out", out, "--json")
+    assert (code, said) == (0, "")
+    told = json.loads(shown)
+    assert told["values"] == result.values
+    assert told["places"]["report"] == str(out / "report.html")
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_what_was_removed_is_made_again(tiny):
+    out, result = tiny
+    (out / "report.html").unlink()
+    (out / "result.json").write_text("{}", encoding="utf-8")
+    tasks = set()
+    assert run_demo(out, 0, lambda task, done, total: tasks.add(task), TINY) == result
+    assert (out / "report.html").is_file()
+    assert "drawing" not in tasks
+
+
+def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
+    out, result = tiny
+    text = demo_text(result, out.relative_to(out.parent))
+    lines = text.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    for metric, value in result.values[HIERARCHICAL].items():
+        row = next(line.split() for line in lines if line.split()[:1] == [metric])
+        assert float(row[2]) == pytest.approx(100 * value, abs=0.051)
+        assert float(row[3]) == pytest.approx(100 * (value - result.values[BASELINE][metric]), abs=0.051)
+    commands = [shlex.split(line)[1:] for line in lines if line.split()[:1] == ["hgld"]]
+    assert len(commands) == 3
+    for verb, *words in commands:
+        command = cli.get_command(click.Context(cli), verb)
+        assert command is not None
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("when", ["drawing", f"training {HIERARCHICAL}"])
+def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_path, when):
+    def stop(task: str, done: int, total: int | None) -> None:
+        if task == when and done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(tmp_path / "out", 0, stop, TINY)
+    assert not (tmp_path / "out" / "result.json").exists()
+    assert run_demo(tmp_path / "out", 0, silent, TINY) == tiny[1]
+
+
+def test_stopping_ends_with_130_and_says_how_to_go_on(tmp_path, tiny_verb, monkeypatch):
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_run, "_run", stop)
+    code, out, err = tiny_verb("--out", tmp_path / "out")
+    assert (code, out) == (EXIT_STOPPED, "")
+    assert err == "hgld: stopped; the same command goes on from here.\n"
+
+
+def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, tiny_verb):
+    out, _ = tiny
+    code, _, err = tiny_verb("--out", out, "--seed", 1)
+    assert code == EXIT_BAD_INPUT
+    assert '"seed": 0' in err
+    assert "Name another --out" in err
+    (tmp_path / "mine.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ConfigError, match="files that are not a demo's"):
+        run_demo(tmp_path, 0, silent, TINY)
+    with pytest.raises(ConfigError, match="is a file"):
+        run_demo(tmp_path / "mine.txt", 0, silent, TINY)
+    with open(out / demo_run.MARKER, encoding="utf-8") as marker:
+        fcntl.flock(marker, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another demo is running"):
+            run_demo(out, 0, silent, TINY)
+
+
+def test_photographs_follow_from_labels_settings_and_seed(tiny, tmp_path):
+    labels = tiny[1].places(tiny[0])["labels"]
+    config = DrawnConfig(landmarks=6, images=2, size=32, test_classes=0.5)
+    first = build_drawn_dataset(labels, tmp_path / "a", config, silent)
+    assert first.ran
+    assert {name: split["items"] for name, split in first.manifest.splits.items()} == {"train": 6, "test": 6}
+    again = build_drawn_dataset(labels, tmp_path / "a", config, silent)
+    assert not again.ran
+    twin = build_drawn_dataset(labels, tmp_path / "b", config, silent)
+    assert twin.manifest.shards == first.manifest.shards
+    other = build_drawn_dataset(labels, tmp_path / "c", dataclasses.replace(config, seed=1), silent)
+    assert other.manifest.shards != first.manifest.shards
+    with pytest.raises(ConfigError, match="9999 landmarks are asked for"):
+        build_drawn_dataset(labels, tmp_path / "d", dataclasses.replace(config, landmarks=9999), silent)
+    assert not (tmp_path / "d" / "photographs").exists()
+
+
+def test_the_runs_differ_in_their_loss_alone():
+    baseline, hierarchical = (flat(config) for config in demo_runs(3, epochs=2, steps=5).values())
+    assert {name for name in baseline if baseline[name] != hierarchical[name]} == {"loss"}
+    assert (baseline["seed"], baseline["epochs"], baseline["steps_per_epoch"]) == (3, 2, 5)
+
+
+@pytest.mark.slow
+def test_the_whole_demo_keeps_its_word(tmp_path):
+    """Within minutes, and all levels in the loss give more of the hierarchy at little cost for landmarks."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "hgld", "demo", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 240  # seconds of one core
+    told = json.loads(done.stdout)
+    baseline, hierarchical = told["values"][BASELINE], told["values"][HIERARCHICAL]
+    for metric, least in {"H-AP": 0.02, "NDCG": 0.01, "ASI": 0.05, "AP/natural_or_human_made": 0.05}.items():
+        assert hierarchical[metric] - baseline[metric] > least, metric
+    assert hierarchical["AP/hierarchical_label"] - baseline["AP/hierarchical_label"] > 0.02
+    assert hierarchical["R@1/landmark"] > max(0.8, baseline["R@1/landmark"] - 0.05)
+    result = DemoResult(**{field.name: told[field.name] for field in dataclasses.fields(DemoResult)})
+    assert all(place.exists() for place in result.places(tmp_path / "hgld-demo").values())
