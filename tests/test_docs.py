@@ -49,7 +49,7 @@ SHORTER = {  # a command that takes long: what its run here takes besides
     "hgld train": ["--epochs", "1", "--size", "24", "--resize", "28", "--batch-size", "16", "--device", "cpu"],
 }
 TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
-AFTER_TRAINING = ["docs/extending.md", "docs/models.md", "docs/report.md"]
+AFTER_TRAINING = ["docs/extending.md", "docs/models.md", "docs/report.md", "docs/search.md"]
 
 
 @dataclass(frozen=True)
