@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MOST_CLASSES = 1500
 _ITEMS_A_CLASS = 40
 _SIZE = (4.3, 4.5)
+_LEGEND_WIDTH, _AROUND_A_NAME = 64, 7  # in letters: what fits below a map; a dot and the space between columns
 
 NameOf = Callable[[int, int], str]
 
@@ -94,6 +95,17 @@ def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], st
             mine = labels == label
             axes.scatter(*places[mine].T, color=SERIES[series], label=clean(name_of(label), 22), **dots)
         axes.set_axis_off()
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, markerscale=1.6, handletextpad=0.1)
+        columns = legend_columns([str(text) for text in axes.get_legend_handles_labels()[1]])
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns, markerscale=1.6, handletextpad=0.1)
 
     return draw
+
+
+def legend_columns(names: Sequence[str], most: int = 3) -> int:
+    """As many columns as fit below a map; a legend fills them one after another."""
+    for columns in range(most, 1, -1):
+        rows = -(-len(names) // columns)
+        widths = [max(map(len, names[i : i + rows])) for i in range(0, len(names), rows)]
+        if sum(widths) + _AROUND_A_NAME * len(widths) <= _LEGEND_WIDTH:
+            return columns
+    return 1

@@ -10,6 +10,7 @@ import polars as pl
 from hgld.errors import ConfigError
 from pipelines.progress import Progress, silent
 from pipelines.scenes.scenes import Place, draw
+from pipelines.titles import category_title
 
 TABLE = "labels.csv"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
@@ -58,7 +59,7 @@ def write_photographs(
     rows: list[tuple[str, ...]] = []
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for number, row in enumerate(labels.iter_rows(named=True)):
-        name = str(row["category"]).rpartition("Category:")[2].replace("_", " ")
+        name = (category_title(str(row["category"])) or str(row["category"])).removeprefix("Category:")
         kinds = (str(row["supercategory"]), str(row["hierarchical_label"]))
         for image in range(images):
             path = f"images/{row['landmark_id']}-{image:02d}.jpg"
