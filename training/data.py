@@ -24,7 +24,7 @@ from hgld.samplers import (
 )
 from hgld.shard_stream import ShardStream, stream
 from hgld.shard_urls import is_shard
-from training.config import TrainConfig
+from training.config import ImagesConfig, TrainConfig
 from training.distributed import Processes
 
 _FEATURES_A_DIMENSION = 32  # images whose features a PCA is taken of, for every dimension that it keeps
@@ -142,13 +142,7 @@ class TrainingData:
 
     def _open(self) -> tuple[Loader | ShardStream, ShardDataset]:
         config, images, batch = self._config, self._config.images, self._config.batch
-        view = TrainView(
-            size=images.size,
-            scale=(images.crop_min, images.crop_max),
-            flip=images.flip,
-            jitter=images.jitter,
-            lighting=images.lighting,
-        )
+        view = train_view(images, images.size)
         pin = self._processes.device.type == "cuda" and torch.cuda.is_available()
         if batch.stream:
             reader = stream(
@@ -181,6 +175,17 @@ class TrainingData:
             on_fault=images.on_fault,
         )
         return loader, dataset
+
+
+def train_view(images: ImagesConfig, size: int) -> TrainView:
+    """How training varies images, at a size in pixels."""
+    return TrainView(
+        size=size,
+        scale=(images.crop_min, images.crop_max),
+        flip=images.flip,
+        jitter=images.jitter,
+        lighting=images.lighting,
+    )
 
 
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.dataset import ShardDataset
+from hgld.dataset import ShardDataset, open_dataset
 from hgld.decoding.batch import Fault
 from hgld.decoding.views import TestView
 from hgld.errors import InputError
@@ -23,6 +23,7 @@ from training.embedding import Amp, Decoder, embed, embed_encoded
 from training.image_files import read_images
 from training.loading import load_model
 from training.models.embedding_model import EmbeddingModel
+from training.resolution import choose_gem_p, set_gem_p
 
 _MOST_AT_ONCE = 256
 
@@ -56,6 +57,7 @@ class Embedder:
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         checkpoint: name of the checkpoint that the model is from; empty in training.
+        gem_p: exponent of GeM that it was given for this way of looking; None: its own.
     """
 
     model: EmbeddingModel
@@ -67,6 +69,7 @@ class Embedder:
     workers: int = 2
     amp: Amp = "off"
     checkpoint: str = ""
+    gem_p: float | None = None
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -152,6 +155,8 @@ def trained_embedder(
     batch_size: int | None = None,
     workers: int | None = None,
     amp: Amp | None = None,
+    gem_p: float | Literal["auto"] | None = None,
+    data: str = "",
 ) -> Iterator[Embedder]:
     """The model of a run, ready to embed; torchrun's processes share the work.
 
@@ -165,29 +170,42 @@ def trained_embedder(
         batch_size: images at a time, a process; None: as in training, 256 at most.
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
+        gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
+            (:func:`training.resolution.choose_gem_p`); None: as trained.
+        data: dataset directory or its address whose training split ``auto`` draws from.
 
     Raises:
-        InputError: no checkpoint is there, or it cannot be read.
-        ConfigError: a device that is not there, or a resize below the size.
+        InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
+        ConfigError: a device that is not there, a resize below the size, or gem_p for a model that pools otherwise.
     """
     processes = distributed.launch(device)
     try:
         found = find_checkpoint(checkpoint, which)
         model, config = load_model(found)
         usual = Embedder.as_trained(model.to(processes.device), config, processes)
-        yield Embedder(
-            model=usual.model,
+        embedder = replace(
+            usual,
             view=_view(config, size, resize),
-            processes=processes,
             batch_size=batch_size or usual.batch_size,
             scales=scales,
-            decoder=usual.decoder,
             workers=workers or usual.workers,
             amp=amp or usual.amp,
             checkpoint=found.name,
         )
+        yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
     finally:
         distributed.leave(processes)
+
+
+def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:
+    chosen = gem_p
+    if chosen == "auto":
+        dataset = open_dataset(data, config.run.train_split)
+        options = {"batch_size": embedder.batch_size, "workers": embedder.workers, "seed": config.run.seed}
+        best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
+        chosen = float(distributed.from_main(best, embedder.processes))  # GPUs may round otherwise than their like
+    set_gem_p(embedder.model, chosen)
+    return replace(embedder, gem_p=chosen)
 
 
 def _view(config: TrainConfig, size: int | None, resize: int | None) -> TestView:

@@ -236,5 +236,6 @@ def evaluate_trained(
     given = {role: name for role, name in report.settings["files"].items() if role not in sides}
     stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query, **_unreadable(embedded)}
     stated |= {"gallery_split": task.gallery} if task.gallery else {}
+    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     stated |= {"checkpoint": embedder.checkpoint, "image_size": embedder.view.size, "scales": list(embedder.scales)}
     return replace(report, settings=report.settings | stated)

@@ -15,6 +15,22 @@ if TYPE_CHECKING:
 CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
 _LEAST_ONE = click.IntRange(min=1)
 
+
+class _GemP(click.ParamType):
+    """``auto`` or a number above 0."""
+
+    name = metavar = "auto|FLOAT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = value if value == "auto" else float(value)
+        except ValueError:
+            number = 0.0
+        if number != "auto" and not 0 < number < float("inf"):
+            self.fail(f"{value!r}: expected auto or a number above 0.", param, ctx)
+        return number
+
+
 _OPTIONS = {
     "which": click.option(
         "--which", type=click.Choice(["best", "last"]), default="best", show_default=True, help="Checkpoint of the run."
@@ -32,6 +48,12 @@ _OPTIONS = {
         type=Numbers(),
         default=(1.0,),
         help="Factors of the image's size whose embeddings are averaged, for instance 1,0.7071,0.5. [default: 1]",
+    ),
+    "gem_p": click.option(
+        "--gem-p",
+        type=_GemP(),
+        help="Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data. "
+        "[default: as trained]",
     ),
     "batch_size": click.option(
         "--batch-size", type=_LEAST_ONE, help="Images at a time, a process. [default: as in training, 256 at most]"
@@ -68,8 +90,10 @@ def refuse_checkpoint_options(given: dict[str, Any]) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --checkpoint, which is not given.")
 
 
-def open_embedder(checkpoint: Path, device: str | None, options: dict[str, Any]) -> "AbstractContextManager[Embedder]":
-    """The model of a checkpoint with the options of :func:`take_checkpoint_options`."""
+def open_embedder(
+    checkpoint: Path, device: str | None, options: dict[str, Any], data: str
+) -> "AbstractContextManager[Embedder]":
+    """The model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
     from training.embedder import trained_embedder
 
-    return trained_embedder(checkpoint, device=device or "", **options)
+    return trained_embedder(checkpoint, device=device or "", data=data, **options)

@@ -48,7 +48,8 @@ def embed_command() -> click.Command:
 
         writer_of(out)  # a wrong suffix is refused before any work
         dataset = open_dataset(data, split)
-        with progress_bars() as progress, open_embedder(checkpoint, device, take_checkpoint_options(given)) as embedder:
+        options = take_checkpoint_options(given)
+        with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
                 return
@@ -60,9 +61,11 @@ def embed_command() -> click.Command:
         if as_json:
             files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
             sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}
-            print_json({**files, **sizes, "levels": list(dataset.levels)})
+            made = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
+            print_json({**files, **sizes, "levels": list(dataset.levels), **made})
         else:
-            click.echo(f"{out}: {count} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
+            pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
+            click.echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
 
     return embed
 
@@ -121,7 +124,8 @@ def search_command() -> click.Command:
 
         dataset = open_dataset(data, split)
         gallery = None if embeddings is None else kept_embeddings(embeddings, dataset)
-        with progress_bars() as progress, open_embedder(checkpoint, device, take_checkpoint_options(given)) as embedder:
+        options = take_checkpoint_options(given)
+        with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
             index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
                 click.echo(f"{index.folder}: {reason}, and is made anew", err=True)

@@ -153,7 +153,7 @@ def _measure_checkpoint(
     """The report; None on all processes of torchrun but the main one."""
     from training.evaluation import RetrievalTask, evaluate_trained
 
-    with open_embedder(checkpoint, device, model_options) as embedder:
+    with open_embedder(checkpoint, device, model_options, place) as embedder:
         return evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
 
 

@@ -1,0 +1,120 @@
+"""The exponent of GeM for another resolution: chosen by views of training images, and what the model then pools by."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.decoding.views import TestView
+from hgld.errors import ConfigError, InputError
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, write_run
+from training import resolution
+from training.checkpoint import Checkpoint, write_checkpoint
+from training.config_files import CONFIG, save_config
+from training.embedder import trained_embedder
+from training.embedding import embed
+from training.loading import load_model
+from training.models.backbones import build_model
+from training.models.gem_exponent import best_gem_p
+from training.resolution import choose_gem_p, set_gem_p
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A run with GeM, one without, and a dataset."""
+    folder = tmp_path_factory.mktemp("gem")
+    write_dataset(folder / "data", items_of_classes([5, 4, 4, 4], ["train", "test"]))
+    write_dataset(folder / "tests", items_of_classes([3, 3], ["test"]))
+    write_run(folder / "average")
+    config = replace(CONFIG_OF_RUN, model=replace(CONFIG_OF_RUN.model, pooling="gem"))
+    torch.manual_seed(0)
+    model = build_model(config.model, image_size=config.images.size)
+    write_checkpoint(folder / "run", Checkpoint(1, {"model": model.state_dict()}, {}))
+    save_config(config, folder / "run" / CONFIG)
+    return folder
+
+
+def chosen_of(places, size, **options):
+    model, config = load_model(places / "run")
+    return choose_gem_p(model, config.images, open_dataset(places / "data", "train"), size, **options)
+
+
+def test_five_views_of_every_image_decide(places, monkeypatch):
+    seen = []
+
+    def watched(model, batches):
+        seen.extend(batches)
+        return best_gem_p(model, seen)
+
+    monkeypatch.setattr(resolution, "best_gem_p", watched)
+    p = chosen_of(places, 40, batch_size=24, workers=2)
+    assert p in range(1, 11)
+    images, instances = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    count = len(open_dataset(places / "data", "train"))
+    assert images.shape[1:] == (3, 40, 40)
+    assert len(images) >= 5 * count
+    assert (instances.bincount(minlength=count) % 5 == 0).all()
+    assert all(not torch.equal(images[0], images[i]) for i in range(1, 5))
+    assert chosen_of(places, 40, batch_size=24, workers=1) == p
+
+
+def test_large_sets_are_drawn_from(places, monkeypatch):
+    monkeypatch.setattr(resolution, "_IMAGES", 4)
+    monkeypatch.setattr(
+        resolution, "best_gem_p", lambda model, views: (len(torch.cat([v for _, v in views]).unique()),)
+    )
+    assert chosen_of(places, 24, batch_size=3, workers=1) == 4
+
+
+@pytest.mark.parametrize("gem_p", [5.0, "auto"])
+def test_the_model_pools_by_it(places, gem_p):
+    dataset = open_dataset(places / "data", "test")
+    options: dict[str, Any] = {"device": "cpu", "size": 40, "data": str(places / "data")}
+    with trained_embedder(places / "run", gem_p=gem_p, **options) as embedder:
+        found, p = embedder.embed_dataset(dataset), embedder.gem_p
+    assert p is not None
+    assert p == (5.0 if gem_p == 5.0 else chosen_of(places, 40, batch_size=8, workers=2))
+    model, _ = load_model(places / "run")
+    set_gem_p(model, p)
+    assert f"p={p:.3g}" in repr(model.pooling)
+    torch.testing.assert_close(found, embed(model, dataset, view=TestView(40, 47)), atol=1e-5, rtol=0)
+    with trained_embedder(places / "run", **options) as embedder:
+        assert embedder.gem_p is None
+        assert p == 3.0 or not torch.allclose(embedder.embed_dataset(dataset), found, atol=1e-4)
+
+
+def test_what_cannot_be_chosen_is_refused(places):
+    options: dict[str, Any] = {"device": "cpu", "data": str(places / "data")}
+    either: tuple[Any, ...] = (2.0, "auto")
+    for gem_p in either:
+        with pytest.raises(ConfigError, match="GeM"), trained_embedder(places / "average", gem_p=gem_p, **options):
+            pass
+    options["data"] = str(places / "tests")
+    with pytest.raises(InputError, match="no split 'train'"), trained_embedder(places / "run", gem_p="auto", **options):
+        pass
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def test_the_command_line_says_what_it_chose(places, tmp_path, capsys):
+    of_run = ["--checkpoint", places / "run", "--data", places / "data", "--split", "test", "--device", "cpu"]
+    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "auto", "--json")
+    assert code == 0
+    p = json.loads(printed)["gem_p"]
+    code, printed, _ = run(capsys, "evaluate", *of_run, "--gem-p", "auto", "--json")
+    assert code == 0
+    assert json.loads(printed)["settings"]["gem_p"] == p
+    code, printed, _ = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "2.5")
+    assert (code, "GeM's p 2.5" in printed) == (0, True)
+    code, _, told = run(capsys, "embed", *of_run, "--out", tmp_path / "e.npy", "--gem-p", "0")
+    assert (code, "expected auto or a number above 0" in told) == (2, True)
