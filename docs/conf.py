@@ -30,7 +30,6 @@ extensions = [
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build"]
-smartquotes = False  # "--option" is no dash
 nitpicky = True
 # References are checked where they lead into hgld; those to Python, torch, polars and the like would need a network.
 nitpick_ignore_regex = [("py:.*", r"(?!hgld|pipelines|training)\w+\..*|Image")]

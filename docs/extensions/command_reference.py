@@ -25,7 +25,7 @@ class CommandReference(SphinxDirective):
             raise self.error(f"hgld lists the verb {name!r} but does not have it")
         context = click.Context(command, info_name=name, parent=parent)
         program = f"hgld {name}"
-        section = nodes.section(ids=[f"hgld-{name}"], names=[program])
+        section = nodes.section(ids=[f"hgld-{name}"], names=[program], support_smartquotes=False)  # --out is no dash
         section += nodes.title(text=program)
         usage = " ".join(command.collect_usage_pieces(context))
         section += nodes.literal_block(text=f"{program} {usage}", language="none")

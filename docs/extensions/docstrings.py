@@ -1,6 +1,8 @@
 """Docstrings as they are written here: short references, options that say what they are, properties with a colon."""
 
+import builtins
 import dataclasses
+import re
 from typing import Any
 
 from docutils import nodes
@@ -11,6 +13,14 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util.typing import ExtensionMetadata
 
 _TYPE = ":type: "
+_FLAG = re.compile(r"(--[a-z][a-z-]*)")
+
+
+def _leave_builtins(app: Sphinx, document: nodes.document) -> None:
+    """Python's own types lead nowhere; Sphinx would take ``bytes`` for an attribute of that name in any class."""
+    for node in list(document.findall(pending_xref)):
+        if node.get("refdomain") == "py" and hasattr(builtins, node["reftarget"]):
+            node.replace_self(node.children)
 
 
 def _find_short_name(
@@ -42,12 +52,14 @@ def _list_options(app: Sphinx, what: str, name: str, documented: object, options
     """The fields of a config, with the help that is also that of their flags."""
     if what == "class" and dataclasses.is_dataclass(documented):
         helped = [field for field in dataclasses.fields(documented) if "help" in field.metadata]
-        lines += ["", *(f":param {field.name}: {field.metadata['help']}" for field in helped)]
+        texts = (_FLAG.sub(r"``\1``", field.metadata["help"]) for field in helped)
+        lines += ["", *(f":param {field.name}: {text}" for field, text in zip(helped, texts, strict=True))]
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Make it known to Sphinx."""
     app.setup_extension("sphinx.ext.autodoc")
+    app.connect("doctree-read", _leave_builtins)
     app.connect("missing-reference", _find_short_name)
     app.connect("autodoc-process-docstring", _list_options)
     app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, which has 500
