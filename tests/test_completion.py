@@ -1,0 +1,119 @@
+"""Tab completion: scripts for three shells, and names behind the Tab key that are the real ones."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hgld.cli import COMPLETE_VARIABLE, VERBS, main
+from hgld.cli.completers import METRICS
+from hgld.metrics.names import _BINARY, _GRADED, Metric
+from pipelines.sources import OWN_DATA, SOURCES
+from training.config import LossName
+from training.recipes import RECIPES
+
+ROOT = Path(__file__).parents[1]
+BASH = shutil.which("bash")
+
+
+@pytest.fixture
+def completed(monkeypatch, capsys):
+    """``completed("train hap")``: what the shell is offered for the last word, ``""`` where a word begins."""
+
+    def ask(typed: str) -> list[tuple[str, str]]:
+        words = f"hgld {typed}"
+        monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+        with pytest.raises(SystemExit) as stop:
+            main([])
+        assert stop.value.code == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [(kind, value) for kind, _, value in (line.partition(",") for line in lines if line)]
+
+    return ask
+
+
+def plain(*values):
+    return [("plain", value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("build", ("build-hierarchy", "build-shards")),
+        ("datasets ", tuple(name for name in SOURCES if name not in OWN_DATA)),
+        ("datasets dyml-v", ("dyml-vehicle",)),
+        ("build-shards mani", ("manifest",)),
+        ("build-shards ", tuple(SOURCES)),
+        ("download ", ("gldv2",)),
+        ("train happier-s", tuple(name for name in RECIPES if name.startswith("happier-s"))),
+        ("train x --loss ", get_args(LossName)),
+        ("train x --loss Sup", ("SupHAP", "SupNDCG", "SupAP", "SupRecall")),
+        ("train x --metrics AP,H-A", ("AP,H-AP",)),
+        ("train x --best-by NDCG", ("NDCG", "NDCG@10")),
+        ("train x --pooling g", ("gem",)),
+        ("evaluate --metrics H-AP,R@", ("H-AP,R@1", "H-AP,R@10", "H-AP,R@100")),
+        ("search x --index ", ("exact", "ivf", "hnsw")),
+        ("completion ", ("bash", "zsh", "fish")),
+        ("embed --checkpo", ("--checkpoint",)),
+        ("verify --deb", ("--debug",)),
+        ("train x --dim ", ()),
+        ("fly ", ()),
+    ],
+)
+def test_names_are_offered(completed, typed, offered):
+    assert offered or typed.endswith(" ")
+    assert completed(typed) == plain(*offered)
+
+
+def test_places_are_left_to_the_shell(completed):
+    assert completed("train run/conf") == [("file", "run/conf")]
+    assert completed("embed --checkpoint ") == [("dir", "")]
+    assert completed("compare ") == [("file", "")]
+
+
+def test_all_verbs_are_offered(completed):
+    assert completed("") == plain(*VERBS)
+
+
+def test_every_kind_of_metric_is_offered_by_a_name_that_parses():
+    assert {Metric.parse(name).kind for name in METRICS} == {*_BINARY, *_GRADED}
+    assert len(set(METRICS)) == len(METRICS)
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked"), [("bash", "bash_complete"), ("zsh", "zsh_complete"), ("fish", "fish_complete")]
+)
+def test_the_script_asks_hgld(capsys, shell, asked):
+    with pytest.raises(SystemExit) as stop:
+        main(["completion", shell])
+    out, err = capsys.readouterr()
+    assert (stop.value.code, err) == (0, "")
+    assert f"{COMPLETE_VARIABLE}={asked}" in out
+    assert "hgld" in out
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash here")
+def test_bash_completes_with_the_script(tmp_path):
+    command = tmp_path / "hgld"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hgld "$@"\n')
+    command.chmod(0o755)
+    program = (
+        'eval "$(hgld completion bash)"; COMP_WORDS=(hgld train happier-so); COMP_CWORD=2; _hgld_completion hgld; '
+    )
+    program += 'complete -p hgld; echo "${COMPREPLY[@]}"'
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    result = subprocess.run(
+        [str(BASH), "--norc", "-c", program],
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.splitlines() == ["complete -o nosort -F _hgld_completion hgld", "happier-sop"]
+    assert result.stderr == ""
