@@ -2,6 +2,7 @@
 
 import builtins
 import dataclasses
+import pkgutil
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from sphinx.domains.python import PythonDomain
 from sphinx.environment import BuildEnvironment
 from sphinx.util.typing import ExtensionMetadata
 
+_OURS = ("hgld", "pipelines", "training")
 _TYPE = ":type: "
 _FLAG = re.compile(r"(--[a-z][a-z-]*)")
 
@@ -23,20 +25,26 @@ def _leave_builtins(app: Sphinx, document: nodes.document) -> None:
             node.replace_self(node.children)
 
 
-def _find_short_name(
-    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
-) -> nodes.Element | None:
-    """What a bare name means in the module that writes it, whatever page shows the object: ``:class:`PairLoss```."""
+def _find_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement) -> nodes.Element | None:
+    """What a name means in the module that writes it: a link where a page shows it, no link where it only exists."""
     domain = env.domains["py"]
     name = node.get("reftarget", "")
-    if not isinstance(domain, PythonDomain) or node.get("refdomain") != "py" or "." in name:
+    if not isinstance(domain, PythonDomain) or node.get("refdomain") != "py":
         return None
-    module, kind = node.get("py:module"), node["reftype"]
-    found = [full for full, _ in domain.find_obj(env, module, node.get("py:class"), name, kind, searchmode=1)]
+    module, within, kind = node.get("py:module"), node.get("py:class"), node["reftype"]
+    found = [full for full, _ in domain.find_obj(env, module, within, name, kind, searchmode=1)]
     shown = [full for full in found if not domain.objects[full].aliased]
-    return (
-        domain.resolve_xref(env, node["refdoc"], app.builder, kind, shown[0], node, text) if len(shown) == 1 else None
-    )
+    if "." not in name and len(shown) == 1:
+        return domain.resolve_xref(env, node["refdoc"], app.builder, kind, shown[0], node, text)
+    return text if any(map(_exists, (name, f"{module}.{name}", f"{module}.{within}.{name}"))) else None
+
+
+def _exists(name: str) -> bool:
+    """Whether a dotted name is one of hgld's."""
+    try:
+        return name.split(".")[0] in _OURS and pkgutil.resolve_name(name) is not None
+    except (ImportError, AttributeError, ValueError):
+        return False
 
 
 def _keep_first_line(app: Sphinx, what: str, name: str, documented: object, options: Any, lines: list[str]) -> None:
@@ -60,7 +68,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Make it known to Sphinx."""
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("doctree-read", _leave_builtins)
-    app.connect("missing-reference", _find_short_name)
+    app.connect("missing-reference", _find_name)
     app.connect("autodoc-process-docstring", _list_options)
     app.connect("autodoc-process-docstring", _keep_first_line, priority=900)  # after napoleon, which has 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}
