@@ -1,11 +1,16 @@
 """Logs: rows of steps that are done again are removed, cut lines are dropped, what people see names what matters."""
 
 import io
+import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 
 from hgld.errors import MissingResourceError, StorageError
+from tests.training.small_runs import options, write_small
 from training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
+from training.loop import train
 from training.progress import Lines, shown_on, told
 
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
@@ -48,6 +53,67 @@ def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("training.log.importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingResourceError, match="pip install wandb"):
         RunLog(tmp_path, wandb="project")
+
+
+class FakeRun:
+    """What wandb.init gives, as far as a log uses it."""
+
+    def __init__(self, **started):
+        self.started, self.rows, self.finished = started, [], False
+
+    def log(self, values, step):
+        self.rows.append((step, values))
+
+    def finish(self):
+        self.finished = True
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    runs = []
+    fake = ModuleType("wandb")
+    fake.__spec__ = ModuleSpec("wandb", None)
+    vars(fake)["init"] = lambda **started: runs.append(FakeRun(**started)) or runs[-1]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    return runs
+
+
+def test_wandb_gets_what_the_files_get(tmp_path, wandb):
+    run = tmp_path / "happier-1"
+    run.mkdir()
+    for begin in (0, 4):  # a run that was stopped goes on as the same run
+        log = RunLog(run, from_step=begin, wandb="landmarks", config={"lr": 1e-5, "metrics": ("AP",)})
+        log.step(begin + 2, ROW)
+        log.evaluation(begin + 4, 1, "test", {"H-AP": 0.5})
+        log.close()
+    assert [one.started for one in wandb] == 2 * [
+        {
+            "project": "landmarks",
+            "dir": str(run),
+            "id": "happier-1",
+            "resume": "allow",
+            "config": {"lr": 1e-5, "metrics": ("AP",)},
+        }
+    ]
+    first, second = wandb
+    assert first.rows == [(2, {f"train/{name}": value for name, value in ROW.items()}), (4, {"test/H-AP": 0.5})]
+    assert [step for step, _ in second.rows] == [6, 8]
+    assert first.finished
+    assert second.finished
+
+
+def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
+    place = write_small(tmp_path / "data")
+    train(options(epochs=1, wandb="landmarks"), str(place), tmp_path / "run")
+    [run] = wandb
+    assert [step for step, _ in run.rows] == [2, 4, 6, 6]
+    assert run.started["config"]["batch_size"] == 8
+    assert run.rows[-1][1].keys() == {f"test/{name}" for name in read_rows(tmp_path / "run" / EVALUATIONS)[0]} - {
+        "test/step",
+        "test/epoch",
+        "test/split",
+    }
+    assert run.finished
 
 
 def test_lines_tell_loss_parts_speed_and_waiting():

@@ -1,10 +1,13 @@
 """Two processes under torchrun train what one trains, from a directory and from shards over HTTP alike."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
 import torch
@@ -18,6 +21,7 @@ from training.loop import train
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 # Without dropout, which every process draws for itself; without Adam, which makes gradients of rounding size large; and
 # with a smooth surrogate, because a steep one turns rounding of the scores into other gradients.
 ALIKE = {
@@ -38,12 +42,14 @@ def data(tmp_path_factory):
 
 def together(config, data, out, *stop, processes=2):
     """Train under torchrun, to the end or until a step; what the processes wrote."""
-    file = out.with_suffix(".json")
+    line = command(config, out.with_suffix(".json"), data, out, *stop, processes=processes)
+    return subprocess.run(line, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
+
+
+def command(config, file, data, out, *stop, processes=2):
     save_config(config, file)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command += [str(ROOT / "tests/training/run_process.py"), str(file), str(data), str(out), *map(str, stop)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    return [*line, str(ROOT / "tests/training/run_process.py"), *map(str, (file, data, out, *stop))]
 
 
 def assert_alike(run, other):
@@ -145,6 +151,29 @@ def stop_after_an_epoch():
         return run.epoch == 1 or epoch_of(run, watch)
 
     return first_only
+
+
+EPOCHS = 12  # long enough for torchrun to pass a signal on
+
+
+def test_sigterm_to_torchrun_stops_all_and_the_run_goes_on_bit_for_bit(data, tmp_path):
+    config = options(**QUICK | {"epochs": EPOCHS, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 10**6})
+    file, out, log = tmp_path / "config.json", tmp_path / "run", tmp_path / "run/log.csv"
+    with subprocess.Popen(command(config, file, data, out), env=ENVIRONMENT, stdout=DEVNULL, stderr=PIPE) as torchrun:
+        deadline = time.monotonic() + 120
+        while not (log.is_file() and len(read_rows(log)) > STEPS + 2):
+            assert torchrun.poll() is None, torchrun.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        torchrun.send_signal(signal.SIGTERM)
+        torchrun.communicate(timeout=60)
+    step = int(find_checkpoint(out, "last").name.removeprefix("step-"))
+    assert STEPS + 2 < step < EPOCHS * STEPS
+    result = together(config, data, out)
+    assert result.returncode == 0, result.stderr
+    assert f"goes on after step {step} of {EPOCHS * STEPS}" in result.stdout
+    assert together(config, data, tmp_path / "whole").returncode == 0
+    assert same(weights(out), weights(tmp_path / "whole"))
 
 
 def test_an_error_of_one_process_ends_them_all(data, tmp_path):
