@@ -1,15 +1,19 @@
 """A small convolutional net that trains from scratch on a CPU in a minute."""
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 
 class SmallNet(nn.Module):
     """Four stages of two 3 x 3 convolutions with group norm; each stage halves the map but the last.
 
-    The first convolution strides already: at full resolution two thirds of a step's time would go into its stage.
-
-    Group norm, not batch norm: an image's features do not depend on what else is in the batch, so that several
-    processes, or chunks, compute the same as one.
+    Group norm with standardised kernels (Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and
+    Weight Standardization", 2019), not batch norm: an image's features do not depend on what else is in the batch, so
+    that several processes, or chunks, compute the same as one. Without standardised kernels the average of the last
+    maps is nearly the same vector for all images when training begins (cosines of 0.975 on Omniglot, 0.24 with them),
+    which leaves losses with proxies almost nothing to learn from. The first convolution strides already: at full
+    resolution two thirds of a step's time would go into its stage.
 
     Args:
         width: channels of the first stage; the later ones have 2, 4 and 6 times as many.
@@ -34,9 +38,25 @@ class SmallNet(nn.Module):
         return self.stages(images)
 
 
+class StandardizedConv2d(nn.Conv2d):
+    """A convolution without bias whose kernels have mean 0 and norm 1 (weight standardisation, Qiao et al. 2019)."""
+
+    def __init__(self, channels_in: int, channels_out: int, kernel_size: int, *, stride: int = 1) -> None:
+        super().__init__(channels_in, channels_out, kernel_size, stride, padding=kernel_size // 2, bias=False)
+
+    def kernels(self) -> Tensor:
+        """(C_out, C_in, K, K): what the images are convolved with."""
+        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        return centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C_in, H, W) -> (B, C_out, H / stride, W / stride), rounded up."""
+        return conv2d(images, self.kernels(), None, self.stride, self.padding)
+
+
 def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 3, stride=stride, padding=1, bias=False),
+        StandardizedConv2d(channels_in, channels_out, 3, stride=stride),
         nn.GroupNorm(8, channels_out),
         nn.ReLU(inplace=True),
     )

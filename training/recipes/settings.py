@@ -130,9 +130,10 @@ SMALL = with_fields(
         "crop_min": 0.5,
         "batch_size": 64,
         "images_per_class": 4,
-        "lr": 1e-3,
-        "lr_head": 1e-3,
+        "lr": 2e-3,
+        "lr_head": 2e-3,
         "lr_proxies": 1e-2,
+        "warmup_steps": 30,  # without, the first steps of Adam at this rate end in one vector for all images
         "epochs": 20,
         "evaluate_every": 5,
         "workers": 1,

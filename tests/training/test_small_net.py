@@ -1,0 +1,50 @@
+import pytest
+import torch
+from torch.nn.functional import conv2d, normalize
+
+from training.models.small_net import SmallNet, StandardizedConv2d
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_kernels_have_mean_0_and_norm_1(stride):
+    torch.manual_seed(0)
+    convolution = StandardizedConv2d(5, 7, 3, stride=stride).double()
+    images = torch.randn(2, 5, 11, 8, dtype=torch.float64)
+    expected = torch.empty_like(convolution.weight)
+    for channel, kernel in enumerate(convolution.weight.detach()):
+        centred = kernel - sum(kernel.flatten().tolist()) / kernel.numel()
+        expected[channel] = centred / sum(value**2 for value in centred.flatten().tolist()) ** 0.5
+    torch.testing.assert_close(convolution.kernels(), expected, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        convolution(images), conv2d(images, expected, stride=stride, padding=1), rtol=1e-7, atol=1e-8
+    )
+
+
+def test_what_all_channels_share_is_left_out():
+    convolution = StandardizedConv2d(4, 6, 3)
+    images = torch.randn(1, 1, 9, 9).expand(1, 4, 9, 9)
+    moved = convolution(images + 3.0) - convolution(images)
+    assert moved[..., 1:-1, 1:-1].abs().max() < 1e-5  # at the borders, zeros stand beside
+
+
+def test_gradients_are_right():
+    convolution = StandardizedConv2d(2, 3, 3).double()
+    images = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, _: convolution(x), (images, convolution.weight))
+
+
+def test_an_image_does_not_depend_on_its_batch():
+    net = SmallNet(8)
+    images = torch.randn(5, 3, 33, 17)
+    whole = net(images)
+    assert whole.shape == (5, net.num_features, 5, 3)
+    torch.testing.assert_close(net(images[3:4]), whole[3:4], rtol=1e-4, atol=1e-5)
+
+
+def test_images_lie_apart_before_training():
+    torch.manual_seed(0)
+    images = torch.rand(16, 3, 48, 48)
+    pooled = SmallNet()(images * torch.rand(16, 3, 1, 1)).mean((2, 3))
+    rows = normalize(torch.nn.functional.layer_norm(pooled, pooled.shape[1:]))
+    cosines = (rows @ rows.T)[~torch.eye(16, dtype=torch.bool)]
+    assert cosines.mean() < 0.9  # 0.97 and more with plain kernels
