@@ -1,5 +1,6 @@
 """Manners that every verb has: a verb without a wrong and a right use here, or a test of its own, fails."""
 
+import io
 import json
 import os
 import pty
@@ -22,6 +23,7 @@ from hgld.cli import EXIT_BAD_INPUT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, m
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import write_run
+from training.progress import shown_on
 
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
@@ -230,6 +232,17 @@ def test_terminals_get_what_they_can_show(everything):
     code, shown = on_a_terminal(words, everything, TERM="dumb")
     assert code == 0
     assert b"\x1b" not in shown
+
+
+@pytest.mark.parametrize(("term", "kind"), [("xterm", "Bars"), ("dumb", "Lines"), ("unknown", "Lines")])
+def test_training_shows_bars_where_a_terminal_can_move_its_cursor(monkeypatch, term, kind):
+    monkeypatch.setenv("TERM", term)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal, shown_on(terminal) as shown:
+        assert type(shown).__name__ == kind
+    os.close(ours)
+    with io.StringIO() as file, shown_on(file) as shown:
+        assert type(shown).__name__ == "Lines"
 
 
 @pytest.mark.parametrize("words", ["datasets --json", "datasets", "train --help", "train --list"])

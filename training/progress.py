@@ -1,5 +1,6 @@
 """What people see of a run while it goes."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
@@ -126,8 +127,9 @@ class Bars(Silent):
 
 @contextmanager
 def shown_on(out: TextIO) -> Iterator[Shown]:
-    """Bars where ``out`` is a terminal, lines elsewhere."""
-    shown: Shown = Bars(out) if out.isatty() else Lines(out)
+    """Bars where ``out`` is a terminal that can move its cursor, lines elsewhere."""
+    able = out.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    shown: Shown = Bars(out) if able else Lines(out)
     try:
         yield shown
     finally:

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -120,24 +121,33 @@ class KeptIndex:
                 "most. `hgld verify --decode` names them."
             )
         index = FaissIndex.of(embeddings, self._kind)
-        aside = self.folder.with_name(f".{self.folder.name}.part")
         try:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-            index.save(aside / INDEX)
-            record = {"schema_version": SCHEMA_VERSION, "made_with": self._made_with, "left_out": left_out}
-            record |= {"dimensions": index.shape[1], "bytes": (aside / INDEX).stat().st_size}
-            record |= {"sha256": _digest(aside / INDEX)}
-            (aside / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-            shutil.rmtree(self.folder, ignore_errors=True)
-            aside.replace(self.folder)
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            # A folder of its own for every process: two that make the index at the same time do not mix their files.
+            with TemporaryDirectory(dir=self.folder.parent, prefix=".index-", ignore_cleanup_errors=True) as place:
+                aside = Path(place) / self.folder.name
+                aside.mkdir()
+                self._write(aside, index, left_out)
+                shutil.rmtree(self.folder, ignore_errors=True)
+                aside.replace(self.folder)
         except OSError as error:
-            shutil.rmtree(aside, ignore_errors=True)
             raise StorageError(
                 f"cannot keep the index {self.folder} ({error.strerror or error}). Free space; or write embeddings "
                 "elsewhere with hgld embed and give them as --embeddings: the index then lies beside them."
             ) from error
         return SearchIndex(index, positions)
+
+    def _write(self, folder: Path, index: FaissIndex, left_out: list[int]) -> None:
+        index.save(folder / INDEX)
+        record = {
+            "schema_version": SCHEMA_VERSION,
+            "made_with": self._made_with,
+            "left_out": left_out,
+            "dimensions": index.shape[1],
+            "bytes": (folder / INDEX).stat().st_size,
+            "sha256": _digest(folder / INDEX),
+        }
+        (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     def _record(self) -> dict[str, Any]:
         path = self.folder / RECORD
