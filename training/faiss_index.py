@@ -15,8 +15,8 @@ from hgld.ranking import prepare_embeddings
 IndexKind = Literal["ivf", "hnsw"]
 
 SETTINGS: dict[str, dict[str, int]] = {
-    # About 4 sqrt(G) cells, of which a query looks into one in 32; k-means sees 64 vectors a cell.
-    "ivf": {"cells": 4, "items_a_cell": 39, "of_which_one_is_probed": 32, "least_probed": 8, "training": 64, "seed": 0},
+    # About 4 sqrt(G) cells, of which a query looks into one in 8; k-means sees 64 vectors a cell.
+    "ivf": {"cells": 4, "items_a_cell": 39, "of_which_one_is_probed": 8, "least_probed": 8, "training": 64, "seed": 0},
     "hnsw": {"neighbors": 32, "candidates_of_build": 80, "candidates": 128},
 }
 """What indexes are made and asked with, by their kind; benchmarks/README.md has what that gives."""
