@@ -34,18 +34,19 @@ class ImageEmbedder(nn.Module):
         model: the model.
     """
 
-    mean: Tensor
-    std: Tensor
+    pixel_mean: Tensor
+    pixel_std: Tensor
 
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("mean", torch.tensor(model.image_mean).view(1, 3, 1, 1) * 255)
-        self.register_buffer("std", torch.tensor(model.image_std).view(1, 3, 1, 1) * 255)
+        # not "mean": onnxscript gives that name to a mean inside of the model that it folds, and then finds it twice
+        self.register_buffer("pixel_mean", torch.tensor(model.image_mean).view(1, 3, 1, 1) * 255)
+        self.register_buffer("pixel_std", torch.tensor(model.image_std).view(1, 3, 1, 1) * 255)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) RGB values 0..255, uint8 or floating -> (B, D) float32 unit vectors."""
-        normalised = (images.to(torch.float32) - self.mean) / self.std
+        normalised = (images.to(torch.float32) - self.pixel_mean) / self.pixel_std
         return nn.functional.normalize(self.model(normalised), dim=1)
 
 
