@@ -117,7 +117,7 @@ def test_half_precision_stays_near(model, dataset):
     whole = embed(model, dataset, view=VIEW)
     half = embed(model, dataset, view=VIEW, amp="bf16")
     assert half.dtype == torch.float32
-    assert (half * whole).sum(dim=1).min() > 0.999
+    assert (half * whole).sum(dim=1).min() > 0.995
     assert not torch.equal(half, whole)
 
 

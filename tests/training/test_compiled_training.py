@@ -1,0 +1,64 @@
+"""torch.compile in training: the same weights but for rounding, under the same names, and back to a run without."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.small_runs import STEPS, options, weights, write_small
+from training.loading import load_model
+from training.log import read_rows
+from training.loop import train
+
+pytestmark = pytest.mark.slow  # the compiler of C++ takes its time
+
+# Without Adam, which makes gradients of rounding size large, and with a smooth surrogate, for the same reason.
+ALIKE = {"optimizer": "sgd", "lr": 0.01, "lr_head": 0.01, "lr_proxies": 0.01, "tau": 0.1, "dropout": 0.0, "ema": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    """Of compiled kernels: one that another process was killed over would be found broken."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "inductor"))
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+def test_a_compiled_run_is_one_that_was_not_but_for_rounding(data, tmp_path):
+    config = options(**ALIKE, epochs=1)
+    compiled = replace(config, model=replace(config.model, compile=True))
+    train(config, data, tmp_path / "eager")
+    summary = train(compiled, data, tmp_path / "compiled")
+    assert summary.finished
+    before, after = weights(tmp_path / "eager"), weights(tmp_path / "compiled")
+    assert before.keys() == after.keys()
+    assert not any("_orig_mod" in name for name in after)
+    assert {name for name in after if name.startswith("ema/")}
+    for name, tensor in before.items():
+        torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
+    model, _ = load_model(tmp_path / "compiled")  # which is not compiled to embed with
+    assert torch.equal(model.state_dict()["projection.weight"], after["ema/projection.weight"])
+
+
+def test_a_compiled_run_in_half_precision_goes_on_without_the_compiler(data, tmp_path, monkeypatch):
+    config = options(**ALIKE, epochs=2, amp="bf16")
+    compiled = replace(config, model=replace(config.model, compile=True))
+    monkeypatch.setattr("training.loop._epoch", first_epoch_alone())
+    assert not train(compiled, data, tmp_path / "run").finished
+    monkeypatch.undo()
+    assert train(config, data, tmp_path / "run").step == 2 * STEPS
+    losses = [float(row["loss"]) for row in read_rows(tmp_path / "run/log.csv")]
+    assert len(losses) == STEPS
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+def first_epoch_alone():
+    from training.loop import _epoch as epoch_of
+
+    return lambda run, watch: run.epoch == 1 or epoch_of(run, watch)
