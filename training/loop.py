@@ -313,7 +313,9 @@ def _evaluate(run: Run, watch: Watch) -> None:
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
                 count, first = report.settings["unreadable"].values()
-                watch.shown.note(f"{split}: {count} images could not be read and were left out; the first: {first[0]}")
+                watch.shown.note(
+                    f"{split}: images that could not be read and are left out: {count}; the first: {first[0]}"
+                )
             assert watch.log is not None
             watch.log.evaluation(run.step, run.epoch, split, report.values)
     run.values = distributed.from_main(values, run.processes)

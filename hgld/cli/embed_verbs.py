@@ -57,7 +57,7 @@ def embed_command() -> click.Command:
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
         if unreadable:
-            click.echo(f"{unreadable} images could not be read and were left out; {named} names them", err=True)
+            click.echo(f"images that could not be read and are left out: {unreadable}; {named} names them", err=True)
         if as_json:
             files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
             sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}

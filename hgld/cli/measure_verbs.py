@@ -154,7 +154,11 @@ def _measure_checkpoint(
     from training.evaluation import RetrievalTask, evaluate_trained
 
     with open_embedder(checkpoint, device, model_options, place) as embedder:
-        return evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
+        report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
+    if report is not None and "unreadable" in report.settings:
+        count, named = report.settings["unreadable"].values()
+        click.echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+    return report
 
 
 def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,20 @@ def test_without_a_checkpoint_evaluate_needs_files(capsys, arguments, message):
     code, _, err = run(capsys, "evaluate", *arguments)
     assert code == 2
     assert message in err
+
+
+def test_what_cannot_be_read_is_said_and_left_out(places, tmp_path, capsys):
+    folder, *_ = places
+    items = items_of_classes([4, 4, 3, 5], ["test"])
+    items[6] = replace(items[6], data=b"no image")
+    write_dataset(tmp_path / "data", items)
+    of = ["--checkpoint", folder / "run", "--data", tmp_path / "data", "--split", "test", "--device", "cpu"]
+    code, printed, told = run(capsys, "embed", *of, "--out", tmp_path / "e.npy", "--json")
+    assert (code, json.loads(printed)["items"], json.loads(printed)["unreadable"]) == (0, 15, 1)
+    assert f"left out: 1; {tmp_path / 'e.faults.csv'} names them" in told
+    assert pl.read_csv(tmp_path / "e.faults.csv")["item"].to_list() == [6]
+    code, printed, told = run(capsys, "evaluate", *of, "--json")
+    settings = json.loads(printed)["settings"]
+    assert (code, settings["queries"], settings["unreadable"]["items"]) == (0, 15, 1)
+    assert "left out: 1; the first: test" in told
+    assert "test/0006" in told

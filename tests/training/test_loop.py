@@ -239,7 +239,7 @@ def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
     assert summary.values["test"]["H-AP"] > 0
     assert len(told) == 1
     assert key in told[0]
-    assert told[0].startswith("test: 1 images could not be read")
+    assert told[0].startswith("test: images that could not be read and are left out: 1; the first: ")
     assert key in (tmp_path / "run/embeddings/test.faults.csv").read_text()
     assert key in (tmp_path / "run/reports/test-epoch-1.json").read_text()
 
