@@ -24,6 +24,7 @@ LABELS, RUNS, REPORT = "labels", "runs", "report.html"
 LABEL_FILE = "train_label_to_hierarchical.csv"
 MARKER, RESULT = ".hgld-demo", "result.json"
 SPLIT = "test"
+DATASET = "photographs, shards"
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,14 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     from training.demo_runs import demo_runs
 
     config = BuildConfig("sample", embed=EmbedConfig(encoder="lexical"), cluster=ClusterConfig(seed=seed))
-    build = build_hierarchy(out / LABELS, config, progress)
+    build = build_hierarchy(out / LABELS, config, _part("hierarchy", progress))
     drawn = DrawnConfig(landmarks=size.landmarks, images=size.images, seed=seed)
-    dataset = build_drawn_dataset(build.files[LABEL_FILE], out, drawn, progress)
+    dataset = build_drawn_dataset(build.files[LABEL_FILE], out, drawn, _part(DATASET, progress))
     configs = demo_runs(seed, epochs=size.epochs, steps=size.steps)
     summaries = {name: _train(name, one, dataset.out, out, progress) for name, one in configs.items()}
     folders = [out / RUNS / name for name in configs]
-    write_report_page(folders, out / REPORT, data=dataset.out, title="hgld demo: drawn landmarks", progress=progress)
+    title, shown = "hgld demo: drawn landmarks", _part("report", progress)
+    write_report_page(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
     counts = build.stages["assign"].outcome.counts
     result = DemoResult(
         labelled=int(counts["landmarks"]),
@@ -117,6 +119,15 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
     )
     _keep(out, result)
     return result
+
+
+def _part(name: str, progress: "Progress") -> "Progress":
+    """All tasks of a part of the demo as one, so that a terminal has room for them."""
+
+    def told(task: str, done: int, total: int | None) -> None:
+        progress(name, done, total)
+
+    return told
 
 
 def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Progress") -> "RunSummary":
