@@ -49,7 +49,7 @@ SHORTER = {  # a command that takes long: what its run here takes besides
     "hgld train": ["--epochs", "1", "--size", "24", "--resize", "28", "--batch-size", "16", "--device", "cpu"],
 }
 TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
-AFTER_TRAINING = ["docs/extending.md", "docs/models.md", "docs/report.md", "docs/search.md"]
+AFTER_TRAINING = ["docs/extending.md", "docs/models.md", "docs/report.md", "docs/searching.md"]
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,10 @@ def test_every_block_is_of_a_kind_that_a_test_runs():
         str(b) for b in BLOCKS if b.language not in ("python", "sh", "yaml", "csv") and not DIRECTIVE.match(b.language)
     ]
     assert not unknown, f"name their language, or add a test for it: {unknown}"
+
+
+def test_no_guide_has_the_name_of_a_page_that_sphinx_makes():
+    assert not {"search", "genindex", "py-modindex"} & {guide.stem for guide in DOCS.glob("*.md")}
 
 
 def test_examples_lie_where_pytest_runs_doctests(pytestconfig):
