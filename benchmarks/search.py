@@ -1,0 +1,136 @@
+"""Exhaustive search against kept indexes of faiss: time and recall@10 on clustered unit vectors.
+
+Run with: python benchmarks/search.py [--items 100000 1000000] [--dim 128] [--queries 200] [--spread 1.25]
+
+faiss-cpu is an extra: pip install 'hgld[faiss]'. One thread. Times are processor seconds. "opened" is what a command
+does before it asks: an index is checked and read, for an exhaustive search kept embeddings are read and normalised.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"  # faiss and torch each bring an OpenMP that reads it when first imported
+
+import numpy as np
+import torch
+
+from hgld.neighbors import nearest_neighbors
+from hgld.ranking import exact_products, prepare_embeddings
+from training.faiss_index import FaissIndex, IndexKind
+from training.search_index import KeptIndex
+
+K = 10
+SIDES = ("exact", "ivf", "hnsw")
+Found = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Processor seconds to make, to open, and a query, alone and among 100; bytes; (Q, K) indices."""
+
+    made: float
+    opened: float
+    one: float
+    many: float
+    size: int
+    found: np.ndarray
+
+
+def make(items: int, dim: int, queries: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """Gallery and queries of items / 20 classes in 500 groups; ``spread`` is that of a class around its centre."""
+    rng = np.random.default_rng(0)
+
+    def noise(count: int) -> np.ndarray:
+        return rng.standard_normal((count, dim), dtype=np.float32)
+
+    classes = items // 20
+    centres = noise(500)[rng.integers(500, size=classes)] + noise(classes)
+    both = centres[rng.integers(classes, size=items + queries)] + spread * noise(items + queries)
+    both /= np.linalg.norm(both, axis=1, keepdims=True)
+    return both[:items], both[items:]
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: int) -> tuple[float, np.ndarray]:
+    """Processor seconds a query, ``at_once`` of them asked together, and what is found."""
+    ask(queries[:at_once])  # memory is allocated
+    start = time.process_time()
+    found = [ask(queries[begin : begin + at_once])[0] for begin in range(0, len(queries), at_once)]
+    return (time.process_time() - start) / len(queries), np.concatenate(found)
+
+
+def exhaustive(gallery: torch.Tensor) -> Callable[[np.ndarray], Found]:
+    """The products and the choice of :func:`hgld.neighbors.nearest_neighbors`, without preparing the gallery again."""
+
+    def ask(queries: np.ndarray) -> Found:
+        with exact_products(gallery.device):
+            scores, indices = (torch.from_numpy(queries) @ gallery.T).topk(K, dim=1)
+        return indices.numpy(), scores.numpy()
+
+    return ask
+
+
+def measure(side: str, gallery: np.ndarray, queries: np.ndarray, folder: Path) -> Row:
+    if side == "exact":
+        np.save(folder / "e.npy", gallery)
+        prepared = []
+        opened = timed(lambda: prepared.append(prepare_embeddings(np.load(folder / "e.npy", mmap_mode="r"), "gallery")))
+        ask, made, size = exhaustive(prepared[0]), 0.0, (folder / "e.npy").stat().st_size
+    else:
+        kind: IndexKind = "ivf" if side == "ivf" else "hnsw"
+        kept = KeptIndex(folder / side, kind, len(gallery), {})
+        made = timed(lambda: kept.make(gallery, np.arange(len(gallery))))
+        indexes = []
+        opened = timed(lambda: indexes.append(kept.load()))
+        size = sum(file.stat().st_size for file in (folder / side).iterdir())
+        index: FaissIndex = indexes[0].index
+        ask = lambda rows: index.nearest(rows, K)  # noqa: E731
+    one, found = a_query(ask, queries, 1)
+    many, _ = a_query(ask, queries, 100)
+    return Row(made, opened, one, many, size, found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--items", type=int, nargs="+", default=[100_000, 1_000_000])
+    parser.add_argument("--dim", type=int, default=128)
+    parser.add_argument("--queries", type=int, default=200)
+    parser.add_argument("--spread", type=float, default=1.25, help="100: no clusters to speak of")
+    parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        "| items | search | made, s | MB | opened, s | a query, ms | a query of 100, ms | times as fast | recall@10 |"
+    )
+    print("|---:|---|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+    for items in options.items:
+        gallery, queries = make(items, options.dim, options.queries, options.spread)
+        expected, _ = nearest_neighbors(queries, gallery, K)
+        slowest = None
+        for side in options.only:
+            with tempfile.TemporaryDirectory() as folder:
+                row = measure(side, gallery, queries, Path(folder))
+            slowest = slowest or row.one
+            hits = [len(set(a) & set(b)) / K for a, b in zip(row.found, expected, strict=True)]
+            cells = [f"{items:,}", side, f"{row.made:.1f}", f"{row.size / 1e6:,.0f}", f"{row.opened:.2f}"]
+            cells += [
+                f"{1e3 * row.one:.2f}",
+                f"{1e3 * row.many:.2f}",
+                f"{slowest / row.one:.0f}",
+                f"{np.mean(hits):.3f}",
+            ]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
