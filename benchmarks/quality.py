@@ -81,8 +81,12 @@ def shards(data: Path, work: Path, name: str) -> Path:
     rows = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
     rows.select("path", *levels).write_csv(table)
     source = SourceConfig(images=data / name, levels=levels, test_classes=0.5, seed=0)
-    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), lambda *_: None)
+    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), _silent)
     return out
+
+
+def _silent(task: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
 
 
 def plan(options: argparse.Namespace) -> Iterator[Job]:
