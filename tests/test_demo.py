@@ -69,6 +69,8 @@ def test_everything_lies_where_it_says(tiny):
     labels = pl.read_csv(result.places(out)["labels"])
     assert result.groups == labels["hierarchical_label"].n_unique()
     assert (out / result.example).is_file()
+    tested = hgld.open_dataset(out / "shards", "test").keys
+    assert result.example.removeprefix("photographs/").removesuffix(".jpg") in tested
     report = (out / "report.html").read_text(encoding="utf-8")
     assert BASELINE in report
     assert HIERARCHICAL in report

@@ -53,7 +53,7 @@ class DemoResult:
         groups: that it put them into.
         splits: images and landmarks of every split.
         values: metrics on the test split by run, the baseline first.
-        example: one of the photographs, relative to the demo's folder.
+        example: the photograph, relative to the demo's folder, that the last run is neither good nor bad at.
     """
 
     labelled: int
@@ -115,10 +115,21 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
             for name, facts in dataset.manifest.splits.items()
         },
         values={name: dict(summary.values[SPLIT]) for name, summary in summaries.items()},
-        example=min(path.relative_to(out).as_posix() for path in (out / PHOTOGRAPHS / "images").glob("*-00.jpg")),
+        example=f"{PHOTOGRAPHS}/{_typical(folders[-1], size.epochs, dataset.out)}.jpg",
     )
     _keep(out, result)
     return result
+
+
+def _typical(run: Path, epochs: int, data: str) -> str:
+    """Key of the test image whose H-AP after a run's last epoch is the median."""
+    import numpy as np
+
+    from hgld.dataset import open_dataset
+    from hgld.report import RetrievalReport
+
+    kept = RetrievalReport.load_json(run / "reports" / f"{SPLIT}-epoch-{epochs}.json").per_query["H-AP"]
+    return open_dataset(data, SPLIT).keys[int(np.argsort(kept, kind="stable")[len(kept) // 2])]
 
 
 def _part(name: str, progress: "Progress") -> "Progress":
