@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import polars as pl
@@ -25,6 +26,7 @@ from pipelines.scenes.drawn_dataset import DrawnConfig, build_drawn_dataset
 from training.config_files import flat
 from training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
 
+ROOT = Path(__file__).parents[1]
 TINY = DemoSize(landmarks=60, images=4, epochs=1, steps=3)
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 
@@ -191,8 +193,9 @@ def test_the_runs_differ_in_their_loss_alone():
 def test_the_whole_demo_keeps_its_word(tmp_path):
     """Within minutes, and all levels in the loss give more of the hierarchy at little cost for landmarks."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "hgld", "demo", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "hgld", "demo", "--json", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -205,4 +208,4 @@ def test_the_whole_demo_keeps_its_word(tmp_path):
     assert gained["R@1/landmark"] > -0.05
     assert hierarchical["R@1/landmark"] > 0.8
     result = DemoResult(**{field.name: told[field.name] for field in dataclasses.fields(DemoResult)})
-    assert all(place.exists() for place in result.places(tmp_path / "hgld-demo").values())
+    assert all(place.exists() for place in result.places(out).values())
