@@ -130,8 +130,8 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
                 "another model. Start a new run, with --init-from for the weights."
             )
-        # A step count stays where Adam wants it, on the CPU; moments lie with their parameter.
-        optimizer.state[parameter][entry] = value.clone() if value.ndim == 0 else placed_like(value, parameter)
+        # Adam's count of steps stays where Adam wants it, on the CPU; moments lie with their parameter.
+        optimizer.state[parameter][entry] = value.clone() if entry == "step" else placed_like(value, parameter)
 
 
 def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:

@@ -104,6 +104,24 @@ def test_a_restored_optimizer_goes_on_as_if_nothing_had_been(kinds):
         assert torch.equal(p, q)
 
 
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_moments_lie_with_their_parameter_and_adams_count_of_steps_on_the_cpu(kind):
+    """Also those of a number, as GeM's exponent is one."""
+    exponent, matrix = nn.Parameter(torch.tensor(3.0)), nn.Parameter(torch.ones(2, 2))
+    config = OptimizerConfig(optimizer=kind)
+    optimizers = build_optimizers(config, {"head": [("p", exponent), ("weight", matrix)]})
+    exponent.grad, matrix.grad = torch.tensor(0.1), torch.ones(2, 2)
+    optimizers[0].step()
+    named = [("p", nn.Parameter(exponent.to("meta"))), ("weight", nn.Parameter(matrix.to("meta")))]
+    elsewhere = build_optimizers(config, {"head": named})
+    restore_optimizers(elsewhere, optimizer_state(optimizers))
+    moments = {"adam": ("exp_avg", "exp_avg_sq"), "sgd": ("momentum_buffer",)}[kind]
+    for _, parameter in named:
+        state = elsewhere[0].state[parameter]
+        assert {state[moment].device.type for moment in moments} == {"meta"}
+        assert kind == "sgd" or state["step"].device.type == "cpu"
+
+
 def test_the_state_of_another_model_is_refused():
     _, named = parameters()
     optimizers = build_optimizers(OptimizerConfig(), named)
