@@ -59,7 +59,8 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
             # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
             whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
             save_file(whole, aside / f"{file}.safetensors")
-        record = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, **checkpoint.state}
+        files = {file: len(tensors) for file, tensors in checkpoint.tensors.items()}
+        record = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, "files": files, **checkpoint.state}
         (aside / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         for path in (*aside.iterdir(), aside):
             _sync(path)
@@ -81,9 +82,11 @@ def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
     """Change what a checkpoint says beside its tensors, whole or not at all.
 
     Raises:
+        InputError: what it said cannot be read.
         StorageError: the disk is full or not writable.
     """
-    record = {"schema_version": SCHEMA_VERSION, "step": checkpoint_step(path), **state}
+    before = read_state(path)
+    record = {name: before[name] for name in ("schema_version", "step", "files") if name in before} | dict(state)
     _write_json(path / STATE, record)
 
 
@@ -141,14 +144,34 @@ def read_checkpoint(path: Path) -> Checkpoint:
         InputError: a file of it is missing or damaged.
         SchemaError: it is of another schema version.
     """
+    state = read_state(path)
+    tensors = {file.stem: read_tensors(file) for file in sorted(path.glob("*.safetensors"))}
+    for file, count in state.get("files", {}).items():
+        if len(tensors.get(file, {})) != count or file not in tensors:
+            found = f"holds {len(tensors[file])}" if file in tensors else "is not there"
+            raise InputError(
+                f"{path / file}.safetensors {found}; {STATE} beside it says that it was written with {count} tensors. "
+                "Restore the file, or remove the checkpoint's folder to go on from the one before."
+            )
+    return Checkpoint(state["step"], tensors, state)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What a checkpoint says beside its tensors; ``files``, where it is there, their number by file.
+
+    Raises:
+        InputError: it is missing or damaged.
+        SchemaError: it is of another schema version.
+    """
     state = read_json_object(path / STATE)
     if state.get("schema_version") != SCHEMA_VERSION or not isinstance(state.get("step"), int):
         raise SchemaError(
             f"{path / STATE}: schema version is {state.get('schema_version')!r} and step {state.get('step')!r}; this "
             f"hgld reads version {SCHEMA_VERSION} and a whole number of steps."
         )
-    files = sorted(path.glob("*.safetensors"))
-    return Checkpoint(state["step"], {file.stem: read_tensors(file) for file in files}, state)
+    if not isinstance(state.get("files", {}), dict):
+        raise InputError(f"{path / STATE}: files is {state['files']!r}; expected the number of tensors by file.")
+    return state
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

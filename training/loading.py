@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from hgld.errors import InputError
-from training.checkpoint import find_checkpoint, read_tensors
+from training.checkpoint import find_checkpoint, read_state, read_tensors
 from training.config import TrainConfig
 from training.config_files import CONFIG, read_config
 from training.models.backbones import build_model
@@ -29,7 +29,9 @@ def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[Em
     checkpoint = find_checkpoint(place, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
     averaged = checkpoint / "ema.safetensors"
-    file = averaged if averaged.is_file() else checkpoint / "model.safetensors"
+    # Named but lost, it is read all the same, and its loss told: the weights before averaging are other ones.
+    was_written = "ema" in read_state(checkpoint).get("files", {})
+    file = averaged if was_written or averaged.is_file() else checkpoint / "model.safetensors"
     tensors = read_tensors(file)
     eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
     model = build_model(eager, image_size=config.images.size, load_weights=False)

@@ -5,8 +5,10 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from hgld.errors import InputError, SchemaError, StorageError
+from tests.training.untrained_run import write_run
 from training import checkpoint as module
 from training.checkpoint import (
     Checkpoint,
@@ -15,8 +17,10 @@ from training.checkpoint import (
     newest_checkpoint,
     prune_checkpoints,
     read_checkpoint,
+    rewrite_state,
     write_checkpoint,
 )
+from training.loading import load_model
 
 
 def a_checkpoint(step, value=1.0):
@@ -85,3 +89,24 @@ def test_damaged_and_foreign_files_are_named(tmp_path):
     (tmp_path / "checkpoints" / "best.json").write_text('{"checkpoint": "../../etc"}')
     with pytest.raises(InputError, match=r"best\.json"):
         find_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_a_lost_or_incomplete_file_is_named_and_not_made_up_for(rewritten, tmp_path):
+    """Without this a run would go on with moments of nothing."""
+    path = write_checkpoint(tmp_path, a_checkpoint(7))
+    if rewritten:
+        rewrite_state(path, {"epoch": 3})
+    save_file({"b|step": torch.zeros(()), "a|step": torch.zeros(())}, path / "optimizer.safetensors")
+    with pytest.raises(InputError, match=r"optimizer\.safetensors holds 2; state\.json .* 1 tensors"):
+        read_checkpoint(path)
+    (path / "optimizer.safetensors").unlink()
+    with pytest.raises(InputError, match=r"optimizer\.safetensors is not there; .* remove the checkpoint's folder"):
+        read_checkpoint(path)
+
+
+def test_lost_averaged_weights_are_not_replaced_by_others(tmp_path):
+    write_run(tmp_path / "run", averaged=True)
+    (find_checkpoint(tmp_path / "run") / "ema.safetensors").unlink()
+    with pytest.raises(InputError, match=r"ema\.safetensors"):
+        load_model(tmp_path / "run")
