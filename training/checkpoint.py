@@ -26,6 +26,7 @@ FOLDER = "checkpoints"
 BEST = "best.json"
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})\Z")
+_ASIDE = re.compile(r"\.step-\d{8,}\.part\Z")
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,23 @@ def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best one."""
-    best = _best(run)
-    for path in _checkpoints(run)[:-keep]:
-        if path != best:
+    """Remove all but the newest ``keep`` checkpoints and the best one, and what kills have left half done.
+
+    Raises:
+        StorageError: a folder cannot be removed.
+    """
+    whole, best = _checkpoints(run), _best(run)
+    for path in (run / FOLDER).iterdir():
+        ours = _NAME.match(path.name) or _ASIDE.match(path.name)
+        if not ours or path == best or path in whole[-keep:]:
+            continue
+        try:
             shutil.rmtree(path)
+        except OSError as error:
+            raise StorageError(
+                f"cannot remove {path} ({error.strerror}), which is not among the {keep} checkpoints to keep. Remove "
+                "it and run the same command again."
+            ) from error
 
 
 def newest_checkpoint(run: Path) -> Path | None:
@@ -122,14 +135,14 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
     """The folder of a checkpoint.
 
     Args:
-        place: a run, or a checkpoint's own folder.
+        place: a run, or a checkpoint's own folder, in whatever way it is named (``.``, a link).
         which: ``best`` (the last one where a run has none yet) or ``last``.
 
     Raises:
         InputError: there is none.
     """
     if (place / STATE).is_file():
-        return place
+        return place.resolve()
     best = _best(place) if which == "best" else None
     found = best or newest_checkpoint(place)
     if found is None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,3 +111,39 @@ def test_lost_averaged_weights_are_not_replaced_by_others(tmp_path):
     (find_checkpoint(tmp_path / "run") / "ema.safetensors").unlink()
     with pytest.raises(InputError, match=r"ema\.safetensors"):
         load_model(tmp_path / "run")
+
+
+def test_what_kills_left_half_done_is_removed_and_nothing_else(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2, 3):
+        write_checkpoint(tmp_path, a_checkpoint(step))
+    (folder / "step-00000001" / "state.json").unlink()  # a kill while it was removed
+    for name in (".step-00000004.part", "notes", ".step-notes.part"):
+        (folder / name).mkdir()
+        (folder / name / "model.safetensors").write_bytes(b"half")
+    prune_checkpoints(tmp_path, keep=2)
+    assert {p.name for p in folder.iterdir()} == {"step-00000002", "step-00000003", "notes", ".step-notes.part"}
+
+
+def test_a_checkpoint_that_cannot_be_removed_is_named(tmp_path, monkeypatch):
+    for step in (1, 2):
+        write_checkpoint(tmp_path, a_checkpoint(step))
+
+    def busy(path):
+        raise OSError(errno.EBUSY, "Device or resource busy", path)
+
+    monkeypatch.setattr(module.shutil, "rmtree", busy)
+    with pytest.raises(StorageError, match=r"step-00000001 \(Device or resource busy\)"):
+        prune_checkpoints(tmp_path, keep=1)
+
+
+def test_a_checkpoint_may_be_the_current_folder_or_a_link(tmp_path, monkeypatch):
+    write_run(tmp_path / "run")
+    newest = find_checkpoint(tmp_path / "run", "last")
+    (tmp_path / "link").symlink_to(newest)
+    monkeypatch.chdir(newest)
+    expected, config = load_model(newest)
+    for place in (Path(), tmp_path / "link"):
+        model, its_config = load_model(place)
+        assert its_config == config
+        assert torch.equal(model.state_dict()["projection.weight"], expected.state_dict()["projection.weight"])
