@@ -75,22 +75,42 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     with open(path, newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if None not in row.values()]  # a last line cut short is dropped
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if None not in row and None not in row.values()]  # a last line cut short is dropped
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
+    """Write a row behind the others; columns that it is the first to have are empty in those."""
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
     try:
+        columns = _columns(path)
+        if not shown.keys() <= set(columns):  # another dataset has other levels
+            rows, columns = read_rows(path), list(dict.fromkeys([*columns, *shown]))
+            _replace(path, [*rows, shown], columns)
+            return
         with open(path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(row))
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(shown)
+            csv.DictWriter(file, columns).writerow(shown)
     except OSError as error:
         raise StorageError(
             f"cannot write {path} ({error.strerror}). The run's checkpoints are whole. Free space and run the same "
             "command again."
         ) from error
+
+
+def _columns(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return next(csv.reader(file), [])
+
+
+def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    aside = path.with_suffix(".part")
+    with open(aside, "w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    aside.replace(path)
 
 
 def _keep_rows(path: Path, until: int) -> None:
@@ -100,12 +120,7 @@ def _keep_rows(path: Path, until: int) -> None:
     if not rows:
         path.unlink()
         return
-    aside = path.with_suffix(".part")
-    with open(aside, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    aside.replace(path)
+    _replace(path, rows, list(rows[0]))
 
 
 def _start_wandb(project: str, run: Path, config: Mapping[str, Any]) -> Any:

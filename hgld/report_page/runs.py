@@ -211,12 +211,12 @@ def _history(path: Path) -> dict[str, dict[str, list[float]]]:
     rows = _rows(path)
     if rows and "split" not in rows[0]:
         raise InputError(f"{path}: columns {', '.join(rows[0])}; expected step, epoch, split and the metrics.")
-    splits = sorted({row["split"] for row in rows})
-    kept = {
-        split: [{k: v for k, v in row.items() if k != "split"} for row in rows if row["split"] == split]
-        for split in splits
-    }
-    return {split: _numbers(path, part) for split, part in kept.items()}
+    history = {}
+    for split in sorted({row["split"] for row in rows}):
+        own = [row for row in rows if row["split"] == split]
+        columns = [name for name in own[0] if name != "split" and any(row[name] for row in own)]  # others have others
+        history[split] = _numbers(path, [{name: row[name] for name in columns} for row in own])
+    return history
 
 
 def _number(text: str) -> float:

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from hgld.errors import MissingResourceError, StorageError
+from hgld.report_page.runs import read_runs
 from tests.training.small_runs import options, write_small
 from training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from training.loop import train
@@ -32,6 +33,30 @@ def test_rows_of_steps_that_are_done_again_are_removed(tmp_path):
     assert read_rows(tmp_path / FAULTS) == []
     assert read_rows(tmp_path / "faults-1.csv")[0]["fault"] == "train-000001.tar: truncated"
     assert list((tmp_path / "tensorboard").iterdir())
+
+
+def test_sets_of_other_levels_share_a_table(tmp_path):
+    """Every set has its columns, in whatever order they come, over a stop too, and the report reads each its own."""
+    mine, other = {"AP/fine": 0.5, "H-AP": 0.25}, {"AP/species": 0.75, "AP/genus": 1.0, "H-AP": 0.125}
+    log = RunLog(tmp_path)
+    log.step(2, ROW)
+    log.evaluation(4, 1, "test", mine)
+    log.evaluation(4, 1, "other", other)
+    log.close()
+    log = RunLog(tmp_path, from_step=4)
+    log.evaluation(8, 2, "test", mine)
+    log.evaluation(8, 2, "other", other)
+    log.close()
+    rows = read_rows(tmp_path / EVALUATIONS)
+    assert list(rows[0]) == ["step", "epoch", "split", "AP/fine", "H-AP", "AP/species", "AP/genus"]
+    for row, (epoch, split, values) in zip(
+        rows, [(e, s, v) for e in "12" for s, v in (("test", mine), ("other", other))], strict=True
+    ):
+        assert (row["epoch"], row["split"]) == (epoch, split)
+        assert {name: float(row[name]) for name in [*mine, *other] if row[name]} == values
+    [run] = read_runs([tmp_path])
+    assert run.history["test"] == {"step": [4, 8], "epoch": [1, 2], "AP/fine": [0.5, 0.5], "H-AP": [0.25, 0.25]}
+    assert run.history["other"].keys() == {"step", "epoch", *other}
 
 
 def test_a_line_that_was_cut_short_is_dropped(tmp_path):
