@@ -198,6 +198,13 @@ def _assemble(
             f"frozen_epochs is {config.optimizer.frozen_epochs}, but without a projection (dim 0) nothing else of the "
             "model can learn meanwhile; take frozen_epochs 0 or a dim."
         )
+    share = config.batch.batch_size // processes.count
+    if 0 < config.batch.chunk < share and model.has_live_batch_norm:
+        raise ConfigError(
+            f"chunk is {config.batch.chunk} and {config.model.backbone} has batch norm, which in training would "
+            f"normalise every chunk by itself: the gradients would not be those of the {share} images of a process. "
+            "Set --freeze-batch-norm, or --chunk 0 (with --gradient-checkpointing where memory is short)."
+        )
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
     wrapped = wrap(model, config, processes)
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}

@@ -93,6 +93,11 @@ class EmbeddingModel(nn.Module):
                     module.eval()
         return self
 
+    @property
+    def has_live_batch_norm(self) -> bool:
+        """Whether images in training are normalised by the statistics of those that pass with them."""
+        return not self._norms_frozen and any(isinstance(module, _BatchNorm) for module in self.modules())
+
     def _batch_norm_parameters(self) -> list[nn.Parameter]:
         return [p for module in self.modules() if isinstance(module, _BatchNorm) for p in module.parameters()]
 

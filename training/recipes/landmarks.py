@@ -4,7 +4,8 @@ Revaud et al.: "Learning with Average Precision: Training Image Retrieval with a
 arXiv:1906.07589; Ramzi et al., arXiv:2309.08250: batches of 256, about 55,000 steps, Adam at 1e-5. What the latter does
 not say is from ``suprank/config`` of elias-ramzi/SupRank: ``model/resnet_101_LM.yaml`` (2,048 dimensions, a PCA as the
 projection, no layer norm), proxies at the head's rate (``loss/*_LM.yaml``) and at 10 in CSL (``csl_gldv2_L3.yaml``).
-``optimizer/gldv2.yaml`` there has a rate of 1e-4 where the paper has 1e-5; it is a flag away.
+``optimizer/gldv2.yaml`` there has a rate of 1e-4 where the paper has 1e-5; it is a flag away. Listwise AP has batch
+norm frozen here, because only then a batch may pass in chunks (section 3.3 of the former).
 """
 
 from training.config import TrainConfig
@@ -25,6 +26,7 @@ _LANDMARKS_CLEAN = Setting(
             "gem_p": 3.0,
             "gem_learned": True,
             "layer_norm": False,
+            "freeze_batch_norm": True,
             "dim": 2048,
             "size": 800,
             "resize": 800,

@@ -96,8 +96,9 @@ _DYML = with_fields(
         "best_by": "AP",
     },
 )
-DYML_VEHICLE = Setting("dyml-vehicle", "DyML-Vehicle, from scratch", _SUPRANK, _DYML)
-DYML_ANIMAL = Setting("dyml-animal", "DyML-Animal, from scratch", _SUPRANK, _DYML)
+_DYML_GPU = "one GPU (commands in the README of elias-ramzi/SupRank); batch norm learns, so no --chunk"
+DYML_VEHICLE = Setting("dyml-vehicle", "DyML-Vehicle, from scratch", _DYML_GPU, _DYML)
+DYML_ANIMAL = Setting("dyml-animal", "DyML-Animal, from scratch", _DYML_GPU, _DYML)
 DYML_PRODUCT = Setting(
     "dyml-product",
     "DyML-Product",

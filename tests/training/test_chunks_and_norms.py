@@ -1,0 +1,51 @@
+"""Chunks and batch norm: what would train by other gradients than those of the batch is refused before any step."""
+
+import pytest
+import torch
+from torch import nn
+
+from hgld.errors import ConfigError
+from tests.training.small_runs import options, write_small
+from training.distributed import Processes
+from training.models.embedding_model import EmbeddingModel
+from training.recipes import RECIPES
+from training.run_state import prepare_run
+
+QUICK = {"backbone": "torchvision:resnet18"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+def test_chunks_of_a_live_batch_norm_are_refused(data, tmp_path):
+    with pytest.raises(ConfigError, match=r"chunk is 4.*resnet18 has batch norm.*of the 8 images.*--freeze-batch-norm"):
+        prepare_run(options(**QUICK, chunk=4), data, tmp_path / "run", Processes(0, 1, torch.device("cpu")), None)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("fields", [{"chunk": 4, "freeze_batch_norm": True}, {"chunk": 8}, {"chunk": 0}])
+def test_chunks_of_a_frozen_one_and_batches_in_one_pass_are_not(fields, data, tmp_path):
+    alone = Processes(0, 1, torch.device("cpu"))
+    assert prepare_run(options(**QUICK, **fields), data, tmp_path / "run", alone, None).step == 0
+
+
+def test_group_norm_is_no_batch_norm():
+    layers = {"batch": nn.BatchNorm2d(4), "synchronised": nn.SyncBatchNorm(4), "group": nn.GroupNorm(2, 4)}
+    live = {
+        (name, frozen): EmbeddingModel(layer, 4, None, freeze_batch_norm=frozen).has_live_batch_norm
+        for name, layer in layers.items()
+        for frozen in (False, True)
+    }
+    assert {key for key, value in live.items() if value} == {("batch", False), ("synchronised", False)}
+
+
+def test_recipes_in_chunks_freeze_batch_norm():
+    made = {name: (recipe(), recipe.__doc__ or "") for name, recipe in RECIPES.items()}
+    told = {name: "--chunk" in text and "no --chunk" not in text for name, (_, text) in made.items()}
+    chunked = [name for name, (config, _) in made.items() if config.batch.chunk or told[name]]
+    assert {"smooth-recall-large-sop", "softbin-ap-landmarks-clean", "happier-sop"} <= set(chunked)
+    without = [name for name in chunked if not made[name][0].model.freeze_batch_norm]
+    transformers = ("timm:vit_base", "timm:deit_small")  # no batch norm
+    assert all(made[name][0].model.backbone.startswith(transformers) for name in without)
