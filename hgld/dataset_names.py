@@ -46,6 +46,15 @@ def is_safe_split(split: str) -> bool:
     return re.fullmatch(SPLIT_PATTERN, split) is not None
 
 
+def is_safe_name(name: str) -> bool:
+    """Whether a dataset's name can be part of a file's name: 1 to 200 printable letters that lead to no other folder.
+
+    >>> is_safe_name("iNat 2018 (é)"), is_safe_name("../evil"), is_safe_name("a\\b"), is_safe_name("..")
+    (True, False, False, False)
+    """
+    return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
+
+
 def shard_name(split: str, number: int) -> str:
     """File name of a split's shard.
 

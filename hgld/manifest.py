@@ -11,6 +11,7 @@ from hgld.dataset_names import (
     MANIFEST,
     SCHEMA_VERSION,
     check_levels,
+    is_safe_name,
     is_safe_split,
     is_shard_name,
     json_object,
@@ -114,7 +115,7 @@ class _ManifestReader:
         if len({shard.name for shard in shards}) != len(shards):
             raise InputError(f"{self.where}: a shard stands there twice; expected each once.")
         return Manifest(
-            name=self.part(facts, "name", str),
+            name=self.name(facts),
             levels=names,
             group_size=self.count(facts, "group_size"),
             splits={split: self.split(split, splits[split], names) for split in splits},
@@ -128,6 +129,14 @@ class _ManifestReader:
         found = facts.get(name) if isinstance(facts, dict) else None
         if not isinstance(found, kind):
             raise InputError(f"{self.where}: {name!r} is {short(found)}; expected {kind.__name__}.")
+        return found
+
+    def name(self, facts: dict[str, Any]) -> str:
+        found = self.part(facts, "name", str)
+        if not is_safe_name(found):
+            raise InputError(
+                f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
+            )
         return found
 
     def count(self, facts: Any, name: str) -> int:

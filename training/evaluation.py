@@ -1,15 +1,18 @@
 """Evaluation of a model on splits of a dataset, and on other datasets: every process embeds and ranks its share."""
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from polars.exceptions import PolarsError
 
 from hgld.dataset import open_dataset
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluate_files import evaluate_files
 from hgld.evaluator import Progress, evaluate
 from hgld.report import RetrievalReport
@@ -20,6 +23,8 @@ from training.embedding import labels_file, write_embeddings
 from training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
+REPORTS = "reports"
+_LONGEST_NAME = 48  # letters, of at most 4 bytes each, of the 255 bytes of a file's name
 _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
 
 
@@ -101,9 +106,35 @@ def evaluate_splits(
         if report is not None:
             reports[entry] = report
     if processes.is_main and run is not None:
-        for (where, split), side in embedded.items():
-            keep_embeddings(run, split if where == place else f"{side.dataset.manifest.name}-{split}", side)
+        sides = {(split if where == place else f"{where}:{split}"): side for (where, split), side in embedded.items()}
+        titles = {
+            of: of if ":" not in of else f"{s.dataset.manifest.name}-{s.dataset.split}" for of, s in sides.items()
+        }
+        for of, name in file_names(titles).items():
+            keep_embeddings(run, name, sides[of])
     return reports
+
+
+def file_names(titles: Mapping[str, str]) -> dict[str, str]:
+    """A file name for everything that has a title, no two alike, none of which leads to another folder.
+
+    Args:
+        titles: of things; what they are called may be alike, what they are is not.
+
+    Returns:
+        the title's letters, digits and ``-_.``, other letters as ``-``; where that is long or another one's too, its
+        end and a digest of what it is.
+    """
+    plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
+    shared = Counter(plain.values())
+    return {
+        of: name if shared[name] == 1 and len(name) <= _LONGEST_NAME else f"{name[-_LONGEST_NAME:]}-{_digest(of)}"
+        for of, name in plain.items()
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def keep_embeddings(run: Path, name: str, embedded: Embedded) -> Path:
@@ -111,7 +142,7 @@ def keep_embeddings(run: Path, name: str, embedded: Embedded) -> Path:
 
     Args:
         run: the run's folder.
-        name: the split, or ``{dataset}-{split}`` of another dataset.
+        name: the split, or ``{dataset}-{split}`` of another dataset, as :func:`file_names` has it.
         embedded: its embeddings, and what could not be read.
 
     Returns:
@@ -123,6 +154,31 @@ def keep_embeddings(run: Path, name: str, embedded: Embedded) -> Path:
     path = run / EMBEDDINGS / f"{name}.npy"
     write_embeddings(path, embedded.vectors, embedded.dataset, embedded.faults)
     return path
+
+
+def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) -> None:
+    """Keep reports for ``hgld report``: ``RUN/reports/{entry}-epoch-{n}.json`` and their values a query.
+
+    Args:
+        run: the run's folder.
+        epoch: epochs done.
+        reports: by entry of ``evaluate_on``.
+
+    Raises:
+        StorageError: one cannot be written.
+    """
+    folder = run / REPORTS
+    for entry, name in file_names({entry: entry for entry in reports}).items():
+        path = folder / f"{name}-epoch-{epoch}.json"
+        try:
+            folder.mkdir(exist_ok=True)
+            reports[entry].save_json(path)
+        except (OSError, PolarsError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StorageError(
+                f"cannot write {path} ({reason}). The run's checkpoints are whole. Free space and run the same command "
+                "again."
+            ) from error
 
 
 def _rank(

@@ -22,7 +22,7 @@ from training import distributed
 from training.config import TrainConfig
 from training.config_checks import check_config
 from training.config_files import flat
-from training.evaluation import evaluate_splits
+from training.evaluation import evaluate_splits, keep_reports
 from training.large_batch import Backward, StepInput, StepValues
 from training.log import RunLog, write_faults
 from training.models.embedding_model import prepare_images
@@ -305,11 +305,8 @@ def _evaluate(run: Run, watch: Watch) -> None:
         reports = evaluate_splits(run.model, run.config, run.data.place, run.processes, run=run.folder)
     values: dict[str, dict[str, float]] = {}
     if run.processes.is_main:
-        folder = run.folder / "reports"
-        folder.mkdir(exist_ok=True)
+        keep_reports(run.folder, run.epoch, reports)
         for split, report in reports.items():
-            name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in split)
-            report.save_json(folder / f"{name}-epoch-{run.epoch}.json")
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
                 count, first = report.settings["unreadable"].values()

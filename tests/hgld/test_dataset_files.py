@@ -295,6 +295,7 @@ def test_manifests_of_another_schema_are_refused():
     ("change", "stated"),
     [
         ({"name": 3}, "'name'"),
+        ({"name": "../up"}, "'name'"),
         ({"levels": []}, "levels are"),
         ({"levels": [1]}, "'levels'"),
         ({"group_size": True}, "'group_size'"),

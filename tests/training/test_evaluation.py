@@ -1,22 +1,33 @@
 """A model's reports are those of its embeddings; entries of evaluate_on mean what they say."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hgld import evaluate, open_dataset
 from hgld.decoding.views import TestView
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, StorageError
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 from training.config import BatchConfig, LossConfig, OptimizerConfig
 from training.distributed import Processes
 from training.embedder import trained_embedder
 from training.embedding import embed
-from training.evaluation import RetrievalTask, evaluate_splits, evaluate_trained, parse_task, ranked_together
+from training.evaluation import (
+    RetrievalTask,
+    evaluate_splits,
+    evaluate_trained,
+    file_names,
+    keep_reports,
+    parse_task,
+    ranked_together,
+)
 from training.loading import load_model
 from training.loop import train
 
@@ -75,6 +86,55 @@ def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
     kept = sorted(p.name for p in (tmp_path / "run/embeddings").iterdir())
     assert kept == sorted(f"{name}{end}" for name in ("test", "gallery", "small-test") for end in ENDS)
     np.testing.assert_array_equal(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy())
+
+
+def test_datasets_of_one_name_do_not_take_each_others_files(model, place, tmp_path):
+    entries = []
+    for part, size in (("a", 3), ("b", 4)):
+        write_dataset(tmp_path / part / "x", items_of_classes([size, size], ["test"]))
+        entries.append(f"{tmp_path / part / 'x'}:test")
+    evaluate_splits(model, asking("test", *entries), str(place), ALONE, run=tmp_path / "run")
+    kept = {path.name: len(np.load(path)) for path in (tmp_path / "run/embeddings").glob("*.npy")}
+    assert sorted(kept.values()) == [6, 8, 11]
+    assert kept["test.npy"] == 11
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "a/b", "nul\0", "..", "", "a\\b", "x" * 300])
+def test_a_dataset_whose_name_is_no_files_name_is_refused(model, place, tmp_path, name):
+    write_dataset(tmp_path / "deep/er/other", items_of_classes([3, 3], ["test"]))
+    manifest = tmp_path / "deep/er/other/dataset.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"name": name}))
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=r"dataset\.json: 'name' is .*without slashes"):
+        evaluate_splits(model, asking(f"{manifest.parent}:test"), str(place), ALONE, run=tmp_path / "run")
+    assert set(tmp_path.rglob("*")) == before
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=80), st.text(max_size=80), max_size=6))
+def test_names_of_files_differ_and_stay_in_their_folder(titles):
+    names = file_names(titles)
+    assert len(set(names.values())) == len(titles)
+    for of, name in names.items():
+        assert not {"/", "\\", "\0"} & set(name)
+        assert len(f".{name}-epoch-10000.per_query.parquet.part".encode()) <= 255
+        if titles[of].isidentifier() and len(titles[of]) < 40 and list(titles.values()).count(titles[of]) == 1:
+            assert name == titles[of]
+
+
+def test_reports_of_entries_that_look_alike_are_both_kept(model, place, tmp_path):
+    (tmp_path / "run").mkdir()
+    report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
+    keep_reports(tmp_path / "run", 3, {"a/b:test": report, "a-b:test": report, "test": report})
+    kept = sorted(path.name for path in (tmp_path / "run/reports").glob("*.json"))
+    assert len(kept) == 3
+    assert kept[-1] == "test-epoch-3.json"
+
+
+def test_a_report_that_cannot_be_written_is_said(model, place, tmp_path):
+    report = evaluate_splits(model, asking("test"), str(place), ALONE)["test"]
+    (tmp_path / "reports/test-epoch-1.json").mkdir(parents=True)
+    with pytest.raises(StorageError, match=r"test-epoch-1\.json.*checkpoints are whole"):
+        keep_reports(tmp_path, 1, {"test": report})
 
 
 def test_every_split_is_embedded_once(model, place, monkeypatch):
