@@ -21,7 +21,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # brackets within brackets, thousands deep
         raise InputError(f"{path}: not JSON ({error}).") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")

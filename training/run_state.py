@@ -30,6 +30,7 @@ from training.ema import WeightAverage
 from training.models.backbones import build_model
 from training.models.embedding_model import EmbeddingModel, prepare_images
 from training.optimizers import build_optimizers, optimizer_state, restore_optimizers
+from training.saved_state import saved_state
 
 # What changes neither the weights nor what is measured, but by rounding.
 _MAY_CHANGE = {
@@ -124,11 +125,11 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         _check_facts(source, before, out)
     model, criterion = _modules(config, source, processes, None if before else init_from, fresh=before is None)
     if before is not None:
-        _load(model, before.tensors["model"], Path(newest) / "model.safetensors")
+        _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
     run = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
-        _restore(run, before)
+        _restore(run, before, Path(newest))
     if processes.is_main:
         _write_folder(run)
     return run
@@ -154,7 +155,7 @@ def _modules(
         path = find_checkpoint(init_from)
         tensors = read_checkpoint(path).tensors
         file = "ema" if "ema" in tensors else "model"
-        _load(model, tensors[file], path / f"{file}.safetensors")
+        _load(model, tensors.get(file, {}), path / f"{file}.safetensors")
     criterion = build_criterion(
         config.loss,
         hierarchy=source.hierarchy,
@@ -246,16 +247,26 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
         raise InputError(f"{path} does not fit this run's model or loss: {reason}") from error
 
 
-def _restore(run: Run, before: Checkpoint) -> None:
+def _restore(run: Run, before: Checkpoint, path: Path) -> None:
     """Everything of a checkpoint but the weights."""
-    state = before.state
+    state = saved_state(
+        before,
+        path,
+        total=run.total,
+        steps_per_epoch=run.data.steps_per_epoch,
+        scaler=run.scaler.state_dict().keys(),
+        averaged=run.average is not None,
+    )
     restore_optimizers(run.optimizers, before.tensors.get("optimizer", {}))
-    run.scaler.load_state_dict(state["scaler"])
+    run.scaler.load_state_dict(state.scaler)
     if run.average is not None:
-        averaged = before.tensors["ema"]
-        run.average.weights = {name: placed_like(averaged[name], w) for name, w in run.average.weights.items()}
-        run.average.updates = state["average_updates"]
-    run.judged, run.best, run.values = state["judged"], state["best"], state["values"]
+        averaged = before.tensors.get("ema", {})
+        for name, weight in run.average.weights.items():
+            if name not in averaged or averaged[name].shape != weight.shape:
+                raise InputError(f"{path / 'ema.safetensors'} holds no {name} of shape {tuple(weight.shape)}.")
+            run.average.weights[name] = placed_like(averaged[name], weight)
+        run.average.updates = state.average_updates
+    run.judged, run.best, run.values = state.judged, state.best, state.values
 
 
 def _write_folder(run: Run) -> None:
