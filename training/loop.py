@@ -7,7 +7,7 @@ so that a run which was stopped anywhere ends in the same weights as one that wa
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hgld.decoding.batch import Batch
-from hgld.errors import ConfigError, DivergenceError, StorageError
+from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from training import distributed
 from training.config import TrainConfig
 from training.config_checks import check_config
@@ -108,7 +108,13 @@ def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary
     began = time.monotonic()
     log = None
     if run.processes.is_main:
-        log = RunLog(run.folder, from_step=run.step, wandb=run.config.run.wandb, config=flat(run.config))
+        log = RunLog(
+            run.folder,
+            from_step=run.step,
+            judged=run.judged,
+            wandb=run.config.run.wandb,
+            config=flat(run.config),
+        )
     phases = {"forward": run.model, "loss": run.criterion}
     watch = Watch(stop, shown, log, StepProfile(run.processes.device, phases) if profile else None)
     shown.begin(run.step, run.total)
@@ -142,9 +148,12 @@ def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary
 
 
 def _write(path: Path, text: str) -> None:
+    aside = path.with_suffix(".part")
     try:
-        path.write_text(text, encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(path)
     except OSError as error:
+        aside.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path} ({error.strerror}). The run's checkpoints are whole.") from error
 
 
@@ -172,7 +181,7 @@ def _epoch(run: Run, watch: Watch) -> bool:
         while run.epoch == epoch:
             began = time.monotonic()
             with watch.phase("data"):
-                batch = next(batches)
+                batch = _next(run, batches)
             waited = time.monotonic() - began
             values = _step(run, backward, batch, watch.phase)
             run.step += 1
@@ -188,6 +197,22 @@ def _epoch(run: Run, watch: Watch) -> bool:
             if every and run.step % every == 0 and run.epoch == epoch:
                 save_run(run)
     return False
+
+
+def _next(run: Run, batches: Iterator[Batch]) -> Batch:
+    """The next batch; where a process cannot have its own, all keep the state and leave."""
+    fault = batch = None
+    try:
+        batch = next(batches)
+    except HgldError as error:
+        fault = error
+    if distributed.any_process(fault is not None, run.processes):
+        save_run(run)
+        raise fault or InputError(
+            f"another process could not read its part of the batch of step {run.step + 1}; its own message says why."
+        )
+    assert batch is not None
+    return batch
 
 
 def _backward(run: Run, phase: Phase) -> Backward:
@@ -294,10 +319,9 @@ def _memory(run: Run) -> float:
 
 def _evaluate(run: Run, watch: Watch) -> None:
     """The evaluation after the epochs done, where one is due."""
-    epoch, every = run.epoch - 1, run.config.run.evaluate_every
+    epoch = run.epoch - 1
     run.judged = run.epoch
-    last = run.epoch == run.config.run.epochs
-    if not run.config.run.evaluate_on or (not last and (not every or run.epoch % every)):
+    if not run.evaluation_due:
         return
     watch.shown.evaluating(epoch)
     with run.average.in_place_of(run.model) if run.average is not None else nullcontext():
@@ -317,14 +341,13 @@ def _evaluate(run: Run, watch: Watch) -> None:
             watch.log.evaluation(run.step, run.epoch, split, report.values)
     run.values = distributed.from_main(values, run.processes)
     watch.shown.evaluated(epoch, run.values)
-    _choose_best(run)
+    _choose_best(run, watch)
 
 
-def _choose_best(run: Run) -> None:
-    measured, metric = run.values[run.config.run.evaluate_on[0]], run.config.run.best_by
-    found = [name for name in (metric, f"{metric}/{run.data.levels[0]}") if name in measured]
-    if not found:
-        raise ConfigError(f"best_by is {metric!r}; measured are {', '.join(measured)}. Name one of them.")
-    value = measured[found[0]]
-    if not run.best or value > run.best["value"]:
-        run.best = {"metric": found[0], "value": value, "epoch": run.epoch, "step": run.step}
+def _choose_best(run: Run, watch: Watch) -> None:
+    entry, metric = run.best_of
+    value = run.values[entry].get(metric)
+    if value is None:
+        watch.shown.note(f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it")
+    elif not run.best or value > run.best["value"]:
+        run.best = {"metric": metric, "value": value, "epoch": run.epoch, "step": run.step}
