@@ -179,7 +179,7 @@ class OptimizerConfig:
         0.0, "Rate at which cosine and linear end, of the loss's own parameters.", least=0
     )
     milestones: tuple[int, ...] = setting((), "Epochs at which the schedule step lowers the rates.")
-    gamma: float = setting(0.1, "Factor of the schedule step.")
+    gamma: float = setting(0.1, "Factor of the schedule step.", above=0, most=1)
     warmup_steps: int = setting(0, "Steps over which the rates rise from 0.", least=0)
     frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.", least=0)
     clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.", least=0)

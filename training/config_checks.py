@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from hgld.errors import ConfigError
 from training.config import SECTIONS, TrainConfig
-from training.loss_options import COMPOSITIONS, TAKEN
+from training.config_files import flat
+from training.field_readers import READERS, second_term
+from training.loss_options import COMPOSITIONS, TAKEN, WITH_PROXIES
 
 
 def check_config(config: TrainConfig) -> None:
@@ -15,7 +17,8 @@ def check_config(config: TrainConfig) -> None:
     Raises:
         ConfigError: naming the field, its value, what was expected and the way out.
     """
-    for problem in itertools.chain(_loss_problems(config), _batch_problems(config), _number_problems(config)):
+    problems = (_loss_problems, _batch_problems, _number_problems, _optimizer_problems, _length_problems, _unread)
+    for problem in itertools.chain.from_iterable(find(config) for find in problems):
         raise ConfigError(problem)
 
 
@@ -47,6 +50,11 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
             f"batch_size {batch.batch_size} is not a multiple of images_per_class {batch.images_per_class}; "
             "P x K batches have as many images of every class."
         )
+    if grouped and batch.images_per_class == 1 and _needs_pairs(config):
+        yield (
+            f"images_per_class is 1, so that no image has a positive in its batch; loss {config.loss.loss} learns "
+            "from nothing else. Take 2 or more."
+        )
     if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
         yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
     if batch.stream and batch.sampler != "pk":
@@ -63,6 +71,13 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         yield f"crop_min {config.images.crop_min} is above crop_max {config.images.crop_max}."
 
 
+def _needs_pairs(config: TrainConfig) -> bool:
+    """Whether the loss learns from images of one finest class, in the batch alone, and from nothing else."""
+    loss = config.loss
+    binary = "sum_levels" in TAKEN[loss.loss] and (loss.loss == "Margin" or loss.loss not in WITH_PROXIES)
+    return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
+
+
 def _number_problems(config: TrainConfig) -> Iterator[str]:
     for section in SECTIONS:
         options = getattr(config, section.lower())
@@ -74,7 +89,6 @@ def _number_problems(config: TrainConfig) -> Iterator[str]:
                 yield f"{field.name} is {value}; expected {bounds['least']} or more."
             if "most" in bounds and value > bounds["most"]:
                 yield f"{field.name} is {value}; expected {bounds['most']} at most."
-    yield from _optimizer_problems(config)
 
 
 def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
@@ -86,3 +100,31 @@ def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
         yield f"nesterov is sgd's momentum; the optimizer is {optimizer.optimizer}."
     if optimizer.nesterov and not optimizer.momentum:
         yield "nesterov needs a momentum above 0."
+    if optimizer.lr_floor > max(optimizer.lr, optimizer.lr_head):
+        yield f"lr_floor is {optimizer.lr_floor}, above lr and lr_head, so that no rate would fall; lower it."
+    if optimizer.lr_floor_proxies > optimizer.lr_proxies:
+        yield f"lr_floor_proxies is {optimizer.lr_floor_proxies}, above lr_proxies, {optimizer.lr_proxies}; lower it."
+
+
+def _length_problems(config: TrainConfig) -> Iterator[str]:
+    epochs, optimizer = config.run.epochs, config.optimizer
+    if optimizer.frozen_epochs >= epochs:
+        yield (
+            f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it."
+        )
+    if config.loss.memory and config.loss.memory_from_epoch >= epochs:
+        yield (
+            f"memory_from_epoch is {config.loss.memory_from_epoch} and epochs {epochs}: the memory would never be "
+            "used; lower it."
+        )
+
+
+def _unread(config: TrainConfig) -> Iterator[str]:
+    """Values without effect, which would pass for one."""
+    values, defaults = flat(config), flat(TrainConfig())
+    for name, reader in READERS.items():
+        if values[name] != defaults[name] and not reader.reads(config):
+            yield (
+                f"{name} is {values[name]!r}, but only {reader.name}; choose that, or leave {name} at "
+                f"{defaults[name]!r}."
+            )

@@ -1,0 +1,92 @@
+"""A value that nothing reads is refused, and is not where something does; so is what could never come into play."""
+
+import pytest
+
+from hgld.errors import ConfigError
+from training.config import TrainConfig
+from training.config_checks import check_config
+from training.config_files import flat, with_fields
+from training.field_readers import READERS
+
+PAIR = {"loss": "ROADMAP"}
+MEMORY = {"loss": "SupAP", "memory": 64}
+# Of every field of the table: a value, what reads it, and what does not.
+CASES = {
+    "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
+    "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
+    "projection": ("pca", {"dim": 8}, {"dim": 0}),
+    "coverage": ("classes", {}, {"stream": True}),
+    "super_level": ("genus", {"sampler": "hierarchical-pk"}, {}),
+    "super_classes": (4, {"sampler": "hierarchical-pk"}, {}),
+    "repeats": (4, {"sampler": "repeated-augmentation"}, {}),
+    "alpha": (3.0, {}, {"relevance": "exponential"}),
+    "pnp_b": (2.0, {"loss": "PNP", "pnp": "Ib"}, {"loss": "PNP", "pnp": "O"}),
+    "pair_positive": (0.8, PAIR, {"loss": "HAPPIER"}),
+    "pair_negative": (0.5, {"loss": "CalibrationLoss"}, {**PAIR, "decomposability": "proxy"}),
+    "proxy_temperature": (0.1, {"loss": "NormSoftmax"}, PAIR),
+    "memory_from_epoch": (1, MEMORY, {"loss": "SupAP"}),
+    "memory_weight": (0.5, MEMORY, {"loss": "SupAP"}),
+    "optimizer_proxies": ("sgd", {"loss": "Margin"}, {"loss": "SupAP"}),
+    "schedule_proxies": ("constant", {}, PAIR),
+    "lr_floor": (1e-6, {}, {"schedule": "constant"}),
+    "lr_floor_proxies": (1e-6, {}, {"schedule_proxies": "constant"}),
+    "momentum": (0.5, {"optimizer_proxies": "sgd"}, {"optimizer": "adamw"}),
+    "milestones": ((3,), {"schedule_head": "step"}, {"schedule": "cosine"}),
+}
+
+
+def test_every_field_of_the_table_has_a_case():
+    assert CASES.keys() == READERS.keys()
+
+
+@pytest.mark.parametrize("field", CASES)
+def test_a_value_without_effect_is_refused_with_the_way_out(field):
+    value, read, unread = CASES[field]
+    check_config(with_fields(TrainConfig(), {**read, field: value}))
+    check_config(with_fields(TrainConfig(), unread))
+    with pytest.raises(ConfigError, match=rf"^{field} is .*, but only .* reads? it; .*leave {field} at ") as refused:
+        check_config(with_fields(TrainConfig(), {**unread, field: value}))
+    assert str(refused.value).endswith(f"at {flat(TrainConfig())[field]!r}.")
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ({"frozen_epochs": 1, "epochs": 2}, {"frozen_epochs": 2, "epochs": 2}, "backbone would never move"),
+        ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
+        ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "lr_floor is 1.0, above lr and lr_head"),
+        ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above lr_proxies, 0.001"),
+        ({"gamma": 1.0}, {"gamma": -1.0}, "gamma is -1.0; expected more than 0"),
+        ({"gamma": 0.5}, {"gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
+    ],
+)
+def test_what_could_never_come_into_play_is_refused(good, bad, message):
+    check_config(with_fields(TrainConfig(), good))
+    with pytest.raises(ConfigError, match=message):
+        check_config(with_fields(TrainConfig(), bad))
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"loss": "SupAP"}, True),
+        ({"loss": "Margin"}, True),
+        (PAIR, True),
+        ({"loss": "Triplet", "sampler": "hierarchical-pk"}, True),
+        ({"loss": "SupAP", "sum_levels": True}, False),  # positives of coarser levels
+        ({"loss": "SupAP", "level": "genus"}, False),
+        ({"loss": "SupHAP"}, False),
+        ({"loss": "SupAP", "memory": 64}, False),  # positives of earlier batches
+        ({"loss": "SupAP", "sampler": "shuffled"}, False),  # no batches of classes
+        ({"loss": "NormSoftmax"}, False),  # a proxy is a positive
+        ({"loss": "CSL"}, False),
+        ({"loss": "RODRecall"}, False),
+    ],
+)
+def test_one_image_of_a_class_is_refused_where_a_loss_would_learn_nothing(fields, refused):
+    config = with_fields(TrainConfig(), {**fields, "images_per_class": 1})
+    if refused:
+        with pytest.raises(ConfigError, match="images_per_class is 1, so that no image has a positive"):
+            check_config(config)
+    else:
+        check_config(config)
