@@ -50,9 +50,8 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
     Raises:
         StorageError: the disk is full or not writable; earlier checkpoints stay as they were.
     """
-    folder = run / FOLDER
-    final = folder / f"step-{checkpoint.step:08d}"
-    aside = folder / f".{final.name}.part"
+    final = checkpoint_folder(run, checkpoint.step)
+    folder, aside = final.parent, final.with_name(f".{final.name}.part")
     try:
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -91,6 +90,11 @@ def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
     _write_json(path / STATE, record)
 
 
+def checkpoint_folder(run: Path, step: int) -> Path:
+    """The folder of the checkpoint of a step."""
+    return run / FOLDER / f"step-{step:08d}"
+
+
 def checkpoint_step(path: Path) -> int:
     """Steps that were done at a checkpoint, by its folder's name."""
     return int(path.name.removeprefix("step-"))
@@ -103,6 +107,19 @@ def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
         StorageError: the disk is full or not writable.
     """
     _write_json(run / FOLDER / BEST, {"checkpoint": checkpoint.name, "metric": metric, "value": value})
+
+
+def forget_best(run: Path) -> None:
+    """Say of no checkpoint any more that it is the best one.
+
+    Raises:
+        StorageError: the folder is not writable.
+    """
+    path = run / FOLDER / BEST
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot remove {path} ({error.strerror}). Make its folder writable.") from error
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:

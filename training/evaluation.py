@@ -15,6 +15,7 @@ from hgld.dataset import open_dataset
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluate_files import evaluate_files
 from hgld.evaluator import Progress, evaluate
+from hgld.metrics.names import resolve
 from hgld.report import RetrievalReport
 from training.config import TrainConfig
 from training.distributed import Processes, from_all
@@ -63,6 +64,39 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     if not query or (slash and not gallery) or (colon and not other) or "/" in gallery:
         raise ConfigError(f"evaluate_on: {entry!r}; expected SPLIT, QUERY/GALLERY, DIR:SPLIT or DIR:QUERY/GALLERY.")
     return RetrievalTask(other or place, query, gallery)
+
+
+def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
+    """Refuse evaluations that could not be made, before the work of the epochs that they would follow.
+
+    Args:
+        config: of the run.
+        place: the run's dataset directory, or its address.
+
+    Returns:
+        what the best checkpoint is chosen by: entry of ``evaluate_on`` and name of the metric there; nothing where
+        nothing is evaluated.
+
+    Raises:
+        ConfigError: an entry or metric that is not understood, or ``best_by`` is not measured.
+        InputError: a dataset that cannot be read, or has no such split.
+    """
+    asked = config.run
+    levels = {}
+    for entry in asked.evaluate_on:
+        task = parse_task(entry, place)
+        sides = [open_dataset(task.place, split) for split in task.splits]
+        levels[entry] = sides[0].levels
+    measured = {entry: [str(metric) for metric in resolve(asked.metrics, names)] for entry, names in levels.items()}
+    if not measured:
+        return ()
+    first = asked.evaluate_on[0]
+    for name in (asked.best_by, f"{asked.best_by}/{levels[first][0]}"):
+        if name in measured[first]:
+            return first, name
+    raise ConfigError(
+        f"best_by is {asked.best_by!r}; measured on {first} are {', '.join(measured[first])}. Name one of them."
+    )
 
 
 def evaluate_splits(

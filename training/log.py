@@ -21,6 +21,7 @@ class RunLog:
         run: the run's folder.
         config: of the run, for Weights & Biases.
         from_step: rows of later steps are removed.
+        judged: epochs whose evaluations are done; rows of evaluations of later ones are removed; None: all are done.
         wandb: project of Weights & Biases to log to as well; empty: none.
 
     Raises:
@@ -28,13 +29,21 @@ class RunLog:
     """
 
     def __init__(
-        self, run: Path, *, from_step: int = 0, wandb: str = "", config: Mapping[str, Any] | None = None
+        self,
+        run: Path,
+        *,
+        from_step: int = 0,
+        judged: int | None = None,
+        wandb: str = "",
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._run = run
         for path in (run / LOG, run / EVALUATIONS, *run.glob("faults*.csv")):
-            _keep_rows(path, from_step)
+            _keep_rows(path, "step", from_step)
+        if judged is not None:  # a kill may have come between an evaluation and the checkpoint that knows of it
+            _keep_rows(run / EVALUATIONS, "epoch", judged)
         self._board = SummaryWriter(str(run / "tensorboard"), purge_step=from_step or None)
         self._wandb = _start_wandb(wandb, run, config or {}) if wandb else None
 
@@ -113,8 +122,8 @@ def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[st
     aside.replace(path)
 
 
-def _keep_rows(path: Path, until: int) -> None:
-    rows = [row for row in read_rows(path) if row["step"].isdigit() and int(row["step"]) <= until]
+def _keep_rows(path: Path, column: str, until: int) -> None:
+    rows = [row for row in read_rows(path) if row[column].isdigit() and int(row[column]) <= until]
     if not path.is_file():
         return
     if not rows:

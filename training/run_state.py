@@ -14,6 +14,7 @@ from training.checkpoint import (
     Checkpoint,
     checkpoint_step,
     find_checkpoint,
+    forget_best,
     mark_best,
     newest_checkpoint,
     prune_checkpoints,
@@ -27,15 +28,17 @@ from training.criterion import Criterion, build_criterion
 from training.data import TrainingData
 from training.distributed import Processes, placed_like, whole_tensors
 from training.ema import WeightAverage
+from training.evaluation import check_evaluation
 from training.models.backbones import build_model
 from training.models.embedding_model import EmbeddingModel, prepare_images
 from training.optimizers import build_optimizers, optimizer_state, restore_optimizers
 from training.saved_state import saved_state
 
-# What changes neither the weights nor what is measured, but by rounding.
+# What does not change the weights but by rounding.
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
     *("log_every", "keep", "checkpoint_every", "wandb", "sharding"),
+    *("evaluate_on", "evaluate_every", "metrics", "best_by"),
 }
 
 
@@ -55,6 +58,7 @@ class Run:
         scaler: of fp16's loss.
         average: of the weights, where one is kept.
         step: steps done.
+        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; nothing without.
         judged: epochs whose evaluation is done (or was not asked for).
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
@@ -71,6 +75,7 @@ class Run:
     scaler: torch.amp.GradScaler
     average: WeightAverage | None
     step: int = 0
+    best_of: tuple[str, ...] = ()
     judged: int = 0
     best: dict[str, Any] = field(default_factory=dict)
     values: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -84,6 +89,15 @@ class Run:
     def total(self) -> int:
         """Steps of the whole run."""
         return self.data.steps_per_epoch * self.config.run.epochs
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether an evaluation belongs behind the epoch that has just ended."""
+        asked = self.config.run
+        last = self.epoch == asked.epochs
+        return bool(asked.evaluate_on) and (
+            last or (asked.evaluate_every > 0 and self.epoch % asked.evaluate_every == 0)
+        )
 
     @property
     def frozen(self) -> bool:
@@ -119,6 +133,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         StorageError: the folder cannot be written.
     """
     source = TrainingData(config, data, processes)
+    best_of = check_evaluation(config, data)
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
@@ -130,6 +145,9 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     run = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
         _restore(run, before, Path(newest))
+    run.best_of = best_of
+    if before is not None and list(best_of) != before.state.get("best_of", list(best_of)):
+        _judge_anew(run)
     if processes.is_main:
         _write_folder(run)
     return run
@@ -269,6 +287,13 @@ def _restore(run: Run, before: Checkpoint, path: Path) -> None:
     run.judged, run.best, run.values = state.judged, state.best, state.values
 
 
+def _judge_anew(run: Run) -> None:
+    """Forget the best checkpoint, which was chosen by another measure, and evaluate the newest by the new one."""
+    run.best = {}
+    if run.step and run.step % run.data.steps_per_epoch == 0 and run.evaluation_due:
+        run.judged = min(run.judged, run.epoch - 1)
+
+
 def _write_folder(run: Run) -> None:
     """The folder with its config, whole, and the mark of the best checkpoint, should a kill have come before it."""
     path = run.folder / CONFIG
@@ -282,6 +307,8 @@ def _write_folder(run: Run) -> None:
     newest = newest_checkpoint(run.folder)
     if newest is not None and run.best.get("step") == checkpoint_step(newest):
         mark_best(run.folder, newest, run.best["metric"], run.best["value"])
+    elif not run.best:
+        forget_best(run.folder)
 
 
 def save_run(run: Run) -> None:
@@ -318,6 +345,7 @@ def _tensors(run: Run) -> dict[str, Mapping[str, Tensor]]:
 
 def _state(run: Run) -> dict[str, Any]:
     state = {"data": run.data.facts, "judged": run.judged, "best": run.best, "values": run.values}
+    state["best_of"] = list(run.best_of)
     state["scaler"] = run.scaler.state_dict()
     if run.average is not None:
         state["average_updates"] = run.average.updates

@@ -1,0 +1,119 @@
+"""What a run is judged by: refused before the first step where it cannot be, changed when it goes on, written once."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hgld.errors import ConfigError, InputError, StorageError
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.training.small_runs import STEPS, options, write_small
+from training import loop
+from training.log import read_rows
+from training.loop import train
+from training.progress import Silent
+
+
+class Notes(Silent):
+    """Keeps what people are told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "stated"),
+    [
+        ({"best_by": "NDCG"}, r"best_by is 'NDCG'; measured on test are R@1/fine"),
+        ({"evaluate_on": ("test", "tset")}, "tset"),
+        ({"evaluate_on": ("test/tset",)}, "tset"),
+        ({"evaluate_on": ("test//b",)}, "evaluate_on"),
+        ({"metrics": ("H-AP", "H-APP")}, "H-APP"),
+        ({"metrics": ("H-AP", "AP/genus")}, "genus"),
+    ],
+    ids=str,
+)
+def test_evaluations_that_cannot_be_made_are_refused_before_the_first_step(fields, stated, data, tmp_path):
+    with pytest.raises((ConfigError, InputError), match=stated):
+        train(options(**fields), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
+    """What is evaluated may change; by another measure the newest checkpoint is judged again and the best forgotten."""
+    first = train(options(epochs=1), data, tmp_path)
+    assert first.best["metric"] == "H-AP"
+    same_measure = train(options(epochs=1, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
+    assert same_measure.best == first.best
+    another = train(options(epochs=1, metrics=("AP",), best_by="AP", evaluate_on=("train", "test")), data, tmp_path)
+    assert (another.best["metric"], another.best["step"]) == ("AP/fine", STEPS)
+    assert another.best["value"] == another.values["train"]["AP/fine"]
+    rows = read_rows(tmp_path / "evaluations.csv")
+    assert [(row["epoch"], row["split"]) for row in rows] == [("1", "train"), ("1", "test")]
+    assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
+
+
+def test_the_first_set_may_have_other_levels(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.hgld.small_dataset.LEVELS", ("species", "genus"))
+    write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]))
+    entry = f"{tmp_path / 'other'}:test"
+    summary = train(options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1"), data, tmp_path / "run")
+    assert summary.best["metric"] == "R@1/species"
+
+
+def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_path):
+    place = str(write_small(tmp_path / "data"))
+    single = [Item((c, c), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
+    write_dataset(tmp_path / "other", single)
+    told = Notes()
+    config = options(epochs=1, evaluate_on=(f"{tmp_path / 'other'}:single", "test"))
+    summary = train(config, place, tmp_path / "run", progress=told)
+    assert summary.finished
+    assert summary.best == {}
+    assert any("H-AP is undefined for every query" in note for note in told.notes)
+
+
+def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp_path, monkeypatch):
+    keep, kept = loop.save_run, []
+
+    def save(run):
+        kept.append(run.step)
+        if len(kept) == 2:  # behind the evaluation of the first epoch
+            raise KeyboardInterrupt
+        keep(run)
+
+    monkeypatch.setattr(loop, "save_run", save)
+    with pytest.raises(KeyboardInterrupt):
+        train(options(epochs=1), data, tmp_path)
+    monkeypatch.undo()
+    assert len(read_rows(tmp_path / "evaluations.csv")) == 1
+    train(options(epochs=1), data, tmp_path)
+    assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["6"]
+
+
+def test_a_summary_is_whole_or_as_it_was(data, tmp_path, monkeypatch):
+    train(options(epochs=1), data, tmp_path)
+    before = (tmp_path / "summary.json").read_bytes()
+    write = Path.write_text
+
+    def half(path, text, **how):
+        if path.stem != "summary":
+            return write(path, text, **how)
+        write(path, text[:20], **how)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(StorageError, match=r"summary\.json.*No space left"):
+        train(options(epochs=1), data, tmp_path)
+    assert (tmp_path / "summary.json").read_bytes() == before
+    assert not (tmp_path / "summary.part").exists()
