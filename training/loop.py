@@ -19,6 +19,7 @@ from torch import Tensor
 from hgld.decoding.batch import Batch
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from training import distributed
+from training.checkpoint import checkpoint_folder
 from training.config import TrainConfig
 from training.config_checks import check_config
 from training.config_files import flat
@@ -253,16 +254,18 @@ def _step(run: Run, backward: Backward, batch: Batch, phase: Phase) -> StepValue
             _refuse(run, values, norm, batch)
         if config.clip_norm:
             distributed.clip_gradients(moving, config.clip_norm, norm)
-        for optimizer in run.optimizers:
-            run.scaler.step(optimizer)
+        # What overflows in fp16 skips the step of all: by itself the scaler would skip that of one optimizer.
+        if not run.scaler.is_enabled() or norm.isfinite():
+            for optimizer in run.optimizers:
+                run.scaler.step(optimizer)
+            if run.average is not None:
+                run.average.update(run.model)
         run.scaler.update()
-        if run.average is not None:
-            run.average.update(run.model)
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
 
 
 def _sound(run: Run, loss: Tensor, norm: Tensor) -> bool:
-    """Whether a step may be taken; what overflows in fp16 alone is left to the scaler, which skips the step."""
+    """Whether the run may go on; what overflows in fp16 alone skips the step and lowers the scale."""
     if run.scaler.is_enabled() and run.scaler.get_scale() > _LEAST_SCALE:
         return bool(loss.isfinite())
     return bool((loss.isfinite() & norm.isfinite()).item())
@@ -272,11 +275,12 @@ def _refuse(run: Run, values: StepValues, norm: Tensor, batch: Batch) -> None:
     save_run(run)
     terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
     keys = ", ".join(run.data.keys(batch.indices[:4]))
+    kept = checkpoint_folder(run.folder, run.step)  # of a run alone --init-from would take the best
     raise DivergenceError(
         f"epoch {run.epoch + 1}, step {run.step + 1}: the loss is {float(values.loss):.4g}{terms} and the "
         f"norm of its gradient {float(norm):.4g}, in the batch that begins with {keys}. The state before this "
-        f"step is kept in {run.folder}. Lower the learning rates, set --clip-norm, or with --amp fp16 take bf16; then "
-        f"start a new run with --init-from {run.folder}."
+        f"step is kept in {kept}. Lower the learning rates, set --clip-norm, or with --amp fp16 take bf16; then "
+        f"start a new run with --init-from {kept}."
     )
 
 

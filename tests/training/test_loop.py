@@ -136,86 +136,6 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
     assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000012", "step-00000018"]
 
 
-@pytest.mark.parametrize(
-    ("fields", "stated"),
-    [
-        ({"best_by": "NDCG"}, r"best_by is 'NDCG'; measured on test are R@1/fine"),
-        ({"evaluate_on": ("test", "tset")}, "tset"),
-        ({"evaluate_on": ("test/tset",)}, "tset"),
-        ({"evaluate_on": ("test//b",)}, "evaluate_on"),
-        ({"metrics": ("H-AP", "H-APP")}, "H-APP"),
-        ({"metrics": ("H-AP", "AP/genus")}, "genus"),
-    ],
-    ids=str,
-)
-def test_evaluations_that_cannot_be_made_are_refused_before_the_first_step(fields, stated, data, tmp_path):
-    with pytest.raises((ConfigError, InputError), match=stated):
-        train(options(**fields), data, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
-    """What is evaluated may change; by another measure the newest checkpoint is judged again and the best forgotten."""
-    first = train(options(epochs=1), data, tmp_path)
-    assert first.best["metric"] == "H-AP"
-    same_measure = train(options(epochs=1, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
-    assert same_measure.best == first.best
-    another = train(options(epochs=1, metrics=("AP",), best_by="AP", evaluate_on=("train", "test")), data, tmp_path)
-    assert (another.best["metric"], another.best["step"]) == ("AP/fine", STEPS)
-    assert another.best["value"] == another.values["train"]["AP/fine"]
-    rows = read_rows(tmp_path / "evaluations.csv")
-    assert [(row["epoch"], row["split"]) for row in rows] == [("1", "train"), ("1", "test")]
-    assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
-    assert weights(tmp_path).keys()
-
-
-def test_the_first_set_may_have_other_levels(data, tmp_path):
-    write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]))
-    rename_level(tmp_path / "other", "fine", "species")
-    entry = f"{tmp_path / 'other'}:test"
-    summary = train(options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1"), data, tmp_path / "run")
-    assert summary.best["metric"] == "R@1/species"
-
-
-def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_path):
-    place = str(write_small(tmp_path / "data"))
-    single = [Item((c, c), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
-    write_dataset(tmp_path / "other", single)
-    told = Notes()
-    config = options(epochs=1, evaluate_on=(f"{tmp_path / 'other'}:single", "test"))
-    summary = train(config, place, tmp_path / "run", progress=told)
-    assert summary.finished
-    assert summary.best == {}
-    assert any("H-AP is undefined for every query" in note for note in told.notes)
-
-
-def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp_path, monkeypatch):
-    keep, kept = loop.save_run, []
-
-    def save(run):
-        kept.append(run.step)
-        if len(kept) == 2:  # behind the evaluation of the first epoch
-            raise KeyboardInterrupt
-        keep(run)
-
-    monkeypatch.setattr(loop, "save_run", save)
-    with pytest.raises(KeyboardInterrupt):
-        train(options(epochs=1), data, tmp_path)
-    monkeypatch.undo()
-    assert len(read_rows(tmp_path / "evaluations.csv")) == 1
-    train(options(epochs=1), data, tmp_path)
-    assert [row["step"] for row in read_rows(tmp_path / "evaluations.csv")] == ["6"]
-
-
-def test_a_summary_is_whole_or_as_it_was(data, tmp_path, monkeypatch):
-    train(options(epochs=1), data, tmp_path)
-    before = (tmp_path / "summary.json").read_bytes()
-    (tmp_path / "summary.part").mkdir()  # as good as a full disk
-    with pytest.raises(StorageError, match=r"summary\.json"):
-        train(options(epochs=1), data, tmp_path)
-    assert (tmp_path / "summary.json").read_bytes() == before
-
-
 def test_what_is_evaluated_is_the_average(data, tmp_path):
     summary = train(options(ema=0.99, epochs=1), data, tmp_path)
     model, config = load_model(tmp_path)
@@ -263,7 +183,9 @@ def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypat
         return forward(self, batch)
 
     monkeypatch.setattr(loop.Backward, "__call__", broken)
-    with pytest.raises(DivergenceError, match=r"epoch 1, step 5.*train/.*--init-from"):
+    with pytest.raises(
+        DivergenceError, match=r"epoch 1, step 5.*train/.*--init-from .*run/checkpoints/step-00000004\."
+    ):
         train(config, data, tmp_path / "run")
     monkeypatch.undo()
     assert same(reference, weights(tmp_path / "run"))
@@ -336,6 +258,25 @@ def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
     stopped_and_resumed(config, data, tmp_path / "stopped", 3)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     assert read_checkpoint(find_checkpoint(tmp_path / "whole")).state["scaler"]["scale"] > 0
+
+
+@pytest.mark.parametrize("part", ["model", "criterion"])
+def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, data, tmp_path, monkeypatch):
+    config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1)
+    reference = stopped_at(config, data, tmp_path / "reference", 3)
+    forward, calls = loop.Backward.__call__, []
+
+    def overflowing(self, batch):
+        values = forward(self, batch)
+        calls.append(batch)
+        if len(calls) == 4:
+            next(getattr(self, part).parameters()).grad.fill_(float("inf"))
+        return values
+
+    monkeypatch.setattr(loop.Backward, "__call__", overflowing)
+    assert same(reference, stopped_at(config, data, tmp_path / "run", 4))
+    scales = [read_checkpoint(find_checkpoint(tmp_path / r, "last")).state["scaler"] for r in ("reference", "run")]
+    assert scales[1]["scale"] == scales[0]["scale"] / 2
 
 
 def test_the_projection_starts_as_a_pca(data, tmp_path):
