@@ -52,9 +52,9 @@ class Criterion(nn.Module):
         if isinstance(loss, losses.MultiGrain):
             terms = loss.terms(embeddings, known, instances=instances)
             return loss.lambda_ * terms["classification"] + (1 - loss.lambda_) * terms["retrieval"], terms
-        if isinstance(loss, losses.Composition):
+        if isinstance(loss, losses.Composition | losses.CrossBatchMemory):
             terms = loss.terms(embeddings, known)
-            return (1 - loss.lambda_) * terms["rank"] + loss.lambda_ * terms["decomposability"], terms
+            return loss.combine(terms), terms
         return loss(embeddings, known), {}
 
 

@@ -1,5 +1,6 @@
 """Losses made of losses: a rank term and a decomposability term, and one binary loss over all levels."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, Unpack, get_args
 
 from torch import Tensor, nn
@@ -60,7 +61,11 @@ class Composition(nn.Module):
         rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
         if self.reduction == "none":
             return (1 - self.lambda_) * rank[0] + self.lambda_ * second[0], rank[1] | second[1]
-        return (1 - self.lambda_) * rank + self.lambda_ * second
+        return self.combine({"rank": rank, "decomposability": second})
+
+    def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """The loss from its :meth:`terms`: a scalar."""
+        return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
 
     def terms(
         self,

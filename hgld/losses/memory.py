@@ -1,9 +1,12 @@
 """A memory of embeddings of earlier batches, as a larger gallery for any loss."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.compositions import Composition
 from hgld.losses.label_columns import label_columns
 
 
@@ -79,6 +82,51 @@ class CrossBatchMemory(nn.Module):
             InputError: shapes do not fit the memory, or the loss refuses them.
         """
         value = self.loss(embeddings, labels)
+        gallery = self._remember(embeddings, labels)
+        if gallery is None:
+            return value
+        return value + self.weight * self.loss(embeddings, label_columns(labels), *gallery)
+
+    def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The batch's term and the memory's, not yet weighted, in the place of a call: what is due enters the memory.
+
+        Args:
+            embeddings: (B, D) floating.
+            labels: (B, L) or (B,) integers.
+
+        Returns:
+            ``batch`` and ``memory``; of a :class:`Composition` each of its terms by its name and, against the memory,
+            as ``memory_{name}``. The memory's are 0 until the warm-up is over.
+
+        Raises:
+            InputError: as for a call.
+        """
+        value = self._terms(embeddings, labels)
+        gallery = self._remember(embeddings, labels)
+        if gallery is None:
+            against = {name: embeddings.new_zeros(()) for name in value}
+        else:
+            against = self._terms(embeddings, label_columns(labels), *gallery)
+        if isinstance(self.loss, Composition):
+            return value | {f"memory_{name}": term for name, term in against.items()}
+        return {"batch": value["loss"], "memory": against["loss"]}
+
+    def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
+        """The loss from its :meth:`terms`: a scalar."""
+        if not isinstance(self.loss, Composition):
+            return terms["batch"] + self.weight * terms["memory"]
+        of_memory = {name.removeprefix("memory_"): term for name, term in terms.items() if name.startswith("memory_")}
+        return self.loss.combine(terms) + self.weight * self.loss.combine(of_memory)
+
+    def _terms(self, *args: Tensor) -> dict[str, Tensor]:
+        return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
+
+    def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Let a training batch in where that is due; what the memory holds, and where in it the batch lies.
+
+        Returns:
+            embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None where nothing is read yet.
+        """
         warm = int(self.steps) >= self.warmup
         self_index = torch.full((len(labels),), -1, device=self.written.device)
         if self.training:
@@ -87,11 +135,9 @@ class CrossBatchMemory(nn.Module):
                 self_index = self.enqueue(embeddings, labels)
         held = len(self)
         if not warm or held == 0:
-            return value
-        columns = label_columns(labels)
+            return None
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
-        memory, memory_labels = self.embeddings[:held].clone(), self.labels[:held].clone()
-        return value + self.weight * self.loss(embeddings, columns, memory, memory_labels, self_index)
+        return self.embeddings[:held].clone(), self.labels[:held].clone(), self_index
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor) -> Tensor:

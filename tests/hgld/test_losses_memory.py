@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.compositions import ROADMAP
 from hgld.losses.fast_ap import FastAP
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.pair_loss import CalibrationLoss
@@ -137,3 +138,18 @@ def test_wrong_input_is_refused():
             CrossBatchMemory(FastAP(), **{"size": 8, "dim": 4, **wrong})
     with pytest.raises(ConfigError, match="reduction='none'"):
         CrossBatchMemory(FastAP(reduction="none"), 8, 4)
+
+
+@pytest.mark.parametrize(("loss", "names"), [(FastAP(), ["batch", ""]), (ROADMAP(), ["rank", "decomposability"])])
+def test_the_terms_add_up_to_the_loss_and_enter_the_memory_as_a_call_does(loss, names):
+    called, told = (CrossBatchMemory(loss, 10, dim=4, warmup=1, weight=0.3) for _ in range(2))
+    against = [f"memory_{name}".rstrip("_") for name in names if name != "batch"]
+    for step in range(4):
+        embeddings, labels = torch.randn(8, 4), torch.arange(8) // 2
+        terms = told.terms(embeddings, labels)
+        torch.testing.assert_close(told.combine(terms), called(embeddings, labels), rtol=0, atol=0)
+        assert list(terms) == [name for name in names if name] + against
+        assert all((terms[name] != 0) == (step > 0) for name in against)
+        assert all(terms[name] > 0 for name in names if name)
+    assert told.state_dict().keys() == called.state_dict().keys()
+    assert all(torch.equal(tensor, called.state_dict()[name]) for name, tensor in told.state_dict().items())

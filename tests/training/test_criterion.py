@@ -128,6 +128,24 @@ def test_the_memory_waits_for_its_epoch():
     assert criterion.loss.warmup == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SupAP", ["batch", "memory"]),
+        ("HAPPIER", ["rank", "decomposability", "memory_rank", "memory_decomposability"]),
+    ],
+)
+def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expected):
+    embeddings, labels, instances = batch()
+    criterion = build(loss=name, memory=30, memory_from_epoch=1, memory_weight=0.5)
+    for step in range(3):
+        value, parts = criterion(embeddings, labels, instances)
+        assert list(parts) == expected  # the same columns of the log in every step
+        assert all((parts[part] > 0) == (step >= 2 or not part.startswith("memory")) for part in expected)
+        alone, _ = build(loss=name)(embeddings, labels, instances)
+        assert (value > alone) == (step >= 2)
+
+
 def test_class_weights_are_those_of_the_training_set():
     criterion = build(loss="SmoothAP", class_weights=True)
     weights = criterion.loss.weights
