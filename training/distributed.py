@@ -74,12 +74,25 @@ def leave(processes: Processes) -> None:
         dist.destroy_process_group()
 
 
+def is_main_process() -> bool:
+    """Whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
+    names = _variables()
+    return names is None or os.environ.get(names[0]) == "0"
+
+
+def _variables() -> tuple[str, str, str] | None:
+    """Which variables hold index, count and index on this machine; None for a process of its own."""
+    if "RANK" in os.environ:
+        return "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+    return None
+
+
 def _environment() -> tuple[int, int, int]:
     """Index, count and index on this machine, as torchrun or else Slurm (srun) says."""
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    if "RANK" not in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-    elif "RANK" not in os.environ:
+    names = _variables()
+    if names is None:
         return 0, 1, 0
     missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:

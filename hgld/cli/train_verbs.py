@@ -1,7 +1,6 @@
 """The verbs that train: train."""
 
 import dataclasses
-import os
 import sys
 import typing
 from collections.abc import Callable
@@ -218,19 +217,15 @@ def _as_flag(flag: str, value: Any) -> str:
     return f"--{flag} {shown or chr(34) * 2}"
 
 
-def _main_process() -> bool:
-    """Whether this process speaks for all that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None, profile: bool) -> int:
     from hgld.cli import EXIT_STOPPED
+    from training.distributed import is_main_process
     from training.loop import train
     from training.progress import shown_on
 
     with shown_on(sys.stderr) as progress:
         summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
-    if _main_process():
+    if is_main_process():
         if as_json:
             print_json(summary.to_dict())
         else:
@@ -249,6 +244,7 @@ def _sweep(
     profile: bool,
 ) -> int:
     from hgld.cli import EXIT_STOPPED
+    from training.distributed import is_main_process
     from training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
 
     runs = plan_sweep(config, sweeps)
@@ -258,11 +254,12 @@ def _sweep(
         from training.progress import shown_on
 
         with shown_on(sys.stderr) as progress:
-            progress.note(f"{folder.name}:")
+            if is_main_process():
+                progress.note(f"{folder.name}:")
             return train(one, data, folder, init_from=init_from, profile=profile, progress=progress).finished
 
     states = run_sweep(runs, out, train_one)
-    if _main_process():
+    if is_main_process():
         rows = tabulate_sweep(runs, out, states)
         table = write_table(rows, out)
         if as_json:

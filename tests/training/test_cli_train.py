@@ -180,17 +180,19 @@ def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp
     assert "not finished" in out
 
 
-def test_one_process_of_several_speaks(capsys, data, tmp_path, monkeypatch):
+@pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
+def test_one_process_of_several_speaks(started, capsys, data, tmp_path, monkeypatch):
     def done(config, data, out, **options):
         from training.run_summary import RunSummary
 
         return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
 
     monkeypatch.setattr("training.loop.train", done)
-    monkeypatch.setenv("RANK", "1")
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
     for more in ([], ["--sweep", "tau=0.01"]):
-        _, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, *more)
-        assert out == ""
+        _, out, told = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS, *more)
+        assert out == told == ""
     assert not (tmp_path / "run").exists()
 
 

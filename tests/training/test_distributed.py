@@ -13,7 +13,16 @@ from torch import nn
 from hgld.errors import ConfigError
 from tests.training import two_processes
 from tests.training.untrained_run import small_model
-from training.distributed import Processes, _blocks, any_process, from_main, gather_with_gradients, launch, wrap
+from training.distributed import (
+    Processes,
+    _blocks,
+    any_process,
+    from_main,
+    gather_with_gradients,
+    is_main_process,
+    launch,
+    wrap,
+)
 from training.models.pooling import GeM
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +86,25 @@ def test_slurm_is_understood(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     with pytest.raises(ConfigError, match="MASTER_ADDR"):
         launch("cpu")
+
+
+@pytest.mark.parametrize(
+    ("variables", "main"),
+    [
+        ({}, True),
+        ({"RANK": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, True),
+        ({"RANK": "1"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, True),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, False),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "1"}, True),  # a task of its own
+    ],
+)
+def test_the_main_process_is_known_before_the_processes_meet(variables, main, monkeypatch):
+    for name in ("RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert is_main_process() == main
 
 
 def test_what_processes_cannot_do_is_refused():
