@@ -180,10 +180,12 @@ def wrap(
     Raises:
         ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be shared out.
     """
-    if sync_batch_norm and processes.device.type != "cuda":
-        raise ConfigError("--sync-batch-norm needs GPUs; the small net has group norm and needs none.")
     if processes.count == 1:
         return model
+    if sync_batch_norm and processes.device.type != "cuda":
+        raise ConfigError(
+            "--sync-batch-norm of several processes needs GPUs; the small net has group norm and needs none."
+        )
     if sync_batch_norm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if sharded is not None:

@@ -107,10 +107,15 @@ def test_the_main_process_is_known_before_the_processes_meet(variables, main, mo
     assert is_main_process() == main
 
 
+def test_synchronised_batch_norm_of_one_process_is_its_own():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    assert wrap(model, Processes(0, 1, torch.device("cpu")), sync_batch_norm=True) is model
+    assert type(model[1]) is nn.BatchNorm2d
+
+
 def test_what_processes_cannot_do_is_refused():
-    alone = Processes(0, 1, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="GPU"):
-        wrap(nn.Linear(2, 2), alone, sync_batch_norm=True)
+    with pytest.raises(ConfigError, match="sync-batch-norm of several processes needs GPUs"):
+        wrap(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")
     with pytest.raises(ConfigError, match="cannot spread p, a number each"):
