@@ -221,9 +221,11 @@ class TrainConfig:
 
     Attributes:
         recipe: name of the recipe that it started from.
+        init_from: run or checkpoint whose model's weights it began with, as it was named; empty: none.
     """
 
     recipe: str = ""
+    init_from: str = ""
     model: ModelConfig = ModelConfig()
     images: ImagesConfig = ImagesConfig()
     batch: BatchConfig = BatchConfig()

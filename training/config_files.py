@@ -15,6 +15,7 @@ from training.config import SCHEMA_VERSION, SECTIONS, TrainConfig
 from training.json_files import read_json_object
 
 CONFIG = "config.json"
+_TOLD = ("recipe", "init_from")  # text beside the sections
 _PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
 _TYPES = {name: hint for config in SECTIONS.values() for name, hint in typing.get_type_hints(config).items()}
 
@@ -70,7 +71,8 @@ def _parse_one(name: str, hint: Any, text: str) -> Any:
 def save_config(config: TrainConfig, path: Path) -> None:
     """Write a config whole, so that it can be run again."""
     sections = {section.lower(): dataclasses.asdict(getattr(config, section.lower())) for section in SECTIONS}
-    data = {"schema_version": SCHEMA_VERSION, "recipe": config.recipe, **sections}
+    told = {name: getattr(config, name) for name in _TOLD}
+    data = {"schema_version": SCHEMA_VERSION, **told, **sections}
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -87,10 +89,14 @@ def read_config(path: Path) -> TrainConfig:
         raise SchemaError(
             f"{path}: schema version is {data.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}."
         )
+    told = {name: data.get(name, "") for name in _TOLD}
+    for name, text in told.items():
+        if not isinstance(text, str) or "\0" in text:
+            raise ConfigError(f"{path}: {name} is {text!r}; expected text.")
     sections = [section.lower() for section in SECTIONS]
     fields: dict[str, Any] = {}
     for key, given in data.items():
-        if key in ("schema_version", "recipe"):
+        if key in ("schema_version", *_TOLD):
             continue
         if key not in sections or not isinstance(given, dict):
             raise ConfigError(f"{path}: there is no section {key!r}. {_nearest(key, sections)}")
@@ -100,7 +106,7 @@ def read_config(path: Path) -> TrainConfig:
                 raise ConfigError(f"{path}: section {key!r} has no field {name!r}. {_nearest(name, own)}")
             fields[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return dataclasses.replace(with_fields(TrainConfig(), fields), recipe=str(data.get("recipe", "")))
+        return dataclasses.replace(with_fields(TrainConfig(), fields), **told)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -1,7 +1,7 @@
 """A run between two steps: all that it holds, begun, brought back from a checkpoint, and kept in one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,8 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
         _check_facts(source, before, out)
-    model, criterion = _modules(config, source, processes, None if before else init_from, fresh=before is None)
+    config = replace(config, init_from=_beginning(config, out, init_from, fresh=before is None))
+    model, criterion = _modules(config, source, processes, fresh=before is None)
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
@@ -153,12 +154,19 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     return run
 
 
+def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
+    """What the run in ``out`` begins or began from; empty: from what the config says of the backbone."""
+    if fresh:
+        return str(asked or config.init_from)
+    return read_config(out / CONFIG).init_from if (out / CONFIG).is_file() else ""
+
+
 def _modules(
-    config: TrainConfig, source: TrainingData, processes: Processes, init_from: Path | None, *, fresh: bool
+    config: TrainConfig, source: TrainingData, processes: Processes, *, fresh: bool
 ) -> tuple[EmbeddingModel, Criterion]:
     """The model and the criterion as a run begins with them, on the device."""
     torch.manual_seed(config.run.seed)  # initial weights: the same on every process
-    pretrained = fresh and init_from is None
+    pretrained = fresh and not config.init_from
 
     def features(model: EmbeddingModel) -> Tensor:
         return _features(model, config, source, processes)
@@ -169,8 +177,8 @@ def _modules(
         features=features if pretrained else None,
         load_weights=pretrained,
     )
-    if init_from is not None:
-        path = find_checkpoint(init_from)
+    if fresh and config.init_from:
+        path = find_checkpoint(Path(config.init_from))
         tensors = read_checkpoint(path).tensors
         file = "ema" if "ema" in tensors else "model"
         _load(model, tensors.get(file, {}), path / f"{file}.safetensors")

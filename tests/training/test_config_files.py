@@ -21,7 +21,7 @@ def test_a_config_comes_back_as_it_was_written(tmp_path):
         "backbone": "small",
         "evaluate_on": ("query/gallery",),
     }
-    config = dataclasses.replace(with_fields(TrainConfig(), changed), recipe="happier-sop")
+    config = dataclasses.replace(with_fields(TrainConfig(), changed), recipe="happier-sop", init_from="../before")
     save_config(config, tmp_path / "config.json")
     assert read_config(tmp_path / "config.json") == config
 
@@ -88,6 +88,7 @@ def test_the_defaults_are_a_config_that_can_be_run():
         ({"optimiser": {}}, ConfigError, "Did you mean 'optimizer'"),
         ({"loss": {"tua": 1}}, ConfigError, "section 'loss' has no field 'tua'. Did you mean 'tau'"),
         ({"model": {"tau": 1}}, ConfigError, "section 'model' has no field 'tau'"),
+        ({"init_from": ["run"]}, ConfigError, r"init_from is \['run'\]; expected text"),
         ({"loss": {"tau": []}}, ConfigError, r"config.json: tau is \(\)"),
     ],
 )

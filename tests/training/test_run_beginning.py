@@ -1,0 +1,52 @@
+"""What a run began from stands in its folder, so that its config run again begins there too."""
+
+import pytest
+import torch
+
+from hgld.errors import InputError
+from tests.training.small_runs import options, write_small
+from training.checkpoint import find_checkpoint, read_checkpoint
+from training.config_files import read_config
+from training.loop import train
+
+STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
+
+
+def model_of(run):
+    return read_checkpoint(find_checkpoint(run, "last")).tensors["model"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+def test_the_config_of_a_run_from_anothers_weights_begins_there_when_it_is_run_again(data, tmp_path):
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    train(options(**STILL, seed=1), data, first)
+    train(options(**STILL), data, second, init_from=first)
+    assert read_config(first / "config.json").init_from == ""
+    assert read_config(second / "config.json").init_from == str(first)
+    train(read_config(second / "config.json"), data, third)
+    assert read_config(third / "config.json").init_from == str(first)
+    expected = model_of(first)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in model_of(third).items())
+    train(options(**STILL), data, tmp_path / "anew")
+    assert not torch.equal(model_of(tmp_path / "anew")["projection.weight"], expected["projection.weight"])
+
+
+def test_a_run_that_goes_on_keeps_what_it_began_from(data, tmp_path):
+    train(options(**STILL, seed=1), data, tmp_path / "first")
+    train(options(**STILL), data, tmp_path / "second", init_from=tmp_path / "first")
+    train(options(**STILL), data, tmp_path / "second")
+    assert read_config(tmp_path / "second/config.json").init_from == str(tmp_path / "first")
+    train(options(**STILL), data, tmp_path / "third", init_from=tmp_path / "second")  # a word goes before the record
+    assert read_config(tmp_path / "third/config.json").init_from == str(tmp_path / "second")
+
+
+def test_weights_that_are_gone_are_named(data, tmp_path):
+    train(options(**STILL, seed=1), data, tmp_path / "first")
+    train(options(**STILL), data, tmp_path / "second", init_from=tmp_path / "first")
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="first holds no checkpoint"):
+        train(read_config(tmp_path / "second/config.json"), data, tmp_path / "third")
