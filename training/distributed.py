@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from hgld.errors import ConfigError
@@ -193,7 +194,7 @@ def wrap(
         return model
     ids = [processes.device.index] if processes.device.type == "cuda" else None
     # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
-    # process's own statistics, of which the main process's are kept in checkpoints.
+    # process's own statistics, which training does not read; share_statistics makes them one before they are read.
     with warnings.catch_warnings():
         # The argument's successor, of torch 2.13, is not known to the releases before it.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
@@ -342,6 +343,16 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
     padded = torch.frombuffer(bytearray(data.ljust(max(sizes), b"\0")), dtype=torch.uint8).to(processes.device)
     rows = _gathered(padded[None], processes).cpu().numpy()
     return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
+def share_statistics(module: nn.Module, processes: Processes) -> None:
+    """Give every process the main one's running statistics of norms, so that all have the model of a checkpoint."""
+    if processes.count == 1:
+        return
+    for norm in module.modules():
+        if isinstance(norm, _NormBase):
+            for statistic in norm.buffers(recurse=False):
+                dist.broadcast(statistic, 0)
 
 
 def wait_for_all(processes: Processes) -> None:

@@ -325,6 +325,7 @@ def save_run(run: Run) -> None:
     Raises:
         StorageError: it cannot be written; earlier ones are kept.
     """
+    distributed.share_statistics(run.model, run.processes)  # an evaluation behind it is of what the checkpoint holds
     newest = newest_checkpoint(run.folder) if run.processes.is_main else None
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == run.step, run.processes)
     tensors = {} if kept else {file: whole_tensors(named, run.processes) for file, named in _tensors(run).items()}

@@ -61,6 +61,7 @@ def alone():
 def test_processes_agree_on_what_they_say(answers):
     for process in answers:
         assert process["heard"] == 1
+        assert process["statistics"].unique().tolist() == [5]
         assert process["rows"].tolist() == [0, 1]
         assert process["any"].tolist() == [1, 1, 0]
 

@@ -16,6 +16,8 @@ from tests.hgld.range_server import serve
 from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
 from training.checkpoint import find_checkpoint
 from training.config_files import save_config
+from training.embedder import trained_embedder
+from training.evaluation import evaluate_trained, parse_task
 from training.log import read_rows
 from training.loop import train
 
@@ -72,6 +74,18 @@ def test_two_processes_train_what_one_trains(fields, data, tmp_path):
     assert result.returncode == 0, result.stderr
     train(config, str(data), tmp_path / "one")
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):
+    """Batch norm whose statistics every process takes of its own part: the figures are those of what is kept."""
+    config = options(backbone="torchvision:resnet18", size=32, resize=36, epochs=1)
+    result = together(config, data, tmp_path / "two")
+    assert result.returncode == 0, result.stderr
+    [row] = read_rows(tmp_path / "two/evaluations.csv")
+    with trained_embedder(tmp_path / "two", which="last", device="cpu") as embedder:
+        report = evaluate_trained(embedder, parse_task("test", str(data)), metrics=config.run.metrics)
+    assert report is not None
+    assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 
 
 SHARDED = ALIKE | {"sharding": "fsdp", "ema": 0.9}

@@ -77,12 +77,17 @@ def gradients(processes, chunk):
 
 
 def talk(processes):
-    """The small talk of processes: flags, values of the main process, rows."""
+    """The small talk of processes: flags, values of the main process, rows, statistics."""
+    norm = nn.Sequential(nn.BatchNorm2d(2), nn.InstanceNorm2d(2, track_running_stats=True), nn.BatchNorm1d(2))
+    for buffer in norm.buffers():
+        buffer.fill_(processes.index + 5)
+    distributed.share_statistics(norm, processes)
     heard = distributed.from_main({"note": "ü", "of": processes.index}, processes)
     rows = distributed.gather(torch.tensor([processes.index]), processes)
     return {
         "heard": torch.tensor(int(heard == {"note": "ü", "of": 0})),
         "rows": rows,
+        "statistics": torch.cat([buffer.reshape(-1).float() for buffer in norm.buffers()]),
         "any": torch.tensor([distributed.any_process(flag == processes.index, processes) for flag in range(3)]),
     }
 
