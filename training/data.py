@@ -132,7 +132,7 @@ class TrainingData:
             raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
         where: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
         sampler = EpochSampler(len(self.dataset), size, seed=self._config.run.seed, drop_last=True, **where)
-        view = TestView(size=images.size, resize=images.resize)
+        view = evaluation_view(images)
         loader = Loader(
             self.dataset, sampler, view, decoder=images.decoder, workers=images.workers, on_fault=images.on_fault
         )
@@ -186,6 +186,22 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
         jitter=images.jitter,
         lighting=images.lighting,
     )
+
+
+def evaluation_view(images: ImagesConfig, size: int | None = None, resize: int | None = None) -> TestView:
+    """How evaluation looks at images.
+
+    Args:
+        images: of the run; a ``resize`` below its ``size`` counts as the size, so that the square lies in the image.
+        size: side of the square that the model sees, pixels; None: the run's.
+        resize: short side of the image before the square is cut out; None: in proportion to ``size``.
+
+    Raises:
+        ConfigError: a resize below the size.
+    """
+    side = size or images.size
+    usual = max(images.resize, images.size)
+    return TestView(side, resize or max(side, round(side * usual / images.size)))
 
 
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:

@@ -18,6 +18,7 @@ from hgld.evaluator import Progress
 from training import distributed
 from training.checkpoint import find_checkpoint
 from training.config import TrainConfig
+from training.data import evaluation_view
 from training.distributed import Processes
 from training.embedding import Amp, Decoder, embed, embed_encoded
 from training.image_files import read_images
@@ -79,7 +80,7 @@ class Embedder:
         )  # with gradients, so without them too
         return cls(
             model=model,
-            view=_view(config, None, None),
+            view=evaluation_view(config.images),
             processes=processes,
             batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
             decoder=config.images.decoder,
@@ -185,7 +186,7 @@ def trained_embedder(
         usual = Embedder.as_trained(model.to(processes.device), config, processes)
         embedder = replace(
             usual,
-            view=_view(config, size, resize),
+            view=evaluation_view(config.images, size, resize),
             batch_size=batch_size or usual.batch_size,
             scales=scales,
             workers=workers or usual.workers,
@@ -206,9 +207,3 @@ def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal[
         chosen = float(distributed.from_main(best, embedder.processes))  # GPUs may round otherwise than their like
     set_gem_p(embedder.model, chosen)
     return replace(embedder, gem_p=chosen)
-
-
-def _view(config: TrainConfig, size: int | None, resize: int | None) -> TestView:
-    side = size or config.images.size
-    usual = max(config.images.resize, config.images.size)
-    return TestView(side, resize or max(side, round(side * usual / config.images.size)))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
 from training.config import TrainConfig
+from training.data import evaluation_view
 from training.loading import load_model
 from training.models.embedding_model import EmbeddingModel
 
@@ -160,7 +161,8 @@ def _compare(run: Callable[[Tensor], Tensor], embedder: ImageEmbedder, size: int
 
 
 def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Format) -> dict[str, Any]:
-    size = config.images.size
+    view = evaluation_view(config.images)
+    size = view.size
     return {
         "schema_version": SCHEMA_VERSION,
         "file": file,
@@ -174,7 +176,7 @@ def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Fo
         },
         "transforms": [
             {"name": "orient", "by": "EXIF"},
-            {"name": "resize", "short_side": config.images.resize, "interpolation": "bilinear", "antialias": True},
+            {"name": "resize", "short_side": view.resize, "interpolation": "bilinear", "antialias": True},
             {"name": "center_crop", "size": size},
         ],
         "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},

@@ -1,0 +1,27 @@
+"""A run whose resize lies below its size: evaluation, the PCA's sample and the exported file mean the same by it."""
+
+from hgld.decoding.views import TestView
+from tests.training.small_runs import options, write_small
+from tests.training.untrained_run import small_model
+from training.data import TrainingData, evaluation_view
+from training.distributed import launch
+from training.embedder import Embedder
+from training.export import _description
+
+
+def test_a_resize_below_the_size_is_the_size_everywhere(tmp_path):
+    config = options(size=24, resize=18)
+    alone, model = launch("cpu"), small_model()
+    assert Embedder.as_trained(model, config, alone).view == TestView(24, 24)
+    assert evaluation_view(config.images, size=48) == TestView(48, 48)
+    about = _description(config, model, "model.pt", "torchscript")["transforms"]
+    assert (about[1]["short_side"], about[2]["size"]) == (24, 24)
+    source = TrainingData(config, str(write_small(tmp_path / "data")), alone)
+    assert {tuple(batch.images.shape[1:]) for batch in source.sample()} == {(3, 24, 24)}
+
+
+def test_other_sizes_keep_the_proportion():
+    images = options(size=16, resize=18).images
+    assert evaluation_view(images) == TestView(16, 18)
+    assert evaluation_view(images, size=32) == TestView(32, 36)
+    assert evaluation_view(images, size=32, resize=33) == TestView(32, 33)
