@@ -90,6 +90,15 @@ def _variables() -> tuple[str, str, str] | None:
     return None
 
 
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error of torch says that another process of the run does not answer any more.
+
+    The class of NCCL's errors says so. Gloo's are plain ``RuntimeError`` that begin with the place in its source, also
+    where the exchange was that of a backward pass.
+    """
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+
+
 def _environment() -> tuple[int, int, int]:
     """Index, count and index on this machine, as torchrun or else Slurm (srun) says."""
     names = _variables()

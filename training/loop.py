@@ -19,7 +19,7 @@ from torch import Tensor
 from hgld.decoding.batch import Batch
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from training import distributed
-from training.checkpoint import checkpoint_folder
+from training.checkpoint import checkpoint_folder, newest_checkpoint
 from training.config import TrainConfig
 from training.config_checks import check_config
 from training.config_files import flat
@@ -93,6 +93,7 @@ def train(
         DivergenceError: the loss is no finite number; the state before it is kept as a checkpoint.
         StorageError: a file of the run cannot be written; earlier checkpoints are kept.
         MissingResourceError: pretrained weights that cannot be had.
+        HgldError: another process of the run died.
     """
     check_config(config)
     check_folder(config, out)
@@ -101,6 +102,15 @@ def train(
         with stop_requests() as stop:
             run = prepare_run(config, data, out, processes, init_from)
             return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
+    except RuntimeError as error:
+        if not distributed.is_lost_process(error):
+            raise
+        newest = newest_checkpoint(out)
+        kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
+        raise HgldError(
+            f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
+            f"its own message says why. Start the same command again: {kept}."
+        ) from error
     finally:
         distributed.leave(processes)
 

@@ -198,3 +198,32 @@ def test_an_error_of_one_process_ends_them_all(data, tmp_path):
     result = together(config, broken, tmp_path / "run")
     assert result.returncode != 0
     assert "InputError" in result.stderr
+    assert find_checkpoint(tmp_path / "run", "last").name == "step-00000000"  # none of its batches could be had
+
+
+def children(process):
+    """The numbers of a process's children."""
+    return [int(n) for n in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def kill_one(torchrun, log, after):
+    """kill -9 the last process of a run when its log has some lines."""
+    deadline = time.monotonic() + 120
+    while not (log.is_file() and len(read_rows(log)) > after):
+        assert torchrun.poll() is None, torchrun.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(children(torchrun)[-1], signal.SIGKILL)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
+def test_a_killed_process_ends_the_others_with_its_loss_told(data, tmp_path):
+    config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
+    out = tmp_path / "run"
+    line = command(config, tmp_path / "config.json", data, out)
+    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as torchrun:
+        kill_one(torchrun, out / "log.csv", STEPS)
+        errors = torchrun.communicate(timeout=200)[1]
+    assert torchrun.returncode != 0
+    assert "another process of the run is gone or does not answer" in errors
+    assert "the newest checkpoint is" in errors
