@@ -108,9 +108,10 @@ def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
 
 def _length_problems(config: TrainConfig) -> Iterator[str]:
     epochs, optimizer = config.run.epochs, config.optimizer
-    if optimizer.frozen_epochs >= epochs:
+    if optimizer.frozen_epochs > epochs:
         yield (
-            f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it."
+            f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it, "
+            f"to {epochs} where the head alone is to learn."
         )
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (

@@ -52,7 +52,7 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
 @pytest.mark.parametrize(
     ("good", "bad", "message"),
     [
-        ({"frozen_epochs": 1, "epochs": 2}, {"frozen_epochs": 2, "epochs": 2}, "backbone would never move"),
+        ({"frozen_epochs": 2, "epochs": 2}, {"frozen_epochs": 3, "epochs": 2}, "never move; lower it, to 2 where"),
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
         ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "lr_floor is 1.0, above lr and lr_head"),
         ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above lr_proxies, 0.001"),
