@@ -55,7 +55,7 @@ def saved_state(
         ("judged", _is_among(state.get("judged"), epochs), f"0 to {step // steps_per_epoch}"),
         ("best", _is_best(state.get("best"), epochs, steps), "nothing, or metric, value, epoch and step"),
         ("values", all(map(_are_numbers, split_values)), "numbers by split and metric"),
-        ("scaler", _are_numbers(scale) and set(scale) == set(scaler), f"numbers by the names {sorted(scaler)}"),
+        ("scaler", _are_numbers(scale) and set(scale or ()) == set(scaler), f"numbers by the names {sorted(scaler)}"),
         ("average_updates", _is_among(updates, steps) and averaged == ("average_updates" in state), f"0 to {step}"),
     ]
     for name, sound, expected in checks:
