@@ -1,6 +1,8 @@
 """What every test shares: where optional real data lies, and reproducible hypothesis runs."""
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,3 +19,11 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("HGLD_DATA is not set: no real data to test on")
     return Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heeded_ctrl_c() -> Iterator[None]:
+    """Ctrl-C is heeded, here and by what the tests start: a shell's background jobs begin with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -1,5 +1,7 @@
 """A small convolutional net that trains from scratch on a CPU in a minute."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
@@ -38,11 +40,18 @@ class SmallNet(nn.Module):
         return self.stages(images)
 
 
-class StandardizedConv2d(nn.Conv2d):
-    """A convolution without bias whose kernels have mean 0 and norm 1 (weight standardisation, Qiao et al. 2019)."""
+class StandardizedConv2d(nn.Module):
+    """A convolution without bias whose kernels have mean 0 and norm 1 (weight standardisation, Qiao et al. 2019).
+
+    Attributes:
+        weight: (C_out, C_in, K, K) parameter, begun as PyTorch begins a convolution's.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, *, stride: int = 1) -> None:
-        super().__init__(channels_in, channels_out, kernel_size, stride, padding=kernel_size // 2, bias=False)
+        super().__init__()
+        self.stride, self.padding = stride, kernel_size // 2
+        self.weight = nn.Parameter(torch.empty(channels_out, channels_in, kernel_size, kernel_size))
+        nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def kernels(self) -> Tensor:
         """(C_out, C_in, K, K): what the images are convolved with."""
