@@ -5,6 +5,7 @@ whole batch. So memories, miners and normalisers over the batch mean what they m
 are those of the one loss.
 """
 
+import itertools
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # these take a second to import, and only sharded runs need t
     from torch.distributed.tensor import DTensor
 
 TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
+_STARTS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,22 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
     index, count, local = _environment()
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
-        backend = "nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=index, world_size=count, timeout=timedelta(minutes=timeout_minutes))
+        backend, timeout = "nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
+        store = _own_store(index, count, timeout)
+        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     return Processes(index, count, chosen)
+
+
+def _own_store(index: int, count: int, timeout: timedelta) -> dist.Store:
+    """The store where processes meet, with keys of this start alone.
+
+    torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
+    be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
+    """
+    store = next(iter(dist.rendezvous("env://", index, count, timeout=timeout)))[0]
+    return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
 
 
 def leave(processes: Processes) -> None:

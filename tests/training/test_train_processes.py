@@ -227,3 +227,17 @@ def test_a_killed_process_ends_the_others_with_its_loss_told(data, tmp_path):
     assert torchrun.returncode != 0
     assert "another process of the run is gone or does not answer" in errors
     assert "the newest checkpoint is" in errors
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the processes in /proc")
+def test_a_killed_process_is_started_again_and_the_run_ends_bit_for_bit(data, tmp_path):
+    config = options(**QUICK | {"epochs": 4, "evaluate_every": 0, "log_every": 1, "checkpoint_every": 4})
+    out = tmp_path / "run"
+    line = command(config, tmp_path / "config.json", data, out)
+    line[line.index("2") + 1 : line.index("2") + 1] = ["--max-restarts", "1"]
+    with subprocess.Popen(line, env=ENVIRONMENT, stdout=PIPE, stderr=PIPE, text=True) as torchrun:
+        kill_one(torchrun, out / "log.csv", STEPS)
+        errors = torchrun.communicate(timeout=400)[1]
+    assert torchrun.returncode == 0, errors
+    assert together(config, data, tmp_path / "whole").returncode == 0
+    assert same(weights(out), weights(tmp_path / "whole"))
