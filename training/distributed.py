@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store, rendezvous  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,14 +73,14 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
     return Processes(index, count, chosen)
 
 
-def _own_store(index: int, count: int, timeout: timedelta) -> dist.Store:
+def _own_store(index: int, count: int, timeout: timedelta) -> Store:
     """The store where processes meet, with keys of this start alone.
 
     torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
     be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
     """
-    store = next(iter(dist.rendezvous("env://", index, count, timeout=timeout)))[0]
-    return dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
+    store = next(iter(rendezvous("env://", index, count, timeout=timeout)))[0]
+    return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
 
 
 def leave(processes: Processes) -> None:
