@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # these take a second to import, and only sharded runs need t
 
 TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
 _STARTS = itertools.count()
+_SECONDS_TO_REST = 0.5
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,14 @@ def _own_store(index: int, count: int, timeout: timedelta) -> Store:
 
 
 def leave(processes: Processes) -> None:
-    """Take leave of the other processes."""
+    """Take leave of the other processes.
+
+    Gloo's threads outlive the group once DDP has used it. One that lets go of a tensor while the interpreter is being
+    finalised aborts the process, so they get a moment to come to rest after the last exchange.
+    """
     if processes.count > 1 and dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(_SECONDS_TO_REST)
 
 
 def is_main_process() -> bool:
