@@ -88,8 +88,9 @@ def _own_store(index: int, count: int, timeout: timedelta) -> Store:
 def leave(processes: Processes) -> None:
     """Take leave of the other processes.
 
-    Gloo's threads outlive the group once DDP has used it. One that lets go of a tensor while the interpreter is being
-    finalised aborts the process, so they get a moment to come to rest after the last exchange.
+    Gloo's threads outlive the group once DDP has used it. One that let go of a tensor while the interpreter was being
+    finalised would abort the process, which was seen now and then on busy machines (that this is why is inferred, not
+    proven). So they get a moment to come to rest after the last exchange.
     """
     if processes.count > 1 and dist.is_initialized():
         dist.destroy_process_group()
