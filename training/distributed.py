@@ -11,8 +11,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -24,7 +24,8 @@ from torch.distributed import PrefixStore, Store, rendezvous  # pyright: ignore[
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, HgldError
+from training.stop import stop_requests
 
 if TYPE_CHECKING:  # these take a second to import, and only sharded runs need them
     from torch.distributed.tensor import DTensor
@@ -90,11 +91,35 @@ def leave(processes: Processes) -> None:
 
     Gloo's threads outlive the group once DDP has used it. One that let go of a tensor while the interpreter was being
     finalised would abort the process, which was seen now and then on busy machines (that this is why is inferred, not
-    proven). So they get a moment to come to rest after the last exchange.
+    proven). So they get a moment to come to rest after the last exchange. Signals wait for that long: when a process
+    dies, torchrun sends the others SIGTERM at once, and they have to tell people what happened.
     """
     if processes.count > 1 and dist.is_initialized():
-        dist.destroy_process_group()
-        time.sleep(_SECONDS_TO_REST)
+        with stop_requests():
+            dist.destroy_process_group()
+            time.sleep(_SECONDS_TO_REST)
+
+
+@contextmanager
+def taking_part(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
+    """:func:`launch` and :func:`leave`; that another process is lost in between is told with what people can do.
+
+    Raises:
+        HgldError: another process of the run died, or does not answer.
+        ConfigError: as :func:`launch`.
+    """
+    processes = launch(device)
+    try:
+        yield processes
+    except RuntimeError as error:
+        if not is_lost_process(error):
+            raise
+        raise HgldError(
+            f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
+            f"its own message says why. {way_out()}"
+        ) from error
+    finally:
+        leave(processes)
 
 
 def is_main_process() -> bool:

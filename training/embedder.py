@@ -178,9 +178,9 @@ def trained_embedder(
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
         ConfigError: a device that is not there, a resize below the size, or gem_p for a model that pools otherwise.
+        HgldError: another process died.
     """
-    processes = distributed.launch(device)
-    try:
+    with distributed.taking_part(device, lambda: "Start the same command again.") as processes:
         found = find_checkpoint(checkpoint, which)
         model, config = load_model(found)
         usual = Embedder.as_trained(model.to(processes.device), config, processes)
@@ -194,8 +194,6 @@ def trained_embedder(
             checkpoint=found.name,
         )
         yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
-    finally:
-        distributed.leave(processes)
 
 
 def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:

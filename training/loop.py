@@ -97,22 +97,15 @@ def train(
     """
     check_config(config)
     check_folder(config, out)
-    processes = distributed.launch(config.run.device)
-    with stop_requests() as stop:  # until all is said: when a process dies, torchrun signals the others at once
-        try:
-            run = prepare_run(config, data, out, processes, init_from)
-            return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
-        except RuntimeError as error:
-            if not distributed.is_lost_process(error):
-                raise
-            newest = newest_checkpoint(out)
-            kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
-            raise HgldError(
-                f"process {processes.index} of {processes.count}: another process of the run is gone or does not "
-                f"answer; its own message says why. Start the same command again: {kept}."
-            ) from error
-        finally:
-            distributed.leave(processes)
+
+    def go_on() -> str:
+        newest = newest_checkpoint(out)
+        kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
+        return f"Start the same command again: {kept}."
+
+    with stop_requests() as stop, distributed.taking_part(config.run.device, go_on) as processes:
+        run = prepare_run(config, data, out, processes, init_from)
+        return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
 
 
 def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary:

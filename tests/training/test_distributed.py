@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, HgldError
 from tests.training import two_processes
 from tests.training.untrained_run import small_model
 from training.distributed import (
@@ -21,6 +21,7 @@ from training.distributed import (
     gather_with_gradients,
     is_main_process,
     launch,
+    taking_part,
     wrap,
 )
 from training.models.pooling import GeM
@@ -112,6 +113,17 @@ def test_synchronised_batch_norm_of_one_process_is_its_own():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     assert wrap(model, Processes(0, 1, torch.device("cpu")), sync_batch_norm=True) is model
     assert type(model[1]) is nn.BatchNorm2d
+
+
+def test_a_lost_process_is_told_with_the_way_out():
+    told = r"process 0 of 1: another process of the run is gone .* Start again\."
+    with pytest.raises(HgldError, match=told), taking_part("cpu", lambda: "Start again."):
+        raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
+
+
+def test_another_error_of_a_process_stays_what_it_is():
+    with pytest.raises(RuntimeError, match="shapes differ"), taking_part("cpu", lambda: "Start again."):
+        raise RuntimeError("shapes differ")
 
 
 def test_what_processes_cannot_do_is_refused():
