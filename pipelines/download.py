@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 import urllib3.exceptions
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
@@ -110,6 +112,7 @@ class Downloader:
         self._received = 0
         self._reached: set[str] = set()
         self._stop = threading.Event()
+        self._bodies: set[urllib3.BaseHTTPResponse] = set()
 
     def fetch(self, files: Sequence[RemoteFile]) -> list[Fetched]:
         """Fetch all files; those that are there and right are left as they are.
@@ -131,7 +134,7 @@ class Downloader:
             try:
                 results = [self._result(future, number, len(files)) for number, future in enumerate(futures, start=1)]
             except BaseException:
-                self._stop.set()
+                self._interrupt()
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
         failures = [result for result in results if isinstance(result, HgldError)]
@@ -142,6 +145,14 @@ class Downloader:
                 "what came is kept, and only the rest is asked for."
             ) from failures[0]
         return [result for result in results if isinstance(result, Fetched)]
+
+    def _interrupt(self) -> None:
+        """Let no transfer begin another read, and end those that wait for a server that sends nothing."""
+        self._stop.set()
+        with self._lock:
+            for body in self._bodies:
+                with suppress(ValueError, RuntimeError, OSError):  # it has come to its end by itself
+                    body.shutdown()
 
     def _result(self, future: Future[Fetched], number: int, total: int) -> Fetched | HgldError:
         """What became of a file; trouble with the disk ends the run, since it would befall the others too."""
@@ -225,17 +236,30 @@ class Downloader:
                 if response.status_code == 416 and _stated_range(response) == (None, have):
                     return  # it was whole, and not yet renamed
                 total = _begin(response, file, part, have)
-                for data in self._chunks(response, file):
-                    if part.size + len(data) > min(file.most_bytes, total or file.most_bytes):
-                        raise ServiceError(f"{file.url}: more bytes than the {total or file.most_bytes:,} expected.")
-                    part.write(data)
-                    yield len(data)
+                with self._interruptible(response.raw, file):
+                    for data in self._chunks(response, file):
+                        if part.size + len(data) > min(file.most_bytes, total or file.most_bytes):
+                            most = total or file.most_bytes
+                            raise ServiceError(f"{file.url}: more bytes than the {most:,} expected.")
+                        part.write(data)
+                        yield len(data)
         except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.TooManyRedirects) as error:
             raise ServiceError(f"{file.url} leads to no file ({error}).") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
         if total is not None and part.size != total:
             raise _PassingError(f"the transfer ended at {part.size:,} of {total:,} bytes")
+
+    @contextmanager
+    def _interruptible(self, body: urllib3.BaseHTTPResponse, file: RemoteFile) -> Iterator[None]:
+        with self._lock:
+            self._bodies.add(body)
+        try:
+            self._refuse_if_stopped(file)
+            yield
+        finally:
+            with self._lock:
+                self._bodies.remove(body)
 
     def _chunks(self, response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
         """The body as it comes; read1 returns what one read gave, so that a trickle cannot hide from the clock."""

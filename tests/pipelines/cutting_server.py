@@ -186,3 +186,14 @@ def trickle(handler: Handler, data: bytes) -> None:
     except OSError:  # the client had enough
         pass
     handler.close_connection = True
+
+
+def silent(handler: Handler, data: bytes) -> None:
+    """A byte, and then nothing until the client goes away."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(data)))
+    handler.send_header("ETag", handler.etag(data))
+    handler.end_headers()
+    handler.wfile.write(data[:1])
+    handler.connection.recv(1)
+    handler.close_connection = True

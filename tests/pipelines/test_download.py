@@ -252,13 +252,16 @@ def test_files_come_side_by_side_and_one_failure_does_not_stop_the_others(tmp_pa
     assert [result.path.read_bytes() for result in results] == list(files.values())
 
 
-def test_a_stopped_run_ends_soon_and_keeps_what_came(tmp_path):
+@pytest.mark.parametrize("fault", [faults.trickle, faults.silent])
+def test_a_stopped_run_ends_soon_and_keeps_what_came(fault, tmp_path):
     def stop(task: str, done: int, total: int | None) -> None:
         if task == "files":
+            while not (tmp_path / "b.tar.part").is_file():
+                time.sleep(0.01)
             raise KeyboardInterrupt
 
     with CuttingServer({"a.tar": b"small", "b.tar": DATA}) as server:
-        server.faults["b.tar"] = [faults.trickle]
+        server.faults["b.tar"] = [fault]
         wanted = [RemoteFile(f"{server.url}/{name}", tmp_path / name) for name in ("a.tar", "b.tar")]
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
