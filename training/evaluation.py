@@ -140,13 +140,32 @@ def evaluate_splits(
         if report is not None:
             reports[entry] = report
     if processes.is_main and run is not None:
-        sides = {(split if where == place else f"{where}:{split}"): side for (where, split), side in embedded.items()}
-        titles = {
-            of: of if ":" not in of else f"{s.dataset.manifest.name}-{s.dataset.split}" for of, s in sides.items()
-        }
-        for of, name in file_names(titles).items():
-            keep_embeddings(run, name, sides[of])
+        names = _embedding_names(embedded, place)
+        for side, name in names.items():
+            keep_embeddings(run, name, embedded[side])
+        for entry, task in tasks.items():
+            files = _files([names[task.place, split] for split in task.splits])
+            reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
     return reports
+
+
+def _embedding_names(embedded: Mapping[tuple[str, str], Embedded], place: str) -> dict[tuple[str, str], str]:
+    """What the embeddings of splits are called: the split, of another dataset behind the name of that one."""
+    sides = {(split if where == place else f"{where}:{split}"): (where, split) for where, split in embedded}
+    titles = {
+        of: split if where == place else f"{embedded[where, split].dataset.manifest.name}-{split}"
+        for of, (where, split) in sides.items()
+    }
+    return {sides[of]: name for of, name in file_names(titles).items()}
+
+
+def _files(names: Sequence[str]) -> dict[str, str]:
+    """How a report names the embeddings it was made from: of the queries, and of the gallery where it is another."""
+    files = {}
+    for role, name in zip(("", "gallery_"), names, strict=False):
+        path = Path(f"{name}.npy")
+        files |= {f"{role}embeddings": path.name, f"{role}labels": labels_file(path).name}
+    return files
 
 
 def file_names(titles: Mapping[str, str]) -> dict[str, str]:

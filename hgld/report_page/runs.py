@@ -128,36 +128,31 @@ def _run_folder(name: str, folder: Path) -> Run:
     evaluations = {}
     for split, (epoch, path) in sorted(latest.items()):
         report = RetrievalReport.load_json(path)
-        ranked, why_not = _of_split(folder / "embeddings", split, report)
-        evaluations[split] = Evaluation(report, epoch, ranked, why_not)
+        evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
     return Run(name, evaluations, log, history)
 
 
 def _kept_evaluation(path: Path) -> Evaluation:
     report = RetrievalReport.load_json(path)
+    return Evaluation(report, None, *_embeddings_of(report, path, path.parent))
+
+
+def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
+    """The embeddings that a kept report was made from, or why they cannot be shown."""
     files = report.settings.get("files")
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
-        return Evaluation(report, None, None, f"{path.name} does not say from which embedding files it was made")
+        return None, f"{path.name} does not say from which embedding files it was made"
     if {"distractors", "whitening"} & set(files) or "query_expansion" in report.settings:
-        return Evaluation(report, None, None, "the evaluation post-processed its embeddings or added distractors")
+        return None, "the evaluation post-processed its embeddings or added distractors"
     given = [str(files[role]) for role in roles if role in files]
     if any(Path(name).name != name for name in given):
-        raise InputError(f"{path}: files {', '.join(given)}; expected names without folders, of files beside it.")
-    missing = [name for name in given if not (path.parent / name).is_file()]
+        raise InputError(f"{path}: files {', '.join(given)}; expected names without folders, of files in {folder}.")
+    missing = [name for name in given if not (folder / name).is_file()]
     if missing:
-        return Evaluation(report, None, None, f"{', '.join(missing)} does not lie beside {path.name}")
-    places = [path.parent / name for name in given]
-    return Evaluation(report, None, _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report))
-
-
-def _of_split(folder: Path, split: str, report: RetrievalReport) -> tuple[Ranked | None, str]:
-    """Embeddings of a split, or of query and gallery where the split is called ``QUERY-GALLERY``."""
-    for parts in ([split], split.split("-")):
-        pairs = [(folder / f"{part}.npy", folder / f"{part}.labels.parquet") for part in parts]
-        if len(pairs) <= 2 and all(path.is_file() for pair in pairs for path in pair):
-            return _read_ranked(pairs, report), ""
-    return None, f"embeddings/{split}.npy and embeddings/{split}.labels.parquet are not in the run folder"
+        return None, f"{', '.join(missing)} is not in {folder.name or folder}"
+    places = [folder / name for name in given]
+    return _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report), ""
 
 
 def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:

@@ -43,6 +43,7 @@ def write_run(folder, *, seed=0, size=24, names=None, keys=None, shift=2.0):
     table = pl.DataFrame({"key": keys or [f"test/{i:04d}" for i in range(size)], **columns})
     table.write_parquet(folder / "embeddings" / "test.labels.parquet")
     report = evaluate(embeddings, labels, levels=("fine", "coarse"), metrics=METRICS)
+    report.settings["files"] = {"embeddings": "test.npy", "labels": "test.labels.parquet"}
     report.save_json(folder / "reports" / "test-epoch-2.json")
     report.save_json(folder / "reports" / "test-epoch-10.json")
     with open(folder / "log.csv", "w", newline="") as file:
@@ -172,7 +173,7 @@ def test_kept_evaluations_find_their_embeddings(tmp_path, capsys):
     (tmp_path / "e.npy").unlink()
     write_report_page([tmp_path / "x.json"], tmp_path / "r.html")
     text = (tmp_path / "r.html").read_text()
-    assert "e.npy does not lie beside x.json" in text
+    assert f"e.npy is not in {tmp_path.name}" in text
     assert "Mistake severity" not in text
 
 

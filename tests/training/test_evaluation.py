@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hgld import evaluate, open_dataset
 from hgld.decoding.views import TestView
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 from training.config import BatchConfig, LossConfig, OptimizerConfig
@@ -97,6 +98,29 @@ def test_datasets_of_one_name_do_not_take_each_others_files(model, place, tmp_pa
     kept = {path.name: len(np.load(path)) for path in (tmp_path / "run/embeddings").glob("*.npy")}
     assert sorted(kept.values()) == [6, 8, 11]
     assert kept["test.npy"] == 11
+
+
+def test_every_kept_report_names_its_embeddings(model, place, tmp_path):
+    """For the report page, also where datasets are called alike."""
+    run, folders = tmp_path / "run", [tmp_path / "a" / "small", tmp_path / "b" / "small"]
+    for size, folder in enumerate(folders, start=3):
+        write_dataset(folder, items_of_classes([size, size], ["test", "gallery"]))
+    sides = {"test": (place, ["test"]), f"{folders[0]}:test": (folders[0], ["test"])}
+    sides[f"{folders[1]}:test/gallery"] = (folders[1], ["test", "gallery"])
+    keep_reports(run, 1, evaluate_splits(model, asking(*sides), str(place), ALONE, run=run))
+    [read] = read_runs([run])
+    shown = {e.report.settings["files"]["embeddings"]: e.ranked for e in read.evaluations.values()}
+    assert len(shown) == len(sides)
+    found = [r and [side.embeddings for side in (r.query, r.gallery) if side is not None] for r in shown.values()]
+    expected = [[embedded(model, folder, split)[0] for split in splits] for folder, splits in sides.values()]
+    for rows in expected:
+        assert any(same_sides(rows, other) for other in found)
+
+
+def same_sides(first, second):
+    if second is None or [len(side) for side in first] != [len(side) for side in second]:
+        return False
+    return all(np.allclose(a, b, atol=1e-6) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "a/b", "nul\0", "..", "", "a\\b", "x" * 300])
