@@ -57,19 +57,20 @@ def rebuild_index(
         progress: told of every shard.
 
     Raises:
-        ConfigError: a readable index is there already, or ``levels`` contradict the tars.
+        ConfigError: a readable index is there already, ``levels`` contradict the tars, or the folder's name cannot be a
+            dataset's.
         InputError: no tars, or no usable item in them; nothing is changed then.
         HierarchyError: two classes of a level have the same name; nothing is changed then.
         StorageError: the disk is full or not writable.
     """
-    shards = _shards(root)
+    shards, name = _shards(root), _name(root)
     if not force:
         _refuse_readable(root)
     scans = scan_shards(shards, ScanOptions(), workers=workers, progress=progress, task="reading shards")
     consensus = ItemConsensus(scans, root, levels)
     consensus.hierarchy()  # refuses before anything is written
     try:
-        manifest = _write(root, consensus, scans)
+        manifest = _write(root, name, consensus, scans)
     except (OSError, pl.exceptions.PolarsError) as error:
         why = getattr(error, "strerror", None) or error
         raise StorageError(f"{root}: cannot be written ({why}). Free space there, then run again.") from error
@@ -88,6 +89,18 @@ def _shards(root: Path) -> list[Path]:
     return found
 
 
+def _name(root: Path) -> str:
+    """What the dataset is called: as its manifest says, else as its folder."""
+    earlier = _earlier_manifest(root)
+    name = earlier.name if earlier else root.resolve().name
+    if not files.is_safe_name(name):
+        raise ConfigError(
+            f"the folder is called {name!r}, and the dataset would be called as it; expected 1 to 200 printable "
+            "letters. Rename the folder."
+        )
+    return name
+
+
 def _refuse_readable(root: Path) -> None:
     try:
         files.read_index(root / files.INDEX)
@@ -96,7 +109,7 @@ def _refuse_readable(root: Path) -> None:
     raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
 
 
-def _write(root: Path, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
+def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
     aside = root / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir()
@@ -106,7 +119,7 @@ def _write(root: Path, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> 
     rejected = _all_rejected(root, consensus.rejected())
     rejected.write_parquet(aside / files.REJECTED)
     manifest = files.Manifest(
-        name=earlier.name if earlier else root.resolve().name,
+        name=name,
         levels=consensus.levels,
         group_size=_group_size(index, consensus.levels[0], earlier),
         splits=files.split_facts(index, consensus.levels),

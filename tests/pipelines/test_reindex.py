@@ -300,3 +300,13 @@ def test_a_damaged_header_costs_only_its_item(tmp_path):
     assert len(index_of(root)) == 15
     assert row["key"] not in index_of(root)["key"]
     assert set(result.rejected["reason"]) == {"damaged-tar", "no-image"}
+
+
+def test_a_folder_whose_name_cannot_be_a_datasets_is_refused_before_anything_is_written(tmp_path):
+    root = tmp_path / "bell\a"
+    root.mkdir()
+    TinyShards().write_tars(root)
+    before = bytes_of(root)
+    with pytest.raises(ConfigError, match=r"called 'bell\\x07'.*Rename the folder"):
+        rebuilt(root)
+    assert bytes_of(root) == before
