@@ -142,7 +142,7 @@ class LossConfig:
     pair_positive: float = setting(0.9, "Score above which the pair loss leaves positives alone.")
     pair_negative: float = setting(0.6, "Score below which the pair loss leaves negatives alone.")
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
-    csl_margins: tuple[float, ...] = setting((), "CSL's margins, coarsest first; default: the published ones.")
+    csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
     csl_scale: float = setting(32.0, "CSL's scale.", above=0)
     class_weights: bool = setting(False, "Every class counts the same in the mean over queries.")
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")

@@ -132,7 +132,7 @@ class _Parts:
         config, classes = self.config, self.sizes[classes_of]
         match name:
             case "CSL":
-                return losses.CSL(self.tree(), self.dim, config.csl_margins[::-1] or None, config.csl_scale)
+                return losses.CSL(self.tree(), self.dim, config.csl_margins or None, config.csl_scale)
             case "NormSoftmax":
                 return losses.NormSoftmax(classes, self.dim, config.proxy_temperature, level=level)
             case "ProxyNCApp":

@@ -116,6 +116,11 @@ def test_csl_reads_the_tree_of_the_classes_in_training():
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
 
 
+def test_csl_s_margins_are_those_of_the_levels_finest_first():
+    assert build(loss="CSL", csl_margins=(0.1, 0.2, 0.3)).loss.margins == (0.1, 0.2, 0.3)
+    assert build(loss="CSL").loss.margins == losses.CSL(HIERARCHY, DIM).margins
+
+
 def test_renumbering_changes_no_loss():
     embeddings, labels, instances = batch()
     ours = build(loss="SupHAP")(embeddings, labels, instances)[0]
