@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from hgld.errors import HgldError
 from hgld.metrics import Metric
@@ -62,8 +63,7 @@ def score_table(
         baseline: the run that the others are compared with; the first if None or not of this split.
     """
     reports = {name: e.report for name, e in evaluations.items()}
-    some = next(iter(evaluations.values()))
-    metrics = _ordered(list(dict.fromkeys(m for report in reports.values() for m in report.values)), some.levels)
+    metrics = _ordered(list(dict.fromkeys(m for r in reports.values() for m in r.values)), list(evaluations.values()))
     first = baseline if baseline is not None and baseline in reports else next(iter(reports))
     compared, notes = _compared(evaluations, first)
     top = {m: max((r.values[m] for r in reports.values() if _is_number(r.values.get(m))), default=0.0) for m in metrics}
@@ -75,25 +75,36 @@ def score_table(
             best = len(reports) > 1 and _is_number(value) and value == top[metric]
             cells.append(_cell(value, compared.get((name, metric)), best=best))
         rows.append((name, tuple(cells)))
-    finest = f"/{some.levels[0]}" if some.levels else ""
+    groups = tuple((level or GRADED, len(list(run))) for level, run in groupby(metrics, _level))
+    names = tuple(metric.partition("/")[0] for metric in metrics)
+    below = _published_rows(published, metrics, max((e.levels for e in evaluations.values()), key=len))
+    return ScoreTable(groups, names, tuple(rows), below, tuple(notes))
+
+
+def _level(metric: str) -> str | None:
+    return Metric.parse(metric).level
+
+
+def _ordered(metrics: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
+    """Metrics by level, finest first in the order of the runs that have them; those of all levels at the end."""
+    stated = [level for evaluation in evaluations for level in evaluation.levels]
+    found = [level for metric in metrics if (level := _level(metric)) is not None]
+    place = {level: i for i, level in enumerate(dict.fromkeys([*stated, *found]))}
+    return sorted(metrics, key=lambda m: len(place) if (level := _level(m)) is None else place[level])
+
+
+def _published_rows(
+    published: Sequence[PublishedRow], metrics: Sequence[str], levels: Sequence[str]
+) -> tuple[tuple[str, str, tuple[Cell, ...]], ...]:
+    """Method, source and cells of the rows that have one of the metrics."""
+    finest = f"/{levels[0]}" if levels else ""
     below = []
     for row in published:
         values = {**{f"{m}{finest}": v for m, v in row.values.items()}, **row.values}
         if set(values) & set(metrics):
-            below.append(
-                (row.method, row.source, tuple(Cell(f"{values[m]:.1f}" if m in values else "") for m in metrics))
-            )
-    groups: dict[str, int] = {}
-    for metric in metrics:
-        level = metric.partition("/")[2] or GRADED
-        groups[level] = groups.get(level, 0) + 1
-    names = tuple(metric.partition("/")[0] for metric in metrics)
-    return ScoreTable(tuple(groups.items()), names, tuple(rows), tuple(below), tuple(notes))
-
-
-def _ordered(metrics: Sequence[str], levels: Sequence[str]) -> list[str]:
-    place = {level: i for i, level in enumerate(levels)}
-    return sorted(metrics, key=lambda m: place.get(Metric.parse(m).level or "", len(levels)))
+            cells = tuple(Cell(f"{values[m]:.1f}" if m in values else "") for m in metrics)
+            below.append((row.method, row.source, cells))
+    return tuple(below)
 
 
 def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[tuple[str, str], dict], list[str]]:
