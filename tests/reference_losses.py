@@ -113,6 +113,13 @@ def contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> 
     return pull + sum(((margin - d).clamp(min=0) ** 2 for d in distances), nothing) / max(1, len(negatives))
 
 
+def cosine_contrastive_loss(scores: Tensor, positive: Sequence[int], margin: float) -> Tensor:
+    """Wang et al. 2020, as published in code: sums over a query's positives and over its negatives above the margin."""
+    found, negatives = split(scores, positive)
+    nothing = torch.zeros((), dtype=torch.float64)
+    return sum((1 - s for s in found), nothing) + sum((s for s in negatives if s > margin), nothing)
+
+
 def triplet_losses(scores: Tensor, positive: Sequence[int], margin: float) -> list[Tensor]:
     """One value a positive: its semi-hard negative is the nearest beyond it, else the farthest of all."""
     found, negatives = split(scores, positive)

@@ -138,6 +138,9 @@ class LossConfig:
     blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
     blackbox_margin: float = setting(0.02, "Margin by which BlackboxAP moves scores apart.", least=0)
     margin: float = setting(0.2, "Margin of Triplet, Margin, MultiGrain and Contrastive.", least=0)
+    contrastive: Literal["distance", "cosine"] = setting(
+        "distance", "What Contrastive's margin is; cosine: the loss of cross-batch memories (XBM), sums over its pairs."
+    )
     beta: float = setting(1.2, "Boundary between positives and negatives in Margin and MultiGrain, where it starts.")
     pair_positive: float = setting(0.9, "Score above which the pair loss leaves positives alone.")
     pair_negative: float = setting(0.6, "Score below which the pair loss leaves negatives alone.")

@@ -140,7 +140,7 @@ class _Parts:
             case "Triplet":
                 return losses.Triplet(config.margin, level=level)
             case "Contrastive":
-                return losses.Contrastive(config.margin, level=level)
+                return losses.Contrastive(config.margin, variant=config.contrastive, level=level)
             case "Margin":
                 return losses.Margin(self.dim, config.margin, config.beta, level=level)
             case "MultiGrain":

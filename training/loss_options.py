@@ -28,7 +28,7 @@ TAKEN: dict[str, frozenset[str]] = {
     "NormSoftmax": _BINARY | {"proxy_temperature"},
     "ProxyNCApp": _BINARY | {"proxy_temperature"},
     "Triplet": _BINARY | _MEMORY | {"margin"},
-    "Contrastive": _BINARY | _MEMORY | {"margin"},
+    "Contrastive": _BINARY | _MEMORY | {"margin", "contrastive"},
     "Margin": _BINARY | {"margin", "beta"},
     "MultiGrain": frozenset({"level", "lambda_", "margin", "beta"}),
     "CalibrationLoss": _BINARY | _MEMORY | {"pair_positive", "pair_negative"},

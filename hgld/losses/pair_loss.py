@@ -12,6 +12,7 @@ from hgld.losses.item_sets import ranked_items
 from hgld.losses.rank_loss import RankLoss
 
 PairReduction = Literal["mean", "none", "nonzero"]
+ContrastiveVariant = Literal["distance", "cosine"]
 
 
 class PairLoss(RankLoss):
@@ -24,13 +25,20 @@ class PairLoss(RankLoss):
         level: column of the labels that decides what is positive, 0 the finest.
         normalize: L2-normalise the embeddings.
         exclude_self: leave the query out of its own pairs.
+        summed: a query's pairs add up, in place of the two means over them; ``nonzero`` is a mean all the same.
 
     Raises:
         ConfigError: an unknown reduction.
     """
 
     def __init__(
-        self, *, reduction: PairReduction, level: int = 0, normalize: bool = True, exclude_self: bool = False
+        self,
+        *,
+        reduction: PairReduction,
+        level: int = 0,
+        normalize: bool = True,
+        exclude_self: bool = False,
+        summed: bool = False,
     ) -> None:
         if reduction not in get_args(PairReduction):
             expected = ", ".join(get_args(PairReduction))
@@ -43,6 +51,7 @@ class PairLoss(RankLoss):
             reduction="none" if reduction == "none" else "mean",
         )
         self.over_nonzero = reduction == "nonzero"
+        self.summed = summed
 
     @abstractmethod
     def pull(self, scores: Tensor) -> Tensor:
@@ -65,9 +74,11 @@ class PairLoss(RankLoss):
             total = pulls.sum(1) / violating.clamp(min=1) + pushes.sum(1) / intruding.clamp(min=1)
             return total * len(scores), torch.ones_like(total, dtype=torch.bool)  # their mean is the sum of both means
         num_positives, num_negatives = positive.sum(1), negative.sum(1)
-        values = pulls.sum(1) / num_positives.clamp(min=1) + pushes.sum(1) / num_negatives.clamp(min=1)
+        pulled, pushed = pulls.sum(1), pushes.sum(1)
+        if not self.summed:
+            pulled, pushed = pulled / num_positives.clamp(min=1), pushed / num_negatives.clamp(min=1)
         valid = num_positives > 0
-        return torch.where(valid, values, 0.0), valid
+        return torch.where(valid, pulled + pushed, 0.0), valid
 
 
 class CalibrationLoss(PairLoss):
@@ -121,34 +132,65 @@ class CalibrationLoss(PairLoss):
 
 
 class Contrastive(PairLoss):
-    """Contrastive loss on unit vectors (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping").
+    """Contrastive loss on unit vectors, by distances or by cosines.
 
-    Positives pay d^2, negatives the square of what their distance lacks to ``margin`` (CVPR 2006, up to the
-    factor of one half).
+    ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, up to the
+    factor of one half): positives pay d^2, negatives the square of what their distance lacks to ``margin``.
+
+    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as the authors' code has it):
+    positives pay 1 - s, negatives whose score s is above ``margin`` pay s. A query's pairs add up: of a memory nearly
+    all negatives pay nothing, and a mean over them would leave the few that pay without weight. That code divides by
+    all queries; here one without positives pays nothing and does not count.
+
+    An item is never its own positive.
 
     Args:
-        margin: distance that negatives should keep; unit vectors are at most 2 apart.
-        reduction: see :class:`PairLoss`.
+        margin: ``distance``: the distance that negatives should keep (unit vectors are at most 2 apart); ``cosine``:
+            the cosine that they may reach, 0.5 in the authors' code.
+        variant: ``distance`` or ``cosine``.
+        reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums stand in place of its two means.
         level: column of the labels that decides what is positive, 0 the finest.
 
     Raises:
-        ConfigError: an unknown reduction, or a margin that is not positive.
+        ConfigError: an unknown variant or reduction, or a margin that is no such distance or cosine.
+
+    >>> import torch
+    >>> loss = Contrastive(0.5, variant="cosine")
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, -0.6]])  # cosines 0.6, 0.8 and 0
+    >>> round(float(loss(embeddings, torch.tensor([0, 0, 1]))), 3)  # (0.4 + 0.8 + 0.4) / 2
+    0.8
     """
 
-    def __init__(self, margin: float = 1.0, *, reduction: PairReduction = "mean", level: int = 0) -> None:
-        super().__init__(reduction=reduction, level=level, exclude_self=True)
-        if not 0 < margin < math.inf:
+    def __init__(
+        self,
+        margin: float = 1.0,
+        *,
+        variant: ContrastiveVariant = "distance",
+        reduction: PairReduction = "mean",
+        level: int = 0,
+    ) -> None:
+        if variant not in get_args(ContrastiveVariant):
+            expected = ", ".join(get_args(ContrastiveVariant))
+            raise ConfigError(f"variant {variant!r} is unknown; expected one of {expected}.")
+        super().__init__(reduction=reduction, level=level, exclude_self=True, summed=variant == "cosine")
+        if variant == "cosine" and not 0 <= margin < 1:
+            raise ConfigError(f"margin is {margin}; expected the cosine that negatives may reach, in [0, 1).")
+        if variant == "distance" and not 0 < margin < math.inf:
             raise ConfigError(f"margin is {margin}; expected a finite distance > 0.")
         self.margin = margin
+        self.variant = variant
 
     def pull(self, scores: Tensor) -> Tensor:
-        return (2 - 2 * scores).clamp(min=0)
+        lacking = (1 - scores).clamp(min=0)
+        return lacking if self.variant == "cosine" else 2 * lacking
 
     def push(self, scores: Tensor) -> Tensor:
+        if self.variant == "cosine":
+            return torch.where(scores > self.margin, scores, 0.0)
         return (self.margin - unit_distances(scores)).clamp(min=0) ** 2
 
     def extra_repr(self) -> str:
-        return f"margin={self.margin}"
+        return f"margin={self.margin}, variant={self.variant!r}"
 
 
 def unit_distances(scores: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ LOSSES = {
     "Triplet": lambda: Triplet(),
     "CalibrationLoss, nonzero": lambda: CalibrationLoss(reduction="nonzero"),
     "Contrastive": lambda: Contrastive(),
+    "Contrastive, cosine": lambda: Contrastive(0.5, variant="cosine"),
     "NormSoftmax": lambda: NormSoftmax(4, DIM),
     "ProxyNCApp": lambda: ProxyNCApp(4, DIM),
     "CSL": lambda: CSL(TREE, DIM),

@@ -58,6 +58,26 @@ def test_contrastive_equals_its_twin(dtype, case):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @given(case=rankings())
 @settings(max_examples=25)
+def test_contrastive_by_cosines_equals_its_twin(dtype, case):
+    loss = Contrastive(0.5, variant="cosine")
+    check_rows(loss, lambda s, p: reference_losses.cosine_contrastive_loss(s, p, 0.5), case, dtype)
+
+
+def test_contrastive_by_cosines_pushes_the_negatives_of_a_memory_as_hard_as_it_pulls():
+    """A mean over 10,000 negatives, of which 20 are too near, would leave those a thousandth of the weight."""
+    scores = torch.cat([torch.full((4,), 0.7), torch.full((20,), 0.6), torch.zeros(9976)])[None].requires_grad_()
+    grades = (torch.arange(10_000) < 4).to(torch.uint8)[None]
+    values, _ = Contrastive(0.5, variant="cosine").query_losses(scores, grades, 1, None)
+    (slopes,) = torch.autograd.grad(values.sum(), scores)
+    assert values.item() == pytest.approx(4 * 0.3 + 20 * 0.6, rel=1e-5)
+    assert slopes[0, :4].tolist() == [-1.0] * 4
+    assert slopes[0, 4:24].tolist() == [1.0] * 20
+    assert not slopes[0, 24:].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(case=rankings())
+@settings(max_examples=25)
 def test_triplet_equals_its_twin(dtype, case):
     def twin(scores, positive):
         return torch.stack(reference_losses.triplet_losses(scores, positive, 0.21)).mean()
@@ -92,7 +112,16 @@ def test_nonzero_reduction_is_the_mean_over_violating_pairs(case):
     assert values[valid].mean().item() == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("loss", [CalibrationLoss(), CalibrationLoss(reduction="nonzero"), Contrastive(), Triplet()])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        CalibrationLoss(),
+        CalibrationLoss(reduction="nonzero"),
+        Contrastive(),
+        Contrastive(0.5, variant="cosine"),
+        Triplet(),
+    ],
+)
 def test_gradcheck(loss):
     torch.manual_seed(0)
     embeddings = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
@@ -185,6 +214,9 @@ def test_margin_learns_its_boundary():
         lambda: CalibrationLoss(reduction="sum"),  # type: ignore[arg-type]
         lambda: CalibrationLoss(alpha=float("nan")),
         lambda: Contrastive(0.0),
+        lambda: Contrastive(1.0, variant="cosine"),
+        lambda: Contrastive(-0.1, variant="cosine"),
+        lambda: Contrastive(variant="euclidean"),  # type: ignore[arg-type]
         lambda: Triplet(-1.0),
         lambda: Margin(0),
         lambda: Margin(8, cutoff=1.5),

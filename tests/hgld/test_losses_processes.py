@@ -39,6 +39,7 @@ LOSSES = {
     "PNP": lambda **o: PNP(tau=0.1, **o),
     "CalibrationLoss": CalibrationLoss,
     "Contrastive": Contrastive,
+    "Contrastive, cosine": lambda **o: Contrastive(0.5, variant="cosine", **o),
     "NormSoftmax": lambda **o: NormSoftmax(CLASSES, DIM, **o),
     "ProxyNCApp": lambda **o: ProxyNCApp(CLASSES, DIM, **o),
     "CSL": lambda **o: CSL(TREE, DIM, **o),

@@ -34,6 +34,7 @@ RANK = {
     "CalibrationLoss": lambda: CalibrationLoss(),
     "CalibrationLoss-nonzero": lambda: CalibrationLoss(reduction="nonzero"),
     "Contrastive": lambda: Contrastive(),
+    "Contrastive, cosine": lambda: Contrastive(0.5, variant="cosine"),
     "Triplet": lambda: Triplet(),
     "Margin": lambda: Margin(DIM),
     "Margin-nonzero": lambda: Margin(DIM, reduction="nonzero"),

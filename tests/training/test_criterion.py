@@ -77,8 +77,8 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "decomposability": "proxy" if name == "ROADMAP" else "pair", "proxy_temperature": 0.5, "pair_positive": 0.99,
         "pair_negative": -0.5, "level": "mid", "sum_levels": True, "recall_at": (3,), "recall_temperature": 0.3,
         "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
-        "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True, "memory": 30,
-        "memory_from_epoch": 0, "memory_weight": 0.3,
+        "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
+        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3,
     }  # fmt: skip
     embeddings, labels, instances = batch()
     needed = {

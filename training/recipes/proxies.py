@@ -5,7 +5,10 @@ Teh et al., "ProxyNCA++", ECCV 2020, arXiv:2004.01113; Sun et al., "Dynamic Metr
 arXiv:2103.11781; Wang et al., "Cross-Batch Memory", CVPR 2020, arXiv:1912.06798. They are baselines of HAPPIER's
 papers, in whose setting they stand here, with the options of ``suprank/config/loss`` of elias-ramzi/SupRank; the
 triplets' margin of 0.05 in cosine is 0.1 in squared distance (there an anchor has its nearest positive, here all of
-them). Figures of their own papers are of other settings, and the recipes say so.
+them). XBM's pairs are those of ``xbm.yaml`` and ``memory/*.yaml``, the margin a cosine; there the batch's and the
+memory's losses are averaged, here they are added, and there the memory, read from the fifth epoch on, is filled from
+the first step, here it is empty until it is read, after the fifth. Figures of their own papers are of other settings,
+and the recipes say so.
 """
 
 from training.config import TrainConfig
@@ -270,16 +273,16 @@ def triplet_cub() -> TrainConfig:
 @recipe(SOP, _XBM)
 def xbm_sop() -> TrainConfig:
     """Contrastive pairs on SOP over a memory of the whole training set."""
-    return SOP.train(loss="Contrastive", margin=0.5, memory=-1)
+    return SOP.train(loss="Contrastive", contrastive="cosine", margin=0.5, memory=-1)
 
 
 @recipe(INAT_BASE, _BASELINE)
 def xbm_inat_base() -> TrainConfig:
     """Contrastive pairs on iNat-base over a memory of 60,000 items."""
-    return INAT_BASE.train(loss="Contrastive", margin=0.5, memory=60_000)
+    return INAT_BASE.train(loss="Contrastive", contrastive="cosine", margin=0.5, memory=60_000)
 
 
 @recipe(CUB, _BASELINE)
 def xbm_cub() -> TrainConfig:
     """Contrastive pairs on CUB over a memory of the whole training set."""
-    return CUB.train(loss="Contrastive", margin=0.5, memory=-1)
+    return CUB.train(loss="Contrastive", contrastive="cosine", margin=0.5, memory=-1)
