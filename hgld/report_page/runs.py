@@ -3,8 +3,8 @@
 import csv
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +72,11 @@ class Evaluation:
     def levels(self) -> list[str]:
         return list(self.report.settings.get("levels", []))
 
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset; empty where the report does not say it, as one of plain embeddings."""
+        return str(self.report.settings.get("dataset", ""))
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -79,7 +84,8 @@ class Run:
 
     Attributes:
         name: as the page calls it.
-        evaluations: by split.
+        evaluations: by what they are of: ``SPLIT`` or ``QUERY/GALLERY``, with `` of DATASET`` behind where the page
+            has several; ``evaluation`` where the report does not say it.
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
     """
@@ -109,7 +115,25 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
         name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
         names.add(name)
         runs.append(_run_folder(name, place) if place.is_dir() else Run(name, {"evaluation": _kept_evaluation(place)}))
-    return runs
+    several = len({e.dataset for run in runs for e in run.evaluations.values() if e.dataset}) > 1
+    return [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
+
+
+def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
+    """A run's evaluations by what they are of, so that those of a task meet, whatever their files are called."""
+    tasks = {name: _task(name, evaluation, several=several) for name, evaluation in kept.items()}
+    found: dict[str, Evaluation] = {}
+    for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):
+        task = tasks[name]  # two datasets may have one name: the run's own goes first, the other keeps its file's
+        found[f"{task} ({name})" if task in found else task] = kept[name]
+    return found
+
+
+def _task(kept: str, evaluation: Evaluation, *, several: bool) -> str:
+    settings = evaluation.report.settings
+    splits = [str(settings[side]) for side in ("split", "gallery_split") if side in settings]
+    task = "/".join(splits) or kept
+    return f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
 
 
 def _run_folder(name: str, folder: Path) -> Run:
@@ -142,6 +166,11 @@ def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[R
     files = report.settings.get("files")
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):
+        if "checkpoint" in report.settings:
+            return None, (
+                "`hgld evaluate --checkpoint` keeps no embeddings (`hgld embed` writes them, and `hgld evaluate "
+                "--embeddings` reports on the files)"
+            )
         return None, f"{path.name} does not say from which embedding files it was made"
     if {"distractors", "whitening"} & set(files) or "query_expansion" in report.settings:
         return None, "the evaluation post-processed its embeddings or added distractors"
