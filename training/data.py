@@ -1,6 +1,5 @@
 """The batches of a run: functions of (seed, step), whatever the way they are read and however many processes read."""
 
-import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from typing import Any, cast
@@ -126,19 +125,22 @@ class TrainingData:
     def sample(self) -> Generator[Batch, None, None]:
         """This process's parts of evaluation views of images drawn at random, enough for a PCA; as many everywhere."""
         images, count = self._config.images, self._processes.count
-        wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1))
-        size = min(256, wanted) // count * count
-        if not size:
+        wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1)) // count * count
+        if not wanted:
             raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
+        drawn = EpochSampler(len(self.dataset), wanted, seed=self._config.run.seed).batch(0, 0)
         where: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
-        sampler = EpochSampler(len(self.dataset), size, seed=self._config.run.seed, drop_last=True, **where)
-        view = evaluation_view(images)
+        sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **where)
         loader = Loader(
-            self.dataset, sampler, view, decoder=images.decoder, workers=images.workers, on_fault=images.on_fault
+            self.dataset.select(drawn),
+            sampler,
+            evaluation_view(images),
+            decoder=images.decoder,
+            workers=images.workers,
+            on_fault=images.on_fault,
         )
         with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
-            for _ in range(min(math.ceil(wanted / size), len(sampler))):
-                yield next(batches)
+            yield from batches
 
     def _open(self) -> tuple[Loader | ShardStream, ShardDataset]:
         config, images, batch = self._config, self._config.images, self._config.batch

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hgld.errors import ConfigError, InputError
+from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
 from tests.training.small_runs import STEPS, options, write_small
 from training.data import TrainingData
@@ -74,10 +75,25 @@ def test_it_says_what_it_is(data):
     assert [key[:6] for key in source.keys([0, 1])] == ["train/", "train/"]
 
 
+def sampled(data, processes, **fields):
+    """Of every process the finest classes of the images that it reads for a PCA."""
+    sources = [TrainingData(options(**fields), data, Processes(r, processes, CPU)) for r in range(processes)]
+    return [torch.cat([batch.labels[:, 0] for batch in source.sample()]) for source in sources]
+
+
 def test_a_sample_for_the_pca_is_shared_by_the_processes(data):
-    parts = [list(TrainingData(options(), data, Processes(r, 2, CPU)).sample()) for r in range(2)]
-    drawn = torch.cat([batch.indices for part in parts for batch in part])
-    assert len(drawn) == len(drawn.unique()) == 48
+    drawn = sampled(data, 2)
+    assert [len(part) for part in drawn] == [24, 24]
+    assert torch.cat(drawn).bincount().tolist() == [4] * 12  # every image once
+
+
+def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
+    write_dataset(tmp_path, items_of_classes([25] * 12))
+    (alone,) = sampled(str(tmp_path), 1, dim=256)
+    assert alone.bincount().tolist() == [25] * 12
+    shared = sampled(str(tmp_path), 8, dim=256, batch_size=16)
+    assert [len(part) for part in shared] == [37] * 8  # as many everywhere, for they are gathered
+    assert torch.cat(shared).bincount().max() == 25
 
 
 @pytest.mark.parametrize(
