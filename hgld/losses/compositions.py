@@ -292,7 +292,8 @@ class SumOverLevels(nn.Module):
         for loss in losses:
             if getattr(loss, "reduction", "mean") == "none":
                 raise ConfigError(f"{type(loss).__name__} has reduction='none'; a sum over levels needs scalars.")
-        if not losses or any(getattr(loss, "graded", False) or getattr(loss, "level", 0) for loss in losses):
+        parts = [part for loss in losses for part in loss.modules()]  # a graded part makes a composition graded
+        if not losses or any(getattr(part, "graded", False) or getattr(part, "level", 0) for part in parts):
             raise ConfigError("SumOverLevels takes one binary loss, or one a level, each with level=0.")
         self.losses = nn.ModuleList(losses)
 

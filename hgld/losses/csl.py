@@ -48,6 +48,7 @@ class CSL(ProxyLoss):
     """
 
     classes: Tensor
+    graded = True  # one column of labels, but all levels
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError
 from hgld.losses.label_columns import label_column
-from hgld.losses.rank_loss import unit_rows
+from hgld.losses.rank_loss import Reduction, unit_rows
 
 
 class SiMix(nn.Module):
@@ -19,6 +19,10 @@ class SiMix(nn.Module):
 
     Args:
         loss: a rank loss with ``normalize=False``.
+
+    Attributes:
+        loss: the loss.
+        reduction: of the loss; ``none`` gives the virtual queries' values too, after those of the batch.
 
     Raises:
         ConfigError: a loss that normalises.
@@ -35,6 +39,7 @@ class SiMix(nn.Module):
                 "(SiMix normalises the real items itself)."
             )
         self.loss = loss
+        self.reduction: Reduction = getattr(loss, "reduction", "mean")
 
     def forward(
         self,

@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from hgld import Hierarchy
 from hgld.errors import ConfigError, InputError
+from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall, SumOverLevels
+from hgld.losses.csl import CSL
 from hgld.losses.fast_ap import FastAP
+from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.metric_learning import MetricLearningLoss
 from hgld.losses.mixup import SiMix, mix_positives
 from hgld.losses.pair_loss import CalibrationLoss
@@ -16,6 +20,7 @@ from hgld.losses.proxies import NormSoftmax
 from hgld.losses.surrogate_loss import SmoothAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
 
 LABELS = torch.tensor([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [-1, 1]])
+TREE = Hierarchy.from_labels(LABELS[:7].numpy(), ("fine", "coarse"))
 RANKS = {
     ROADMAP: SupAP(0.01, 100, 0.05),
     RODRecall: SupRecall((1, 2, 4, 8, 16), 1.0),
@@ -119,9 +124,13 @@ def test_sum_over_levels_adds_one_loss_a_level():
 
 
 def test_sum_over_levels_refuses_what_it_cannot_sum():
-    for wrong in ([], [SupHAP()], [SmoothAP(level=1)], [SmoothAP(reduction="none")]):
+    graded = [HAPPIER(decomposability="pair"), SiMix(SupHAP(normalize=False)), CSL(TREE, 5), torch.compile(SupHAP())]
+    other_levels = [ROADMAP(level=1), ClassWeighted(SmoothAP(level=1, reduction="none"), "balanced")]
+    each_query = [SmoothAP(reduction="none"), SiMix(SmoothAP(normalize=False, reduction="none"))]
+    for wrong in ([], [SupHAP()], [SmoothAP(level=1)], *([loss] for loss in graded + other_levels + each_query)):
         with pytest.raises(ConfigError):
             SumOverLevels(*wrong)
+    assert SumOverLevels(ClassWeighted(SmoothAP(reduction="none"), "balanced"))(batch(), LABELS).shape == ()
     with pytest.raises(ConfigError, match="3 losses and the labels have 2 levels"):
         SumOverLevels(SmoothAP(), SmoothAP(), SmoothAP())(batch(), LABELS)
 
@@ -169,6 +178,13 @@ def test_simix_with_references():
     )
     torch.manual_seed(3)
     torch.testing.assert_close(SiMix(plain)(embeddings, LABELS, references, ref_labels, self_index), expected)
+
+
+def test_simix_of_every_query_is_refused_where_a_scalar_is_needed():
+    each = SiMix(SupAP(normalize=False, reduction="none"))
+    for wrap in (lambda: CrossBatchMemory(each, 20, 5), lambda: Composition(each, CalibrationLoss())):
+        with pytest.raises(ConfigError, match="SiMix has reduction='none'"):
+            wrap()
 
 
 def test_simix_refuses_a_loss_that_normalises():
