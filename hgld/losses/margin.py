@@ -22,7 +22,7 @@ class Margin(RankLoss):
     every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
     to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
     ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. The seed of the draws comes
-    from torch's generator of the embeddings' device.
+    from torch's generator of the embeddings' device. An item is never its own positive.
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.
@@ -33,6 +33,7 @@ class Margin(RankLoss):
         reduction: ``mean`` over all sampled pairs, positive and negative, as MultiGrain prints it; ``nonzero``: over
             those that have a loss, as published code does; ``none``: every anchor's mean (Q,) and valid (Q,).
         level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
 
     Raises:
         ConfigError: an unknown reduction, or numbers out of range.
@@ -48,12 +49,17 @@ class Margin(RankLoss):
         reach: float = 1.4,
         reduction: MarginReduction = "mean",
         level: int = 0,
+        normalize: bool = True,
     ) -> None:
         if reduction not in get_args(MarginReduction):
             expected = ", ".join(get_args(MarginReduction))
             raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
         super().__init__(
-            graded=False, level=level, exclude_self=True, reduction="none" if reduction == "none" else "mean"
+            graded=False,
+            level=level,
+            normalize=normalize,
+            exclude_self=True,
+            reduction="none" if reduction == "none" else "mean",
         )
         if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
             raise ConfigError(

@@ -150,6 +150,7 @@ class Contrastive(PairLoss):
         variant: ``distance`` or ``cosine``.
         reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums stand in place of its two means.
         level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
 
     Raises:
         ConfigError: an unknown variant or reduction, or a margin that is no such distance or cosine.
@@ -168,11 +169,14 @@ class Contrastive(PairLoss):
         variant: ContrastiveVariant = "distance",
         reduction: PairReduction = "mean",
         level: int = 0,
+        normalize: bool = True,
     ) -> None:
         if variant not in get_args(ContrastiveVariant):
             expected = ", ".join(get_args(ContrastiveVariant))
             raise ConfigError(f"variant {variant!r} is unknown; expected one of {expected}.")
-        super().__init__(reduction=reduction, level=level, exclude_self=True, summed=variant == "cosine")
+        super().__init__(
+            reduction=reduction, level=level, normalize=normalize, exclude_self=True, summed=variant == "cosine"
+        )
         if variant == "cosine" and not 0 <= margin < 1:
             raise ConfigError(f"margin is {margin}; expected the cosine that negatives may reach, in [0, 1).")
         if variant == "distance" and not 0 < margin < math.inf:

@@ -20,6 +20,7 @@ class Triplet(RankLoss):
     Args:
         margin: in squared distance.
         level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
         reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
             mean (Q,) and valid (Q,). The first weighs anchors by their positives, the mean of the second does not.
 
@@ -27,8 +28,10 @@ class Triplet(RankLoss):
         ConfigError: a margin that is not positive.
     """
 
-    def __init__(self, margin: float = 0.2, *, level: int = 0, reduction: Reduction = "mean") -> None:
-        super().__init__(graded=False, level=level, exclude_self=True, reduction=reduction)
+    def __init__(
+        self, margin: float = 0.2, *, level: int = 0, normalize: bool = True, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(graded=False, level=level, normalize=normalize, exclude_self=True, reduction=reduction)
         if not 0 < margin < math.inf:
             raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
         self.margin = margin

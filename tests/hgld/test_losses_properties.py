@@ -145,6 +145,32 @@ def test_rotations_do_not_matter(name):
     torch.testing.assert_close(loss(embeddings @ rotation, labels), loss(embeddings, labels))
 
 
+@pytest.mark.parametrize("make", [Triplet, Contrastive, lambda **o: Margin(DIM, **o), CalibrationLoss])
+def test_pair_losses_take_unit_vectors_as_they_come(make):
+    """Then virtual items between two of a class, which are shorter, can be mixed in."""
+    labels = tree_labels(BATCHES["unequal sizes"])
+    embeddings = embed("random", len(labels))
+    found = []
+    for loss, given in ((make(), embeddings), (make(normalize=False), torch.nn.functional.normalize(embeddings))):
+        torch.manual_seed(1)
+        found.append(loss(given, labels))
+    torch.testing.assert_close(found[1], found[0])
+    mixed = SiMix(make(normalize=False))(embeddings.requires_grad_(), labels)
+    mixed.backward()
+    assert mixed.isfinite()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "make", [Triplet, Contrastive, lambda: Contrastive(0.5, variant="cosine"), lambda: Margin(DIM)]
+)
+def test_an_item_is_never_its_own_positive(make):
+    embeddings = embed("random", 4)
+    assert make()(embeddings, torch.arange(4)) == 0
+    assert make()(embeddings, torch.arange(4), embeddings, torch.arange(4), torch.arange(4)) == 0
+
+
 @pytest.mark.parametrize("name", [n for n in EVERY if n not in ("CrossBatchMemory", "SiMix")])
 def test_references_are_the_gallery(name):
     """The batch given as its own references is the batch; sizes of both sides need not agree."""
