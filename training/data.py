@@ -1,7 +1,10 @@
 """The batches of a run: functions of (seed, step), whatever the way they are read and however many processes read."""
 
+import hashlib
+import json
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -83,14 +86,22 @@ class TrainingData:
         """(N, L) int64 class ids of the training split."""
         return self.dataset.labels
 
-    @property
+    @cached_property
     def facts(self) -> dict[str, object]:
-        """What tells this training set from another one: a run goes on only where they agree."""
+        """What tells this dataset from another one: a run goes on only where they agree.
+
+        The checksum is of all shards in their order, which that of the batches follows from, and of the labels in
+        training, which the index holds too.
+        """
+        shards = [(shard.split, shard.sha256) for shard in self.dataset.manifest.shards]
+        checksum = hashlib.sha256(json.dumps(shards).encode())
+        checksum.update(self.labels.numpy().tobytes())
         return {
             "name": self.dataset.manifest.name,
             "items": len(self.dataset),
             "classes": dict(zip(self.levels, self.hierarchy.num_classes, strict=True)),
             "steps_per_epoch": self.steps_per_epoch,
+            "checksum": checksum.hexdigest()[:16],
         }
 
     def keys(self, indices: Tensor | Sequence[int]) -> list[str]:

@@ -257,11 +257,14 @@ def set_frozen(run: Run) -> None:
 
 def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
     """Refuse to go on with another training set."""
-    was, now = before.state.get("data"), source.facts
-    if was != now:
+    recorded, now = before.state.get("data"), source.facts
+    was = recorded if isinstance(recorded, dict) else {}
+    if other := [name for name in now if was.get(name) != now[name]]:
+        told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
         raise ConfigError(
-            f"{out} holds a run on other data: it was {was}, {source.place} is {now}. Take another --out (with "
-            f"--init-from {out} to start from its weights), or the run's own data."
+            f"{out} holds a run on other data than {source.place} ({told}; the checksum is that of the images in their "
+            f"order and of their labels). Take another --out (with --init-from {out} to start from its weights), or "
+            "the run's own data."
         )
 
 

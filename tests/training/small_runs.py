@@ -1,6 +1,7 @@
 """A small dataset, options that train on it in a second, and the weights that a run ended with."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,19 @@ def options(**fields: Any) -> TrainConfig:
     return with_fields(TrainConfig(), QUICK | fields)
 
 
-def write_small(folder: Path) -> Path:
-    """12 training classes of 4 images in groups of 2, in 4 shards, and 6 test classes of 4; 4 classes a coarse one."""
+def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: int = 0) -> Path:
+    """18 classes of 4 images, 4 classes a coarse one: those to train on in groups of 2, in 4 shards, 6 for testing.
+
+    Args:
+        folder: to write to.
+        held_out: the classes for testing.
+        order: seed of the order of the groups.
+    """
     rng = np.random.default_rng(0)
-    groups = [[Item((c, c // 4), "train", jpeg(rng)) for _ in range(2)] for c in range(12) for _ in range(2)]
-    random.Random(0).shuffle(groups)
-    test = [Item((c, c // 4), "test", jpeg(rng)) for c in range(12, 18) for _ in range(4)]
+    trained = [c for c in range(18) if c not in held_out]
+    groups = [[Item((c, c // 4), "train", jpeg(rng)) for _ in range(2)] for c in trained for _ in range(2)]
+    random.Random(order).shuffle(groups)
+    test = [Item((c, c // 4), "test", jpeg(rng)) for c in held_out for _ in range(4)]
     write_streamed(folder, [item for group in groups for item in group] + test, per_shard=12)
     return folder
 

@@ -3,6 +3,7 @@
 from contextlib import closing
 from itertools import islice
 
+import polars as pl
 import pytest
 import torch
 
@@ -71,8 +72,22 @@ def test_it_says_what_it_is(data):
         "items": 48,
         "classes": {"fine": 18, "coarse": 5},
         "steps_per_epoch": STEPS,
+        "checksum": source.facts["checksum"],
     }
     assert [key[:6] for key in source.keys([0, 1])] == ["train/", "train/"]
+
+
+def test_it_is_another_where_the_index_has_other_labels(tmp_path):
+    def exchanged(frame):
+        first, second = pl.col("fine").eq(0), pl.col("fine").eq(1)
+        return frame.with_columns(fine=pl.when(first).then(1).when(second).then(0).otherwise("fine").cast(pl.Int32))
+
+    items = items_of_classes([4] * 4)
+    write_dataset(tmp_path / "one", items)
+    write_dataset(tmp_path / "two", items, edit=exchanged)
+    one, two = (TrainingData(options(), str(tmp_path / place), ALONE).facts for place in ("one", "two"))
+    assert one.pop("checksum") != two.pop("checksum")
+    assert one == two
 
 
 def sampled(data, processes, **fields):

@@ -108,8 +108,21 @@ def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
     other = write_small(tmp_path / "other")
     facts = json.loads((other / "dataset.json").read_text())
     (other / "dataset.json").write_text(json.dumps(facts | {"name": "another"}))
-    with pytest.raises(ConfigError, match=r"on other data.*small.*another"):
+    with pytest.raises(ConfigError, match=r"on other data.*\(name was small, is another;.*--init-from"):
         train(options(epochs=1), str(other), tmp_path / "run")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("change", [{"held_out": range(6)}, {"order": 1}])
+def test_a_run_does_not_go_on_with_another_split_or_order_of_the_same_images(stream, change, data, tmp_path):
+    config = options(epochs=1, steps_per_epoch=1, stream=stream, evaluate_on=())
+    train(config, data, tmp_path / "run")
+    other = write_small(tmp_path / "small", **change)
+    with pytest.raises(ConfigError, match=r"on other data.*\(checksum was \w{16}, is \w{16};.*--init-from"):
+        train(config, str(other), tmp_path / "run")
+    shutil.rmtree(other)
+    shutil.copytree(data, other)
+    assert train(config, str(other), tmp_path / "run").finished
 
 
 def test_a_run_from_anothers_weights(data, tmp_path):
