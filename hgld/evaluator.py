@@ -112,7 +112,7 @@ def evaluate(
     settings = {
         "protocol": "leave-one-out" if alone else "query against gallery",
         **_describe(query_embeddings, normalize),
-        "labels_sha256": _fingerprint(labels, others),
+        "labels_sha256": labels_fingerprint(labels, others),
     }
     judgements = LabelJudgements(labels, others, own)
     return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, part, progress)
@@ -168,6 +168,20 @@ def evaluate_judged(
     stated = {"protocol": "judged lists", **_describe(query_embeddings, normalize), **(settings or {})}
     worth = relevance or Relevance()
     return _rank_all(query, gallery, judgements, levels, metrics, worth, stated, chunk_size, backend, None, progress)
+
+
+def labels_fingerprint(*labels: np.ndarray) -> str:
+    """A hash of labels in their order: reports are compared query by query, so this has to be the same.
+
+    Args:
+        labels: (N, L) integers of the queries, and of the gallery; in leave-one-out twice the same. Negative is
+            unknown, whatever the number.
+    """
+    digest = hashlib.sha256()
+    for table in labels:
+        digest.update(repr(table.shape).encode())
+        digest.update(np.ascontiguousarray(np.maximum(table, -1), dtype="<i8").data)
+    return digest.hexdigest()
 
 
 def _rank_all(
@@ -288,15 +302,6 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
                     f"{len(torn)} classes of level {levels[fine]!r} lie under more than one class of level "
                     f"{levels[coarse]!r}: {named}. Labels go from fine to coarse, and every class has one parent."
                 )
-
-
-def _fingerprint(*labels: np.ndarray) -> str:
-    """A hash of the labels in their order: reports are compared query by query, so this has to be the same."""
-    digest = hashlib.sha256()
-    for table in labels:
-        digest.update(repr(table.shape).encode())
-        digest.update(np.ascontiguousarray(table, dtype="<i8").data)
-    return digest.hexdigest()
 
 
 def _describe(embeddings: Tensor | np.ndarray, normalize: bool) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import polars as pl
 from hgld.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
 from hgld.errors import InputError
 from hgld.report import RetrievalReport
+from hgld.report_page.kept_report import read_report
+from hgld.report_page.same_evaluation import check_same_evaluation
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _MOST_LOG_BYTES = 256 << 20
@@ -107,7 +109,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
 
     Raises:
         InputError: a place that is neither, or whose files do not belong together.
-        SchemaError: a report that cannot be read.
+        SchemaError: a report that cannot be read or shown.
     """
     runs, names = [], set()
     for place in map(Path, places):
@@ -151,13 +153,13 @@ def _run_folder(name: str, folder: Path) -> Run:
         )
     evaluations = {}
     for split, (epoch, path) in sorted(latest.items()):
-        report = RetrievalReport.load_json(path)
+        report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
     return Run(name, evaluations, log, history)
 
 
 def _kept_evaluation(path: Path) -> Evaluation:
-    report = RetrievalReport.load_json(path)
+    report = read_report(path)
     return Evaluation(report, None, *_embeddings_of(report, path, path.parent))
 
 
@@ -181,7 +183,9 @@ def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[R
     if missing:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
     places = [folder / name for name in given]
-    return _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report), ""
+    ranked = _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report)
+    check_same_evaluation(ranked, report, (path, *places))
+    return ranked, ""
 
 
 def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:
@@ -195,13 +199,6 @@ def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) ->
         keys = table[KEY] if KEY in table.columns else side.keys
         values = side.values if isinstance(side.values, np.ndarray) else side.values.float().numpy()
         sides.append(Items(values, codes, None if keys is None else keys.cast(pl.String).to_list()))
-    expected = (report.settings.get("queries"), report.settings.get("gallery"))
-    found = (len(sides[0].labels), len(sides[-1].labels))
-    if found != expected:
-        raise InputError(
-            f"{pairs[0][0]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
-            f"{expected[1]}. They come from different evaluations: evaluate again, or move the embeddings away."
-        )
     names = tuple(_names([t[level] for t in tables], [c[:, i] for c in coded]) for i, level in enumerate(levels))
     return Ranked(sides[0], sides[1] if len(sides) > 1 else None, names)
 
