@@ -121,13 +121,18 @@ def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[t
                 continue
             comparison = compare({name: evaluation.report})
         found |= {(name, row["metric"]): row for row in comparison.frame.iter_rows(named=True) if row["report"] == name}
+    how = []
     if found:
-        notes.insert(
-            0,
-            "Intervals: 95 %, percentile bootstrap over queries (2,000 resamples). ▲ and ▼: differs from "
-            f"{first} with p < 0.05 (paired sign-flip permutation test, two-sided, not corrected for several tests).",
+        how.append(
+            "Intervals: 95 %, percentile bootstrap over queries (2,000 resamples), which takes queries as independent: "
+            "where many share few classes, intervals are too narrow."
         )
-    return found, notes
+    if any(_is_number(row["p_value"]) for row in found.values()):
+        how.append(
+            f"▲ and ▼: differs from {first} with p < 0.05 (paired sign-flip permutation test, two-sided, not corrected "
+            "for several tests)."
+        )
+    return found, [*how, *notes]
 
 
 def _cell(value: float, row: Mapping | None, *, best: bool) -> Cell:
