@@ -144,10 +144,13 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
-    """L2-normalised rows of (N, D); zero rows stay zero, and rows whose squares overflow come out right too."""
+    """L2-normalised rows of (N, D), also of those whose squares overflow; a row without a direction is 0.
+
+    Such a row, of nothing but zeros and subnormal numbers, has no gradient either.
+    """
     largest = embeddings.detach().abs().amax(dim=1, keepdim=True)
-    usable = largest > torch.finfo(embeddings.dtype).tiny
-    return nn.functional.normalize(embeddings / torch.where(usable, largest, 1.0), dim=1)
+    nothing = largest < torch.finfo(embeddings.dtype).tiny
+    return nn.functional.normalize(embeddings / torch.where(nothing, torch.inf, largest), dim=1)
 
 
 def _check_sides(

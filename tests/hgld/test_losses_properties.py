@@ -106,6 +106,22 @@ def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) ->
         assert not embeddings.grad.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", list(EVERY))
+def test_an_embedding_without_a_direction_has_no_gradient(name, dtype):
+    labels = tree_labels([0, 0, 0, 1, 1, 2, 2, 3])
+    embeddings = embed("random", len(labels)).to(dtype)
+    embeddings[1] = 0.0
+    embeddings.requires_grad_()
+    value = EVERY[name]()(embeddings, labels)
+    value.backward()
+    assert value.isfinite()
+    assert embeddings.grad is not None
+    assert embeddings.grad.isfinite().all()
+    assert not embeddings.grad[1].any()
+    assert embeddings.grad.any()
+
+
 @pytest.mark.parametrize("name", [n for n in EVERY if n not in DRAWING])
 def test_the_order_of_the_batch_does_not_matter(name):
     labels = tree_labels(BATCHES["unequal sizes"])
