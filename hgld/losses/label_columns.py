@@ -1,5 +1,6 @@
 """Labels as the losses take them: (N, L) integers, finest level first, or (N,) for one level; negative is unknown."""
 
+import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
@@ -13,7 +14,8 @@ def check_level(level: int) -> None:
 
 def check_labels(labels: Tensor, num_items: int, prefix: str = "") -> None:
     """Raise InputError unless there is one row of integers an embedding."""
-    if labels.ndim not in (1, 2) or len(labels) != num_items or labels.is_floating_point():
+    integers = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if labels.ndim not in (1, 2) or len(labels) != num_items or not integers:
         raise InputError(
             f"{prefix}labels have shape {tuple(labels.shape)} and dtype {labels.dtype} for {num_items} "
             f"{prefix}embeddings; expected one row of labels an embedding, (N, L) or (N,) integers."

@@ -38,6 +38,8 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: hgld.losses.SupAP()(E[0], Y), InputError, "expected (N, D)"),
         (lambda: hgld.losses.SupAP()(E, Y[:2]), InputError, "one row of labels"),
         (lambda: hgld.losses.SupAP()(E, Y.float()), InputError, "integer"),
+        (lambda: hgld.losses.SupAP()(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings; expected one row"),
+        (lambda: hgld.losses.NormSoftmax(2, 2)(E, Y.bool()), InputError, "dtype torch.bool for 3 embeddings"),
         (lambda: hgld.losses.SupAP()(E, Y, E), InputError, "ref_embeddings came alone"),
         (lambda: hgld.losses.SupAP()(E, Y, None, Y), InputError, "ref_labels came alone"),
         (lambda: hgld.losses.SupAP()(E, Y, E[:, :1], Y), InputError, "2 dimensions and ref_embeddings 1"),
