@@ -1,13 +1,12 @@
 """Per-class tables: for every finest class its values in each run, and the class it is taken for."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hgld.report_page.embedding_map import NameOf
-from hgld.report_page.rankings import Ranking
+from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation
 
 MOST_CLASSES = 1500
@@ -31,7 +30,7 @@ class ClassTable:
 def class_table(
     runs: Mapping[str, Evaluation],
     metrics: Sequence[str],
-    rankings: Mapping[str, Sequence[Ranking]],
+    first: FirstRanks,
     name_of: NameOf,
 ) -> ClassTable:
     """The means of metrics over the queries of every class, the worst class of the last run first.
@@ -39,23 +38,23 @@ def class_table(
     Args:
         runs: evaluations of the same queries; at least one, with embeddings and values a query.
         metrics: whose means are shown.
-        rankings: by run, of a sample of queries, for the class that queries are most often taken for.
+        first: what the queries of the last run find, for the class that they are most often taken for.
         name_of: the name of a class from level and id.
     """
     some = next(iter(runs.values()))
     assert some.ranked is not None
     labels = some.ranked.query.labels
     known = np.flatnonzero(labels[:, 0] >= 0)
-    classes, first, member = np.unique(labels[known, 0], return_index=True, return_inverse=True)
+    classes, example, member = np.unique(labels[known, 0], return_index=True, return_inverse=True)
     columns = {(run, m): _means(e, m, known, member, len(classes)) for run, e in runs.items() for m in metrics}
     last = list(runs)[-1]
     sort_by = columns[last, metrics[0]]
     order = np.lexsort((classes, np.where(np.isnan(sort_by), np.inf, sort_by)))[:MOST_CLASSES]
-    taken = _taken_for(runs[last], rankings.get(last, ()))
+    taken = _taken_for(labels[:, 0], runs[last], first)
     counts = np.bincount(member, minlength=len(classes))
     rows = []
     for c in order.tolist():
-        parents = labels[known[first[c]], 1:].tolist()
+        parents = labels[known[example[c]], 1:].tolist()
         names = [name_of(0, int(classes[c])), *(name_of(level + 1, p) for level, p in enumerate(parents))]
         wrong = taken.get(int(classes[c]))
         values = [float(100 * columns[run, metric][c]) for metric in metrics for run in runs]
@@ -73,14 +72,13 @@ def _means(evaluation: Evaluation, metric: str, known: np.ndarray, member: np.nd
     return np.divide(sums, sizes, out=np.full(classes, np.nan), where=sizes > 0)
 
 
-def _taken_for(evaluation: Evaluation, rankings: Sequence[Ranking]) -> dict[int, int]:
+def _taken_for(asked: np.ndarray, run: Evaluation, first: FirstRanks) -> dict[int, int]:
     """For every class the wrong class that comes first most often, the smaller id where several do."""
-    assert evaluation.ranked is not None
-    asked, found = evaluation.ranked.query.labels[:, 0], evaluation.ranked.other_side.labels[:, 0]
-    seen: dict[int, Counter[int]] = {}
-    for ranking in rankings:
-        if len(ranking.items):
-            mine, theirs = int(asked[ranking.query]), int(found[ranking.items[0]])
-            if mine >= 0 and theirs >= 0 and mine != theirs:
-                seen.setdefault(mine, Counter())[theirs] += 1
-    return {mine: min(counts, key=lambda c: (-counts[c], c)) for mine, counts in seen.items()}
+    assert run.ranked is not None
+    if not first.items.shape[1]:
+        return {}
+    found = run.ranked.other_side.labels[first.items[:, 0], 0]
+    wrong = (asked >= 0) & (found >= 0) & (asked != found)
+    pairs, counts = np.unique(np.stack([asked[wrong], found[wrong]], axis=1), axis=0, return_counts=True)
+    order = np.lexsort((-pairs[:, 1], counts))  # the last of a class stays
+    return dict(pairs[order].tolist())

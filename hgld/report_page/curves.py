@@ -1,12 +1,13 @@
 """Curves: precision against recall at every level and over all of them, and training over its steps."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hgld.report_page.figures import SERIES, Figure, Figures, clean
+from hgld.metrics import Relevance
+from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.rankings import Ranking
 from hgld.report_page.runs import Run
 
@@ -48,22 +49,25 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     return precision[np.minimum(at, len(places) - 1)]
 
 
-def mean_curves(rankings: Sequence[Ranking], gains: np.ndarray, num_levels: int) -> list[np.ndarray | None]:
+def mean_curves(rankings: Iterable[Ranking], relevance: Relevance, num_levels: int) -> list[np.ndarray | None]:
     """Curves of every level, finest first, and of the hierarchy at the end: means over the queries that have one.
 
     Args:
-        rankings: of Q queries.
-        gains: (Q, L + 1) the gain of every grade to every query.
+        rankings: of some queries; none is kept.
+        relevance: what the grades are worth to each of them.
         num_levels: L.
     """
     grade = np.arange(num_levels + 1)
-    kinds = [np.broadcast_to((grade >= num_levels - level).astype(float), gains.shape) for level in range(num_levels)]
-    curves = []
-    for worth in [*kinds, gains]:
-        found = [precision_recall(r.grades, g) for r, g in zip(rankings, worth, strict=True)]
-        defined = [curve for curve in found if curve is not None]
-        curves.append(np.mean(defined, axis=0) if defined else None)
-    return curves
+    levels = [(grade >= num_levels - level).astype(float) for level in range(num_levels)]
+    sums, defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
+    for ranking in rankings:
+        counts = np.bincount(ranking.grades, minlength=num_levels + 1)
+        for i, gains in enumerate([*levels, relevance.gains(counts[None])[0]]):
+            curve = precision_recall(ranking.grades, gains)
+            if curve is not None:
+                sums[i] += curve
+                defined[i] += 1
+    return [total / number if number else None for total, number in zip(sums, defined, strict=True)]
 
 
 def draw_precision_recall(
@@ -76,14 +80,15 @@ def draw_precision_recall(
         lines = {name: found[i] for name, found in curves.items()}
 
         def draw(axes: "Axes", lines: Mapping[str, np.ndarray | None] = lines, hierarchical: bool = not what) -> None:
+            drawn_lines = []
             for series, (name, curve) in enumerate(lines.items()):
                 if curve is not None:
-                    label = f"{clean(name, 28)}  ({curve.mean():.3f})"
-                    axes.plot(RECALLS, curve, color=SERIES[series % len(SERIES)], label=label)
+                    line = axes.plot(RECALLS, curve, color=SERIES[series % len(SERIES)])[0]
+                    drawn_lines.append((line, f"{clean(name, 28)}  ({curve.mean():.3f})"))
             axes.set(xlim=(0, 1), ylim=(0, 1.02))
             axes.set_xlabel("hierarchical recall" if hierarchical else "recall")
             axes.set_ylabel("hierarchical precision" if hierarchical else "precision")
-            axes.legend(title="area under the curve", title_fontsize=8, loc="best")
+            draw_legend(axes, drawn_lines, title="area under the curve", title_fontsize=8, loc="best")
 
         drawn.append(figures.draw(f"{split}-precision-recall-{what or 'hierarchy'}", title, draw, note=note))
     return drawn
@@ -128,12 +133,14 @@ def _draw_lines(
     thinned = any(len(x) > _MOST_POINTS for x, _ in lines.values())
 
     def draw(axes: "Axes") -> None:
+        drawn_lines = []
         for series, (run, (x, y)) in enumerate(lines.items()):
             across, up = _averaged(np.asarray(x, float), np.asarray(y, float))
             color = SERIES[series % len(SERIES)]
-            axes.plot(across, up, color=color, label=clean(run, 28), marker=marker, markersize=3.5)
+            line = axes.plot(across, up, color=color, marker=marker, markersize=3.5)[0]
+            drawn_lines.append((line, clean(run, 28)))
         axes.set_xlabel(axis)
-        axes.legend(loc="best")
+        draw_legend(axes, drawn_lines, loc="best")
 
     note = f"Means of neighbouring steps, at most {_MOST_POINTS} points a line." if thinned else ""
     return figures.draw(name, title, draw, note=note)

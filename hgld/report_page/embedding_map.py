@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.ranking import prepare_embeddings
-from hgld.report_page.figures import OTHERS, SERIES, Figure, Figures, clean
+from hgld.report_page.figures import OTHERS, SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.rankings import class_means
 from hgld.report_page.runs import Items
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_CLASSES = 1500
+LEAST_POINTS = 4
+_LEAST_SPREAD = 1e-6  # of unit rows about their mean; rounding alone makes up to a tenth of this
 _ITEMS_A_CLASS = 40
 _SIZE = (4.3, 4.5)
 _LEGEND_WIDTH, _AROUND_A_NAME = 64, 7  # in letters: what fits below a map; a dot and the space between columns
@@ -25,7 +27,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
     """Two coordinates a point (van der Maaten and Hinton, JMLR 2008), by cosine distance, begun at the first two PCs.
 
     Args:
-        points: (N, D) with N >= 4.
+        points: (N, D) unit rows; :func:`why_no_map` finds nothing against them.
         seed: of the random part.
 
     Returns:
@@ -36,13 +38,23 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
 
     perplexity = min(30.0, (len(points) - 1) / 3)
     init = "pca" if points.shape[1] > 1 else "random"
+    rows = points.astype(np.float64)  # in float32 cosine distances below 1e-7 are 0
     with threadpool_limits(1):  # the same picture whatever the machine's cores
-        return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(points)
+        return TSNE(metric="cosine", init=init, perplexity=perplexity, random_state=seed).fit_transform(rows)
+
+
+def why_no_map(points: np.ndarray) -> str:
+    """What keeps unit rows from having a map, in words for the page; empty where nothing does."""
+    if len(points) < LEAST_POINTS:
+        return f"there are {len(points)}, and a map needs {LEAST_POINTS}"
+    rows = points.astype(np.float64)
+    spread = float(np.sqrt(((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()))
+    return "" if spread > _LEAST_SPREAD else "they are all but equal, as those of a collapsed model"
 
 
 def draw_maps(
     figures: Figures, items: Items, levels: Sequence[str], name_of: NameOf, run: str, split: str
-) -> list[Figure]:
+) -> tuple[list[Figure], list[str]]:
     """One map a level: items of the largest classes at the finest, class means at the others.
 
     Args:
@@ -52,26 +64,36 @@ def draw_maps(
         name_of: the name of a class from level and id.
         run: name of the run.
         split: name of the split.
+
+    Returns:
+        the maps, and a sentence about each kind that cannot be drawn.
     """
-    drawn = []
+    drawn, missing = [], []
     means, labels, sizes = class_means(items)
-    kept = np.sort(np.argsort(-sizes, kind="stable")[:MOST_CLASSES])
-    left_out = f" The {len(kept)} largest of {len(sizes)} classes." if len(kept) < len(sizes) else ""
-    if len(kept) >= 4 and len(levels) > 1:
-        places = tsne(means[kept])
-        for level in range(1, len(levels)):
-            note = f"A dot is the mean embedding of one {clean(levels[0])}; t-SNE by cosine distance.{left_out}"
-            title = f"{clean(run)}: class means by {clean(levels[level])}"
-            draw = _scatter(places, labels[kept, level], lambda label, level=level: name_of(level, label))
-            drawn.append(figures.draw(f"{split}-map-{run}-{levels[level]}", title, draw, note=note, size=_SIZE))
+    if len(levels) > 1:
+        kept = np.sort(np.argsort(-sizes, kind="stable")[:MOST_CLASSES])
+        reason = why_no_map(means[kept])
+        if reason:
+            missing.append(f"{run}: no map of the mean embeddings of every {levels[0]}, for {reason}.")
+        else:
+            left_out = f" The {len(kept)} largest of {len(sizes)} classes." if len(kept) < len(sizes) else ""
+            places = tsne(means[kept])
+            for level in range(1, len(levels)):
+                note = f"A dot is the mean embedding of one {clean(levels[0])}; t-SNE by cosine distance.{left_out}"
+                title = f"{clean(run)}: class means by {clean(levels[level])}"
+                draw = _scatter(places, labels[kept, level], lambda label, level=level: name_of(level, label))
+                drawn.append(figures.draw(f"{split}-map-{run}-{levels[level]}", title, draw, note=note, size=_SIZE))
     chosen = _items_of_largest(items, sizes)
-    if len(chosen) >= 4:
-        unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy()
+    unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy() if len(chosen) else np.empty((0, 1))
+    reason = why_no_map(unit)
+    if reason:
+        missing.append(f"{run}: no map of the items of the largest classes, for {reason}.")
+    else:
         draw = _scatter(tsne(unit), items.labels[chosen, 0], lambda label: name_of(0, label))
         note = f"A dot is an item of one of the {len(SERIES)} largest classes, at most {_ITEMS_A_CLASS} of each."
         title = f"{clean(run)}: items by {clean(levels[0])}"
         drawn.append(figures.draw(f"{split}-map-{run}-{levels[0]}", title, draw, note=note, size=_SIZE))
-    return drawn
+    return drawn, missing
 
 
 def _items_of_largest(items: Items, sizes: np.ndarray) -> np.ndarray:
@@ -89,14 +111,16 @@ def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], st
     def draw(axes: "Axes") -> None:
         others = ~np.isin(labels, largest)
         dots = {"s": float(np.clip(4000 / len(places), 8, 34)), "linewidths": 0}
+        entries = []
         if others.any():
-            axes.scatter(*places[others].T, color=OTHERS, label="others", alpha=0.6, **dots)
+            entries.append((axes.scatter(*places[others].T, color=OTHERS, alpha=0.6, **dots), "others"))
         for series, label in enumerate(largest.tolist()):
             mine = labels == label
-            axes.scatter(*places[mine].T, color=SERIES[series], label=clean(name_of(label), 22), **dots)
+            entries.append((axes.scatter(*places[mine].T, color=SERIES[series], **dots), clean(name_of(label), 22)))
         axes.set_axis_off()
-        columns = legend_columns([str(text) for text in axes.get_legend_handles_labels()[1]])
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=columns, markerscale=1.6, handletextpad=0.1)
+        columns = legend_columns([name for _, name in entries])
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}
+        draw_legend(axes, entries, **below, ncols=columns, markerscale=1.6, handletextpad=0.1)
 
     return draw
 

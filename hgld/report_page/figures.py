@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
@@ -135,6 +136,13 @@ def _quiet_about_glyphs() -> Iterator[None]:
     with warnings.catch_warnings():  # the page takes fonts of the reader's, not matplotlib's, which has few scripts
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
+
+
+def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options: Any) -> None:
+    """A legend of what was drawn and its names; matplotlib alone leaves out names that begin with an underscore."""
+    legend = axes.legend([drawn for drawn, _ in entries], ["name"] * len(entries), **options)
+    for shown, (_, name) in zip(legend.get_texts(), entries, strict=True):
+        shown.set_text(name)
 
 
 def grade_color(grade: int, num_levels: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hgld.errors import InputError
 from hgld.report_page.embedding_map import NameOf
-from hgld.report_page.rankings import is_normalized, rank
+from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation, Items
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _one_a_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
 
 
 def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """Queries at the nine, seven, five, three and one tenth of the metric's range of values, the best first."""
+    """The queries at the 0.9, 0.7, 0.5, 0.3 and 0.1 quantiles of a metric, the best first."""
     values = evaluation.report.per_query[metric].to_numpy()
     order = np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]
     if not len(order):
@@ -126,41 +126,43 @@ def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[
 
 
 def strips(
-    queries: Sequence[int], runs: Mapping[str, Evaluation], metric: str, name_of: NameOf, thumbnails: Thumbnails
+    queries: Sequence[int],
+    runs: Mapping[str, Evaluation],
+    first: Mapping[str, FirstRanks],
+    metric: str,
+    name_of: NameOf,
+    thumbnails: Thumbnails,
 ) -> list[Strip]:
     """Galleries of some queries, one row of ranked pictures a run.
 
     Args:
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
+        first: what the queries of each run find.
         metric: whose value stands beside the query.
         name_of: the name of a class from level and id.
         thumbnails: the pictures.
     """
-    rankings = {}
-    for name, evaluation in runs.items():
-        assert evaluation.ranked is not None
-        found = rank(evaluation.ranked, queries, normalize=is_normalized(evaluation))
-        rankings[name] = [(r.items[:SHOWN].copy(), r.grades[:SHOWN].copy()) for r in found]
     made = []
-    for i, query in enumerate(queries):
+    for query in queries:
         rows, values = [], []
         head = Tile("", "query", "", "")
         for name, evaluation in runs.items():
             assert evaluation.ranked is not None
             levels, asked = evaluation.levels, evaluation.ranked.query
             head = _tile(asked, query, "query", "query", levels, name_of, thumbnails) if not rows else head
+            found = [ranks[query, :SHOWN].tolist() for ranks in (first[name].items, first[name].grades)]
             tiles = [
                 _tile(
                     evaluation.ranked.other_side,
-                    int(item),
+                    item,
                     _frame(grade, len(levels)),
                     f"rank {place}, {_shared(grade, levels)}",
                     levels,
                     name_of,
                     thumbnails,
                 )
-                for place, (item, grade) in enumerate(zip(*rankings[name][i], strict=True), 1)
+                for place, (item, grade) in enumerate(zip(*found, strict=True), 1)
             ]
             rows.append((name, tuple(tiles)))
             values.append(f"{100 * evaluation.report.per_query[metric][query]:.1f}")

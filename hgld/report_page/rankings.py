@@ -1,4 +1,4 @@
-"""Rankings of some queries of an evaluation: what lies at every rank, and how near it is in the hierarchy."""
+"""What the queries of an evaluation find: the first ranks of all of them, the whole rankings of a sample."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hgld.judgements import LabelJudgements
 from hgld.metrics import Relevance
-from hgld.ranking import exact_products, prepare_embeddings
-from hgld.relevance import shared_levels
+from hgld.ranking import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
 MOST_QUERIES = 2000
-_SCORES_AT_ONCE = 4_000_000
+FIRST_RANKS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,21 @@ class Ranking:
     query: int
     items: np.ndarray
     grades: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class FirstRanks:
+    """The first :data:`FIRST_RANKS` ranks of every query, in the order of :class:`Ranking`.
+
+    Attributes:
+        items: (Q, R) gallery indices; R is smaller where the gallery is.
+        grades: (Q, R) uint8, their grades.
+        findable: (Q,) whether the gallery has an item of the query's own finest class.
+    """
+
+    items: np.ndarray
+    grades: np.ndarray
+    findable: np.ndarray
 
 
 def sample_queries(num_queries: int, seed: int = 0) -> np.ndarray:
@@ -52,20 +67,77 @@ def rank(ranked: Ranked, queries: Sequence[int] | np.ndarray, *, normalize: bool
         InputError: embeddings with NaN, Inf or zero rows.
     """
     chosen = np.asarray(queries, dtype=np.int64)
-    gallery = ranked.other_side
-    against = prepare_embeddings(gallery.embeddings, "gallery", normalize=normalize)
-    step = max(1, _SCORES_AT_ONCE // len(against))
-    for start in range(0, len(chosen), step):
-        part = chosen[start : start + step]
-        rows = prepare_embeddings(np.asarray(ranked.query.embeddings[part]), "query", normalize=normalize)
-        with exact_products(rows.device):
-            scores = (rows @ against.T).numpy()
-        grades = shared_levels(ranked.query.labels[part], gallery.labels).numpy()
-        for row, query in enumerate(part.tolist()):
+    for start, scores, grades, _ in _judged_blocks(ranked, chosen, normalize):
+        for row, query in enumerate(chosen[start : start + len(scores)].tolist()):
             order = np.lexsort((grades[row], -scores[row]))
             if ranked.gallery is None:
                 order = order[order != query]
             yield Ranking(query, order, grades[row, order])
+
+
+def first_ranks(ranked: Ranked, *, normalize: bool = True) -> FirstRanks:
+    """The first ranks of all queries; takes as long as their scores do, and memory that is linear in their number.
+
+    Args:
+        ranked: embeddings and labels.
+        normalize: scores are cosine similarities.
+
+    Raises:
+        InputError: embeddings with NaN, Inf or zero rows.
+    """
+    num_queries, num_gallery = len(ranked.query.labels), len(ranked.other_side.labels)
+    depth = min(FIRST_RANKS, num_gallery - (ranked.gallery is None))
+    found = FirstRanks(
+        np.empty((num_queries, depth), np.int64), np.empty((num_queries, depth), np.uint8), np.empty(num_queries, bool)
+    )
+    for start, scores, grades, findable in _judged_blocks(ranked, np.arange(num_queries), normalize):
+        rows = slice(start, start + len(scores))
+        if ranked.gallery is None:
+            scores[np.arange(len(scores)), np.arange(num_queries)[rows]] = -np.inf
+        found.items[rows] = _first(scores, grades, depth)
+        found.grades[rows] = np.take_along_axis(grades, found.items[rows], axis=1)
+        found.findable[rows] = findable
+    return found
+
+
+def _judged_blocks(
+    ranked: Ranked, queries: np.ndarray, normalize: bool
+) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Blocks of ``queries``: place of the first, (q, G) scores, (q, G) uint8 grades, (q,) whether one is the highest.
+
+    The arrays are the caller's until the next block. The query itself has a score, and grade 0.
+    """
+    alone = ranked.gallery is None
+    gallery = prepare_embeddings(ranked.other_side.embeddings, "gallery", normalize=normalize)
+    if alone:
+        query = gallery if len(queries) == len(gallery) else gallery[torch.from_numpy(queries)]
+    else:
+        query = prepare_embeddings(ranked.query.embeddings[queries], "query", normalize=normalize)
+    labels = ranked.query.labels[queries], ranked.other_side.labels
+    judgements = LabelJudgements(*labels, self_index=queries if alone else None)
+    blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
+    while True:
+        with exact_products(gallery.device):  # not around a yield: its modes would be those of the caller too
+            block = next(blocks, None)
+        if block is None:
+            return
+        start, stop, scores = block
+        judged = judgements.block(start, stop, gallery.device)
+        yield start, scores.numpy(), judged.grades.numpy(), judged.counts[:, -1] > 0
+
+
+def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
+    """(q, depth) indices of the highest scores, equal ones by ascending grade, then index."""
+    best, place = (p.numpy() for p in torch.from_numpy(scores).topk(min(depth + 1, scores.shape[1]), dim=1))
+    order = np.lexsort((place, np.take_along_axis(grades, place, axis=1), -best), axis=1)[:, :depth]
+    found = np.take_along_axis(place, order, axis=1)
+    if 0 < depth < best.shape[1]:
+        for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
+            last = best[row, depth - 1]
+            higher = int((best[row] > last).sum())
+            equal = np.flatnonzero(scores[row] == last)
+            found[row, higher:] = equal[np.argsort(grades[row, equal], kind="stable")[: depth - higher]]
+    return found
 
 
 def relevance_of(evaluation: Evaluation) -> Relevance:

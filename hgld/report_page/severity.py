@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.report_page.figures import Figure, Figures, clean, grade_color
-from hgld.report_page.rankings import Ranking
+from hgld.report_page.rankings import FirstRanks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-_RANKS = 20
 
 
 @dataclass(frozen=True)
@@ -21,11 +19,11 @@ class Severity:
 
     Attributes:
         shares: for the grades L, L - 1, ..., 0 the share of queries whose first item has that grade: right, then what
-            the mistake still shares with the query, from the finest level on, at last nothing.
-        mistakes: share of queries whose first item is not of their finest class.
+            the mistake still shares with the query, from the finest level on, at last nothing; NaN without a query.
+        mistakes: share of queries whose first item is not of their finest class; NaN without a query.
         mean: levels to climb, averaged over the mistakes (Bertinetto et al., "Making Better Mistakes", CVPR 2020:
             the height of the lowest common ancestor); NaN without a mistake. L means nothing in common.
-        queries: how many were looked at.
+        queries: how many have an item of their finest class to find; the others are not counted.
         by_rank: (ranks, L + 1) shares of the grades 0..L at every rank.
     """
 
@@ -36,21 +34,16 @@ class Severity:
     by_rank: np.ndarray
 
 
-def severity(rankings: Sequence[Ranking], num_levels: int) -> Severity:
+def severity(first: FirstRanks, num_levels: int) -> Severity:
     """Count the grades at the first ranks, over queries that have an item of their own finest class to find."""
-    looked_at = [r for r in rankings if (r.grades == num_levels).any()]
-    depth = min([_RANKS, *(len(r.grades) for r in looked_at)])
-    if not looked_at:
-        return Severity(
-            (float("nan"),) * (num_levels + 1), float("nan"), float("nan"), 0, np.zeros((0, num_levels + 1))
-        )
-    top = np.stack([r.grades[:depth] for r in looked_at])  # (Q, ranks)
-    by_rank = (top[:, :, None] == np.arange(num_levels + 1)).mean(axis=0)
-    first = by_rank[0]
-    mistakes = 1 - float(first[num_levels])
-    climbed = num_levels - top[:, 0][top[:, 0] < num_levels]
+    top = first.grades[first.findable]  # (Q, ranks)
+    if not len(top):
+        nothing = (float("nan"),) * (num_levels + 1)
+        return Severity(nothing, float("nan"), float("nan"), 0, np.zeros((0, num_levels + 1)))
+    by_rank = np.stack([(top == grade).mean(axis=0) for grade in range(num_levels + 1)], axis=1)
+    climbed = num_levels - top[top[:, 0] < num_levels, 0].astype(np.int64)
     mean = float(climbed.mean()) if len(climbed) else float("nan")
-    return Severity(tuple(float(s) for s in first[::-1]), mistakes, mean, len(looked_at), by_rank)
+    return Severity(tuple(by_rank[0, ::-1].tolist()), len(climbed) / len(top), mean, len(top), by_rank)
 
 
 def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Sequence[str], split: str) -> list[Figure]:

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import draw_precision_recall, mean_curves
 from hgld.report_page.embedding_map import NameOf, draw_maps
@@ -19,7 +17,15 @@ from hgld.report_page.gallery import (
     worst_queries,
 )
 from hgld.report_page.published import PublishedRow
-from hgld.report_page.rankings import MOST_QUERIES, Ranking, is_normalized, rank, relevance_of, sample_queries
+from hgld.report_page.rankings import (
+    MOST_QUERIES,
+    FirstRanks,
+    first_ranks,
+    is_normalized,
+    rank,
+    relevance_of,
+    sample_queries,
+)
 from hgld.report_page.runs import Evaluation
 from hgld.report_page.score_table import ScoreTable, score_table
 from hgld.report_page.severity import Severity, draw_severity, severity
@@ -78,13 +84,14 @@ def split_section(
     levels = tuple(some.levels)
     ranked = {n: e for n, e in evaluations.items() if e.ranked is not None and tuple(e.levels) == levels}
     missing = [f"{n}: no curves, maps and galleries, for {e.why_not}." for n, e in evaluations.items() if e.why_not]
-    rankings = {name: _sampled(evaluation) for name, evaluation in ranked.items()}
+    first = {name: _first_ranks(evaluation) for name, evaluation in ranked.items()}
     names = {name: _name_of(evaluation, dataset) for name, evaluation in ranked.items()}
-    found = {name: severity(rankings[name], len(levels)) for name in ranked}
+    found = {name: severity(first[name], len(levels)) for name in ranked}
     maps = []
     for name, evaluation in ranked.items():
         assert evaluation.ranked is not None
-        maps += draw_maps(figures, evaluation.ranked.other_side, levels, names[name], name, split)
+        drawn, why_not = draw_maps(figures, evaluation.ranked.other_side, levels, names[name], name, split)
+        maps, missing = [*maps, *drawn], [*missing, *why_not]
     paired = {n: e for n, e in ranked.items() if not e.report.per_query.is_empty()}
     metric = _query_metric(paired, levels)
     same = _same_queries(paired, baseline)
@@ -93,37 +100,38 @@ def split_section(
         levels,
         tuple(f"{n}: epoch {e.epoch}" for n, e in evaluations.items() if e.epoch is not None),
         score_table(evaluations, published, baseline),
-        tuple(_curves(figures, ranked, rankings, levels, split)),
+        tuple(_curves(figures, ranked, levels, split)),
         found,
         tuple(draw_severity(figures, found, levels, split)),
         tuple(maps),
-        tuple(_albums(paired, same, metric, names, thumbnails) if metric else ()),
-        class_table(same, _class_metrics(same), rankings, names[next(iter(same))]) if metric and same else None,
+        tuple(_albums(paired, same, first, metric, names, thumbnails) if metric else ()),
+        class_table(same, _class_metrics(same), first[list(same)[-1]], names[next(iter(same))])
+        if metric and same
+        else None,
         tuple(missing),
     )
 
 
-def _sampled(evaluation: Evaluation) -> list[Ranking]:
+def _first_ranks(evaluation: Evaluation) -> FirstRanks:
     assert evaluation.ranked is not None
-    queries = sample_queries(len(evaluation.ranked.query.labels))
-    return list(rank(evaluation.ranked, queries, normalize=is_normalized(evaluation)))
+    return first_ranks(evaluation.ranked, normalize=is_normalized(evaluation))
 
 
-def _curves(
-    figures: Figures,
-    ranked: Mapping[str, Evaluation],
-    rankings: Mapping[str, Sequence[Ranking]],
-    levels: Sequence[str],
-    split: str,
-) -> list[Figure]:
+def _curves(figures: Figures, ranked: Mapping[str, Evaluation], levels: Sequence[str], split: str) -> list[Figure]:
     if not ranked:
         return []
-    curves = {}
+    curves, sizes = {}, set()
     for name, evaluation in ranked.items():
-        counts = np.stack([np.bincount(r.grades, minlength=len(levels) + 1) for r in rankings[name]])
-        curves[name] = mean_curves(rankings[name], relevance_of(evaluation).gains(counts), len(levels))
-    sampled = any(int(e.report.settings["queries"]) > MOST_QUERIES for e in ranked.values())
-    note = f"Means over {MOST_QUERIES} queries drawn with seed 0." if sampled else "Means over all queries."
+        assert evaluation.ranked is not None
+        queries = sample_queries(len(evaluation.ranked.query.labels))
+        sizes.add(len(evaluation.ranked.query.labels))
+        rankings = rank(evaluation.ranked, queries, normalize=is_normalized(evaluation))
+        curves[name] = mean_curves(rankings, relevance_of(evaluation), len(levels))
+    if max(sizes) > MOST_QUERIES:
+        number = " and of ".join(f"{size:,}" for size in sorted(sizes))
+        note = f"Means over {MOST_QUERIES:,} of {number} queries, sampled with seed 0."
+    else:
+        note = "Means over all queries."
     return draw_precision_recall(figures, curves, levels, note, split)
 
 
@@ -175,6 +183,7 @@ def _same_queries(paired: Mapping[str, Evaluation], baseline: str | None) -> dic
 def _albums(
     paired: Mapping[str, Evaluation],
     same: Mapping[str, Evaluation],
+    first_items: Mapping[str, FirstRanks],
     metric: str,
     names: Mapping[str, NameOf],
     thumbnails: Thumbnails,
@@ -185,13 +194,13 @@ def _albums(
         pair = {first: same[first], other: same[other]}
         rose, fell = changed_queries(same[first], same[other], metric)
         for heading, chosen in ((f"Most improved from {first} to {other}", rose), (f"Most worsened to {other}", fell)):
-            shown = strips(chosen, pair, metric, names[first], thumbnails)
+            shown = strips(chosen, pair, first_items, metric, names[first], thumbnails)
             albums.append(Album(heading, f"By the change of their {metric}, one query a class.", tuple(shown)))
     for name, evaluation in paired.items():
         for heading, says, chosen in (
             (f"Typical queries, {name}", "From good to bad, one of every fifth", typical_queries(evaluation, metric)),
             (f"Worst queries, {name}", "The lowest of each class", worst_queries(evaluation, metric)),
         ):
-            shown = strips(chosen, {name: evaluation}, metric, names[name], thumbnails)
+            shown = strips(chosen, {name: evaluation}, first_items, metric, names[name], thumbnails)
             albums.append(Album(heading, f"{says} by {metric}.", tuple(shown)))
     return [album for album in albums if album.strips]
