@@ -83,7 +83,8 @@ def train(
         config: the run's options.
         data: dataset directory, or its address.
         out: the run's folder; a run that is there already goes on from its newest checkpoint.
-        init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own.
+        init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own. A run
+            that goes on must have begun there.
         profile: time the phases of the first steps (``StepProfile``).
         progress: where people see the run go.
 

@@ -156,9 +156,17 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
 
 def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
     """What the run in ``out`` begins or began from; empty: from what the config says of the backbone."""
+    given = str(asked or config.init_from)
     if fresh:
-        return str(asked or config.init_from)
-    return read_config(out / CONFIG).init_from if (out / CONFIG).is_file() else ""
+        return given
+    recorded = read_config(out / CONFIG).init_from if (out / CONFIG).is_file() else ""
+    if given and not (recorded and Path(given).resolve() == Path(recorded).resolve()):
+        began = f"with --init-from {recorded}" if recorded else "without --init-from"
+        raise ConfigError(
+            f"{out} holds a run that began {began}; the weights of {given} would not be used. Take another --out to "
+            f"begin there; {began} the run goes on."
+        )
+    return recorded
 
 
 def _modules(

@@ -1,9 +1,11 @@
 """What a run began from stands in its folder, so that its config run again begins there too."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from hgld.errors import InputError
+from hgld.errors import ConfigError, InputError
 from tests.training.small_runs import options, write_small
 from training.checkpoint import find_checkpoint, read_checkpoint
 from training.config_files import read_config
@@ -42,6 +44,21 @@ def test_a_run_that_goes_on_keeps_what_it_began_from(data, tmp_path):
     assert read_config(tmp_path / "second/config.json").init_from == str(tmp_path / "first")
     train(options(**STILL), data, tmp_path / "third", init_from=tmp_path / "second")  # a word goes before the record
     assert read_config(tmp_path / "third/config.json").init_from == str(tmp_path / "second")
+
+
+def test_a_run_that_goes_on_is_not_said_to_begin_elsewhere(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(options(**STILL, seed=1), data, first)
+    with pytest.raises(ConfigError, match=r"first holds a run that began without --init-from; the weights of"):
+        train(options(**STILL, seed=1), data, first, init_from=second)
+    train(options(**STILL), data, second, init_from=Path("first"))
+    for same in ("first", "./first", first):  # the same command goes on
+        assert train(options(**STILL), data, second, init_from=Path(same)).finished
+    assert train(read_config(second / "config.json"), data, second).finished
+    with pytest.raises(ConfigError, match=r"began with --init-from first; the weights of .*third would not"):
+        train(options(**STILL), data, second, init_from=tmp_path / "third")
+    assert read_config(second / "config.json").init_from == "first"
 
 
 def test_weights_that_are_gone_are_named(data, tmp_path):
