@@ -190,6 +190,16 @@ class TrainingData:
         return loader, dataset
 
 
+def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
+    """What a run of these options finds a dataset to be: :attr:`TrainingData.facts`, without reading an image.
+
+    Raises:
+        ConfigError: a batch that cannot be made of this dataset.
+        InputError: no dataset is there, or it has no such split.
+    """
+    return TrainingData(config, place, Processes(0, 1, torch.device("cpu"))).facts
+
+
 def train_view(images: ImagesConfig, size: int) -> TrainView:
     """How training varies images, at a size in pixels."""
     return TrainView(

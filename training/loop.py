@@ -148,7 +148,7 @@ def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary
     )
     if run.processes.is_main:
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
-        _write(run.folder / SUMMARY, json.dumps(facts, indent=2) + "\n")
+        _write(run.folder / SUMMARY, json.dumps(facts | {"data": run.data.facts}, indent=2) + "\n")
     return summary
 
 

@@ -65,7 +65,12 @@ def plan_sweep(config: TrainConfig, sweeps: Sequence[str]) -> tuple[SweepRun, ..
     return tuple(runs)
 
 
-def run_sweep(runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainConfig, Path], bool]) -> dict[str, State]:
+def run_sweep(
+    runs: Sequence[SweepRun],
+    out: Path,
+    train_one: Callable[[TrainConfig, Path], bool],
+    facts_of: Callable[[TrainConfig], Mapping[str, object]],
+) -> dict[str, State]:
     """Do the runs that are not finished yet, one after another, and return how each one ended, by its name.
 
     A run that diverges is a result too: the sweep goes on. One that was asked to stop ends the sweep; the same call
@@ -75,6 +80,7 @@ def run_sweep(runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainCon
         runs: of :func:`plan_sweep`.
         out: the sweep's folder.
         train_one: trains a config into a folder, where it leaves its config and its summary; whether it finished.
+        facts_of: what a run of a config finds the data to be; a finished run on other data is not passed over.
 
     Raises:
         InputError: a config or summary in a run's folder cannot be read.
@@ -82,7 +88,7 @@ def run_sweep(runs: Sequence[SweepRun], out: Path, train_one: Callable[[TrainCon
     states: dict[str, State] = dict.fromkeys((run.name for run in runs), "not finished")
     for run in runs:
         try:
-            finished = _finished(out / run.name, run) or train_one(run.config, out / run.name)
+            finished = _finished(out / run.name, run, facts_of) or train_one(run.config, out / run.name)
         except DivergenceError:
             states[run.name] = "diverged"
             continue
@@ -164,11 +170,13 @@ def _rounded(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else _shown(value)
 
 
-def _finished(folder: Path, run: SweepRun) -> bool:
-    """Whether the run's folder holds its finished run; one of other options is the trainer's to refuse."""
+def _finished(folder: Path, run: SweepRun, facts_of: Callable[[TrainConfig], Mapping[str, object]]) -> bool:
+    """Whether the run's folder holds its finished run; one of other options or data is the trainer's to refuse."""
     if not (folder / SUMMARY).is_file() or not (folder / CONFIG).is_file():
         return False
-    return flat(read_config(folder / CONFIG)) == flat(run.config) and bool(_read_summary(folder).get("finished"))
+    before, summary = read_config(folder / CONFIG), _read_summary(folder)
+    same = (flat(before), before.init_from) == (flat(run.config), run.config.init_from)
+    return same and bool(summary.get("finished")) and summary.get("data") == facts_of(run.config)
 
 
 def _read_summary(folder: Path) -> dict[str, Any]:

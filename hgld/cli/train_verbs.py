@@ -244,9 +244,12 @@ def _sweep(
     profile: bool,
 ) -> int:
     from hgld.cli import EXIT_STOPPED
+    from training.data import training_facts
     from training.distributed import is_main_process
     from training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
 
+    if init_from is not None:
+        config = dataclasses.replace(config, init_from=str(init_from))
     runs = plan_sweep(config, sweeps)
 
     def train_one(one: "TrainConfig", folder: Path) -> bool:
@@ -256,9 +259,9 @@ def _sweep(
         with shown_on(sys.stderr) as progress:
             if is_main_process():
                 progress.note(f"{folder.name}:")
-            return train(one, data, folder, init_from=init_from, profile=profile, progress=progress).finished
+            return train(one, data, folder, profile=profile, progress=progress).finished
 
-    states = run_sweep(runs, out, train_one)
+    states = run_sweep(runs, out, train_one, lambda one: training_facts(one, data))
     if is_main_process():
         rows = tabulate_sweep(runs, out, states)
         table = write_table(rows, out)

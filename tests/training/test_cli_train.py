@@ -164,6 +164,17 @@ def test_a_sweep_tabulates_its_runs_and_goes_on(capsys, data, tmp_path):
     assert err == ""  # nothing was trained
     assert [row["tau"] for row in json.loads(again)["runs"]] == ["0.01", "0.1"]
 
+    other = write_small(tmp_path / "other", held_out=range(6))
+    for words, message in (
+        (["--data", other], f"on other data than {other} (checksum was "),
+        (["--data", tmp_path / "nowhere"], "nowhere"),
+        (["--init-from", tmp_path / "s" / "tau=0.1,seed=0"], "began without --init-from"),
+    ):
+        code, again, err = run(capsys, *sweep, *words)
+        assert (code, again) == (2, "")
+        assert message in " ".join(err.split())
+    assert (tmp_path / "s" / "sweep.md").read_text() == out
+
 
 def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):

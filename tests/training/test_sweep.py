@@ -1,6 +1,7 @@
 """Sweeps: all combinations, checked before any run, finished ones skipped, the table complete."""
 
 import csv
+import dataclasses
 import itertools
 import json
 
@@ -20,8 +21,11 @@ CONFIG = load_recipe("small-grocery")
 class Trainer:
     """Leaves what a run leaves; its AP is a function of tau."""
 
-    def __init__(self, diverges=(), stops_at=None):
-        self.trained, self.diverges, self.stops_at = [], diverges, stops_at
+    def __init__(self, diverges=(), stops_at=None, data="one"):
+        self.trained, self.diverges, self.stops_at, self.data = [], diverges, stops_at, data
+
+    def facts_of(self, config):
+        return {"name": self.data, "steps_per_epoch": config.run.epochs}
 
     def __call__(self, config, folder):
         self.trained.append(folder.name)
@@ -32,12 +36,13 @@ class Trainer:
         best = {"metric": "H-AP", "value": 1 - config.loss.tau, "epoch": 2, "step": 8}
         values = {"test": {"R@1": 0.5, "H-AP": 1 - config.loss.tau}}
         summary = {"finished": len(self.trained) != self.stops_at, "best": best, "values": values}
+        summary["data"] = self.facts_of(config)
         (folder / "summary.json").write_text(json.dumps(summary))
         return summary["finished"]
 
 
 def rows_of(runs, out, train_one):
-    return tabulate_sweep(runs, out, run_sweep(runs, out, train_one))
+    return tabulate_sweep(runs, out, run_sweep(runs, out, train_one, Trainer().facts_of))
 
 
 def test_a_sweep_is_the_product_of_its_fields_the_last_one_fastest():
@@ -126,19 +131,32 @@ def test_a_run_that_diverges_is_a_row_and_the_others_are_run(tmp_path):
 
 
 def test_a_finished_run_of_other_options_is_not_taken_for_this_one(tmp_path):
-    run_sweep(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, Trainer())
+    run_sweep(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, Trainer(), Trainer().facts_of)
     longer = Trainer()
-    run_sweep(plan_sweep(with_fields(CONFIG, {"epochs": 21}), ["tau=0.01"]), tmp_path, longer)
+    run_sweep(plan_sweep(with_fields(CONFIG, {"epochs": 21}), ["tau=0.01"]), tmp_path, longer, longer.facts_of)
     assert longer.trained == ["tau=0.01"]  # the trainer refuses or goes on
+
+
+@pytest.mark.parametrize(
+    ("data", "init_from", "passed_over"), [("one", "", True), ("two", "", False), ("one", "run", False)]
+)
+def test_a_finished_run_on_other_data_or_from_other_weights_is_not_taken_for_this_one(
+    data, init_from, passed_over, tmp_path
+):
+    run_sweep(plan_sweep(CONFIG, ["tau=0.01"]), tmp_path, Trainer(), Trainer().facts_of)
+    again = Trainer(data=data)
+    runs = plan_sweep(dataclasses.replace(CONFIG, init_from=init_from), ["tau=0.01"])
+    run_sweep(runs, tmp_path, again, again.facts_of)
+    assert again.trained == ([] if passed_over else ["tau=0.01"])  # the trainer refuses or goes on
 
 
 @pytest.mark.parametrize("content", ["{", "[1]"])
 def test_a_damaged_summary_is_named(tmp_path, content):
     runs = plan_sweep(CONFIG, ["tau=0.01"])
-    run_sweep(runs, tmp_path, Trainer())
+    run_sweep(runs, tmp_path, Trainer(), Trainer().facts_of)
     (tmp_path / "tau=0.01" / "summary.json").write_text(content)
     with pytest.raises(InputError, match=r"tau=0\.01.*summary\.json"):
-        run_sweep(runs, tmp_path, Trainer())
+        run_sweep(runs, tmp_path, Trainer(), Trainer().facts_of)
 
 
 def test_a_table_that_cannot_be_written_is_said(tmp_path):
