@@ -37,6 +37,8 @@ def report_command() -> click.Command:
 
         with progress_bars() as progress:
             facts = write_report_page(runs, out, progress=progress, **given)
+        for note in facts.notes:
+            click.echo(note, err=True)
         if as_json:
             print_json(asdict(facts))
             return

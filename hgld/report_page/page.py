@@ -2,8 +2,9 @@
 
 import base64
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from hgld.report_page.curves import draw_training
 from hgld.report_page.figures import GRADES, SERIES, Figures
 from hgld.report_page.gallery import Thumbnails
 from hgld.report_page.glossary import glossary
-from hgld.report_page.published import published_rows
-from hgld.report_page.runs import Run, read_runs
+from hgld.report_page.published import PublishedResults
+from hgld.report_page.runs import Evaluation, Run, read_runs
 from hgld.report_page.split_section import SplitSection, split_section
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class PageFacts:
         pictures_left_out: places without their picture, for want of room.
         unreadable: pictures that could not be read, with the reason.
         plots: files in the folder of plots.
+        notes: what of ``data`` and of the published rows does not fit the runs, as the page says it too.
     """
 
     out: str
@@ -52,6 +54,7 @@ class PageFacts:
     pictures_left_out: int
     unreadable: tuple[str, ...]
     plots: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def write_report_page(
@@ -82,19 +85,21 @@ def write_report_page(
         ConfigError: an unknown baseline, or a page that would be too large.
         StorageError: the disk refuses.
     """
+    _check_place(Path(out))
     runs = read_runs(places)
     names = [run.name for run in runs]
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
-    dataset = _open(data)
-    known = published_rows(_dataset_name(runs, dataset), published)
+    dataset, results = _open(data), PublishedResults(published)
     figures, thumbnails = Figures(None if plots is None else Path(plots)), Thumbnails(dataset)
     splits = sorted({split for run in runs for split in run.evaluations})
     try:
-        sections = []
+        sections, notes = [], []
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
-            sections.append(split_section(split, here, known, baseline, dataset, figures, thumbnails))
+            section, said = _section(split, here, results, baseline, dataset, figures, thumbnails)
+            sections.append(section)
+            notes += said
             if progress is not None:
                 progress("draw", i + 1, len(splits))
         metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
@@ -114,7 +119,46 @@ def write_report_page(
         thumbnails.left_out,
         tuple(thumbnails.unreadable),
         tuple(figures.files),
+        tuple(notes),
     )
+
+
+def _check_place(out: Path) -> None:
+    """Refuse a place where the page could not be written, before the work of drawing it."""
+    folder = out.parent
+    if not folder.is_dir():
+        raise StorageError(f"cannot write {out}: there is no folder {folder}. Make it, or choose another --out.")
+    if out.is_dir():
+        raise StorageError(f"cannot write {out}: it is a folder. Name a file in it: --out {out / 'report.html'}.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {out}: the folder {folder} is not writable. Choose another --out.")
+
+
+def _section(
+    split: str,
+    evaluations: Mapping[str, Evaluation],
+    results: PublishedResults,
+    baseline: str | None,
+    dataset: "ShardDataset | None",
+    figures: Figures,
+    thumbnails: Thumbnails,
+) -> tuple[SplitSection, list[str]]:
+    """The section of a split, with pictures, names and published rows of its own dataset alone; what does not fit."""
+    stated = next((e.dataset for e in evaluations.values() if e.dataset), "")
+    notes = []
+    if dataset is not None and not stated:
+        stated = dataset.manifest.name
+        notes.append(f"{split}: the report does not say its dataset; it is taken for {stated}, which --data names.")
+    elif dataset is not None and stated != dataset.manifest.name:
+        notes.append(
+            f"{split}: no pictures and no names of classes from --data, which is {dataset.manifest.name}; this is an "
+            f"evaluation of {stated}."
+        )
+        dataset, thumbnails = None, Thumbnails(None)
+    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, thumbnails)
+    unused = results.unused(stated, {(method, source) for method, source, _ in section.scores.published})
+    notes += [f"{split}: {unused}"] if unused else []
+    return replace(section, missing=(*section.missing, *notes)), notes
 
 
 def _open(data: str | Path | None) -> "ShardDataset | None":
@@ -123,13 +167,6 @@ def _open(data: str | Path | None) -> "ShardDataset | None":
     from hgld.dataset import open_dataset
 
     return open_dataset(data)
-
-
-def _dataset_name(runs: Sequence[Run], dataset: "ShardDataset | None") -> str:
-    if dataset is not None:
-        return dataset.manifest.name
-    named = {str(e.report.settings.get("dataset", "")) for run in runs for e in run.evaluations.values()}
-    return named.pop() if len(named) == 1 else ""
 
 
 def _headline(metrics: Sequence[str]) -> list[str]:
@@ -193,6 +230,8 @@ def _write(out: Path, html: str) -> int:
     try:
         part.write_bytes(data)
         part.replace(out)
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
     finally:
         part.unlink(missing_ok=True)
     return len(data)

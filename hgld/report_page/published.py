@@ -1,5 +1,6 @@
 """Published results to stand beside one's own: those that hgld ships, and those of a table of the user's."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hgld.errors import TableError
 SHIPPED = Path(__file__).with_name("published.csv")
 _COLUMNS = ("dataset", "method", "metric", "value", "source")
 _MOST_BYTES = 16 << 20
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -28,21 +30,56 @@ class PublishedRow:
     values: dict[str, float]
 
 
-def published_rows(dataset: str, table: str | Path | None = None) -> list[PublishedRow]:
-    """The published rows of a dataset, in the order of their tables.
+class PublishedResults:
+    """The published results that hgld ships, and those of the user's table behind them.
 
     Args:
-        dataset: its name, as ``dataset.json`` has it.
         table: a CSV of further rows: dataset, method, metric, value (per cent), source.
 
     Raises:
         TableError: the table cannot be read, or lacks a column.
     """
-    rows: dict[tuple[str, str], dict[str, float]] = {}
-    for path in [SHIPPED, *([] if table is None else [Path(table)])]:
-        for row in _read(path).filter(pl.col("dataset") == dataset).iter_rows(named=True):
+
+    def __init__(self, table: str | Path | None = None) -> None:
+        self._name = "" if table is None else Path(table).name
+        shipped = _read(SHIPPED)
+        self._own = shipped.clear() if table is None else _read(Path(table))
+        self._all = pl.concat([shipped, self._own])
+
+    def of(self, dataset: str) -> list[PublishedRow]:
+        """The rows of a dataset, in the order of their tables; its name is that of ``dataset.json``, none if empty."""
+        if not dataset:
+            return []
+        rows: dict[tuple[str, str], dict[str, float]] = {}
+        for row in self._all.filter(pl.col("dataset") == dataset).iter_rows(named=True):
             rows.setdefault((row["method"], row["source"]), {})[row["metric"]] = row["value"]
-    return [PublishedRow(method, source, values) for (method, source), values in rows.items()]
+        return [PublishedRow(method, source, values) for (method, source), values in rows.items()]
+
+    def unused(self, dataset: str, shown: Collection[tuple[str, str]]) -> str:
+        """Why no row of the user's table stands beside an evaluation; empty where one does, or there is no table.
+
+        Args:
+            dataset: of the evaluation; empty where its report does not say it.
+            shown: method and source of the rows that stand there.
+        """
+        of_it = self._own.filter(pl.col("dataset") == dataset)
+        if not self._name or any(row in shown for row in of_it.select("method", "source").iter_rows()):
+            return ""
+        none = f"No row of {self._name} is shown"
+        if not dataset:
+            return f"{none}: the report does not say its dataset. Name the dataset's directory by --data."
+        if of_it.is_empty():
+            found = _listed(self._own["dataset"]) or "none"
+            return f"{none}: 0 of its {len(self._own)} rows are of dataset {dataset} (found: {found})."
+        return (
+            f"{none}: 0 of its {len(of_it)} rows of {dataset} are of a metric that was measured "
+            f"(found: {_listed(of_it['metric'])})."
+        )
+
+
+def _listed(names: pl.Series) -> str:
+    found = names.unique(maintain_order=True).to_list()
+    return ", ".join(name or "(empty)" for name in found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
 
 
 def _read(path: Path) -> pl.DataFrame:
@@ -62,4 +99,4 @@ def _read(path: Path) -> pl.DataFrame:
     if len(wrong):
         row = int(wrong[0])
         raise TableError(f"{path}: row {row + 2}: value {table['value'][row]!r}; expected per cent, 0 to 100.")
-    return read.with_columns(pl.col("method", "source", "metric").fill_null(""))
+    return read.select(_COLUMNS).with_columns(pl.col("dataset", "method", "source", "metric").fill_null(""))

@@ -15,7 +15,7 @@ from hgld.evaluator import evaluate
 from hgld.report_page import page
 from hgld.report_page.gallery import Thumbnails
 from hgld.report_page.page import write_report_page
-from hgld.report_page.published import published_rows
+from hgld.report_page.published import PublishedResults
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
 HOSTILE = [
@@ -209,11 +209,11 @@ def test_a_page_that_grows_too_large_is_not_written(tmp_path, monkeypatch):
 def test_published_rows_stand_below(tmp_path):
     table = tmp_path / "published.csv"
     table.write_text("dataset,method,metric,value,source\nsop,Mine,R@1,50.5,Us 2026\nsop,Mine,H-AP,40,Us 2026\n")
-    rows = {row.method: row for row in published_rows("sop", table)}
+    rows = {row.method: row for row in PublishedResults(table).of("sop")}
     assert rows["Mine"].values == {"R@1": 50.5, "H-AP": 40.0}
     assert rows["HAPPIER"].values == {"R@1": 81.0}
     assert all(row.source for row in rows.values())
-    assert published_rows("no such set") == []
+    assert PublishedResults().of("no such set") == []
     report = write_run(tmp_path / "run")
     report.settings["dataset"] = "sop"
     report.save_json(tmp_path / "run" / "reports" / "test-epoch-10.json")
@@ -223,7 +223,7 @@ def test_published_rows_stand_below(tmp_path):
     assert "50.5" in text
     table.write_text("dataset,method,metric,value,source\nsop,Mine,R@1,high,Us\n")
     with pytest.raises(TableError, match="row 2: value 'high'"):
-        published_rows("sop", table)
+        PublishedResults(table)
 
 
 def test_a_log_that_is_being_written_is_read(tmp_path):
