@@ -20,21 +20,21 @@ SHOWN = 10
 ROWS = 6
 _PIXELS = 112
 _QUALITY = 82
-_MOST_BYTES = 6_000_000
+MOST_PICTURE_BYTES = 6_000_000
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture of a gallery.
+    """One place of a gallery.
 
     Attributes:
-        picture: a data URI; empty where there is none.
+        key: of the item, whose picture the page shows if it has room; None where the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
         caption: its finest class.
         says: key, classes and what it shares with the query, for a tooltip and for those who do not see the frame.
     """
 
-    picture: str
+    key: str | None
     frame: str
     caption: str
     says: str
@@ -57,7 +57,7 @@ class Thumbnails:
         most_bytes: of all data URIs together.
     """
 
-    def __init__(self, dataset: "ShardDataset | None", most_bytes: int = _MOST_BYTES) -> None:
+    def __init__(self, dataset: "ShardDataset | None", most_bytes: int = MOST_PICTURE_BYTES) -> None:
         self._dataset, self._most = dataset, most_bytes
         self._index = {} if dataset is None else {key: i for i, key in enumerate(dataset.keys.to_list())}
         self._made: dict[str, str] = {}
@@ -70,6 +70,9 @@ class Thumbnails:
     def uri(self, key: str | None) -> str:
         """The picture of an item; empty where there is none, or no room for it any more."""
         if self._dataset is None or key is None or key not in self._index:
+            return ""
+        if self.bytes >= self._most:
+            self.left_out += 1
             return ""
         if key not in self._made:
             self._made[key] = self._encoded(key)
@@ -131,7 +134,6 @@ def strips(
     first: Mapping[str, FirstRanks],
     metric: str,
     name_of: NameOf,
-    thumbnails: Thumbnails,
 ) -> list[Strip]:
     """Galleries of some queries, one row of ranked pictures a run.
 
@@ -141,16 +143,15 @@ def strips(
         first: what the queries of each run find.
         metric: whose value stands beside the query.
         name_of: the name of a class from level and id.
-        thumbnails: the pictures.
     """
     made = []
     for query in queries:
         rows, values = [], []
-        head = Tile("", "query", "", "")
+        head = Tile(None, "query", "", "")
         for name, evaluation in runs.items():
             assert evaluation.ranked is not None
             levels, asked = evaluation.levels, evaluation.ranked.query
-            head = _tile(asked, query, "query", "query", levels, name_of, thumbnails) if not rows else head
+            head = _tile(asked, query, "query", "query", levels, name_of) if not rows else head
             found = [ranks[query, :SHOWN].tolist() for ranks in (first[name].items, first[name].grades)]
             tiles = [
                 _tile(
@@ -160,7 +161,6 @@ def strips(
                     f"rank {place}, {_shared(grade, levels)}",
                     levels,
                     name_of,
-                    thumbnails,
                 )
                 for place, (item, grade) in enumerate(zip(*found, strict=True), 1)
             ]
@@ -170,19 +170,11 @@ def strips(
     return made
 
 
-def _tile(
-    side: Items,
-    item: int,
-    frame: str,
-    role: str,
-    levels: Sequence[str],
-    name_of: NameOf,
-    thumbnails: Thumbnails,
-) -> Tile:
+def _tile(side: Items, item: int, frame: str, role: str, levels: Sequence[str], name_of: NameOf) -> Tile:
     key = None if side.keys is None else side.keys[item]
     names = [name_of(level, int(label)) for level, label in enumerate(side.labels[item])]
     classes = "; ".join(f"{level}: {name}" for level, name in zip(levels, names, strict=True))
-    return Tile(thumbnails.uri(key), frame, names[0], f"{role}. {classes}. {key or f'item {item}'}")
+    return Tile(key, frame, names[0], f"{role}. {classes}. {key or f'item {item}'}")
 
 
 def _frame(grade: int, num_levels: int) -> str:

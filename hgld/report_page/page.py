@@ -15,7 +15,7 @@ from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.report_page.curves import draw_training
 from hgld.report_page.figures import GRADES, SERIES, Figures
-from hgld.report_page.gallery import Thumbnails
+from hgld.report_page.gallery import MOST_PICTURE_BYTES, Thumbnails
 from hgld.report_page.glossary import glossary
 from hgld.report_page.published import PublishedResults
 from hgld.report_page.runs import Evaluation, Run, read_runs
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hgld.dataset import ShardDataset
 
 MOST_BYTES = 10_000_000
+_FOOTER_BYTES = 20_000  # what it says of the pictures is known when they are made
 _TEMPLATES = Path(__file__).with_name("templates")
 
 Progress = Callable[[str, int, int | None], None]
@@ -91,21 +92,23 @@ def write_report_page(
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
     dataset, results = _open(data), PublishedResults(published)
-    figures, thumbnails = Figures(None if plots is None else Path(plots)), Thumbnails(dataset)
+    figures = Figures(None if plots is None else Path(plots))
     splits = sorted({split for run in runs for split in run.evaluations})
     try:
         sections, notes = [], []
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
-            section, said = _section(split, here, results, baseline, dataset, figures, thumbnails)
+            section, said = _section(split, here, results, baseline, dataset, figures)
             sections.append(section)
             notes += said
             if progress is not None:
                 progress("draw", i + 1, len(splits))
         metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
         training = draw_training(figures, runs, _headline(metrics))
-        html = _render(title, runs, sections, training, glossary(metrics), thumbnails)
-        size = _write(Path(out), html)
+        parts = (title, runs, sections, training, glossary(metrics))
+        room = MOST_BYTES - len(_encoded(_render(*parts, Thumbnails(None)))) - _FOOTER_BYTES
+        thumbnails = Thumbnails(dataset, min(room, MOST_PICTURE_BYTES))
+        size = _write(Path(out), _encoded(_render(*parts, thumbnails)))
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -141,7 +144,6 @@ def _section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
-    thumbnails: Thumbnails,
 ) -> tuple[SplitSection, list[str]]:
     """The section of a split, with pictures, names and published rows of its own dataset alone; what does not fit."""
     stated = next((e.dataset for e in evaluations.values() if e.dataset), "")
@@ -154,8 +156,8 @@ def _section(
             f"{split}: no pictures and no names of classes from --data, which is {dataset.manifest.name}; this is an "
             f"evaluation of {stated}."
         )
-        dataset, thumbnails = None, Thumbnails(None)
-    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, thumbnails)
+        dataset = None
+    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures)
     unused = results.unused(stated, {(method, source) for method, source, _ in section.scores.published})
     notes += [f"{split}: {unused}"] if unused else []
     return replace(section, missing=(*section.missing, *notes)), notes
@@ -219,12 +221,15 @@ def _settings(run: Run) -> Mapping[str, Mapping[str, str]]:
     }
 
 
-def _write(out: Path, html: str) -> int:
-    data = html.encode("utf-8", errors="replace")  # a lone surrogate in a name cannot be written
+def _encoded(html: str) -> bytes:
+    return html.encode("utf-8", errors="replace")  # a lone surrogate in a name cannot be written
+
+
+def _write(out: Path, data: bytes) -> int:
     if len(data) > MOST_BYTES:
         raise ConfigError(
             f"the page would have {len(data) / 1e6:.1f} MB; a report is kept below {MOST_BYTES / 1e6:.0f} MB. Name "
-            "fewer runs, or leave --data out."
+            "fewer runs."
         )
     part = out.with_name(f".{out.name}.part")
     try:

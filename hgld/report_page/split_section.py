@@ -10,7 +10,6 @@ from hgld.report_page.embedding_map import NameOf, draw_maps
 from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.gallery import (
     Strip,
-    Thumbnails,
     changed_queries,
     strips,
     typical_queries,
@@ -45,7 +44,10 @@ class Album:
 
 @dataclass(frozen=True, eq=False)
 class SplitSection:
-    """The part of a page that belongs to one split; what cannot be shown is named in ``missing``."""
+    """The part of a page that belongs to one split; what cannot be shown is named in ``missing``.
+
+    Its galleries have pictures where it is ``pictured``: where the dataset is at hand.
+    """
 
     split: str
     levels: tuple[str, ...]
@@ -56,6 +58,7 @@ class SplitSection:
     severity_figures: tuple[Figure, ...]
     maps: tuple[Figure, ...]
     albums: tuple[Album, ...]
+    pictured: bool
     classes: ClassTable | None
     missing: tuple[str, ...]
 
@@ -67,7 +70,6 @@ def split_section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
-    thumbnails: Thumbnails,
 ) -> SplitSection:
     """Make the section of a split from the evaluations of the runs that have one.
 
@@ -78,7 +80,6 @@ def split_section(
         baseline: the run that the others are compared with.
         dataset: for pictures and class names; None without.
         figures: draws.
-        thumbnails: pictures of the galleries.
     """
     some = next(iter(evaluations.values()))
     levels = tuple(some.levels)
@@ -104,7 +105,8 @@ def split_section(
         found,
         tuple(draw_severity(figures, found, levels, split)),
         tuple(maps),
-        tuple(_albums(paired, same, first, metric, names, thumbnails) if metric else ()),
+        tuple(_albums(paired, same, first, metric, names) if metric else ()),
+        dataset is not None,
         class_table(same, _class_metrics(same), first[list(same)[-1]], names[next(iter(same))])
         if metric and same
         else None,
@@ -186,7 +188,6 @@ def _albums(
     first_items: Mapping[str, FirstRanks],
     metric: str,
     names: Mapping[str, NameOf],
-    thumbnails: Thumbnails,
 ) -> list[Album]:
     albums = []
     first, *others = same or [""]
@@ -194,13 +195,13 @@ def _albums(
         pair = {first: same[first], other: same[other]}
         rose, fell = changed_queries(same[first], same[other], metric)
         for heading, chosen in ((f"Most improved from {first} to {other}", rose), (f"Most worsened to {other}", fell)):
-            shown = strips(chosen, pair, first_items, metric, names[first], thumbnails)
+            shown = strips(chosen, pair, first_items, metric, names[first])
             albums.append(Album(heading, f"By the change of their {metric}, one query a class.", tuple(shown)))
     for name, evaluation in paired.items():
         for heading, says, chosen in (
             (f"Typical queries, {name}", "From good to bad, one of every fifth", typical_queries(evaluation, metric)),
             (f"Worst queries, {name}", "The lowest of each class", worst_queries(evaluation, metric)),
         ):
-            shown = strips(chosen, {name: evaluation}, first_items, metric, names[name], thumbnails)
+            shown = strips(chosen, {name: evaluation}, first_items, metric, names[name])
             albums.append(Album(heading, f"{says} by {metric}.", tuple(shown)))
     return [album for album in albums if album.strips]

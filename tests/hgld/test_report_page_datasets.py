@@ -9,6 +9,7 @@ from markupsafe import Markup
 from hgld.cli import main
 from hgld.errors import StorageError
 from hgld.report import RetrievalReport
+from hgld.report_page import page
 from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.page import write_report_page
 from tests.hgld.small_dataset import items_of_classes, write_dataset
@@ -98,6 +99,20 @@ def test_published_rows_that_fit_nothing_are_named(tmp_path, capsys, dataset, ro
     else:
         assert re.search(said, printed)
         assert "No row of p.csv is shown" in (tmp_path / "r.html").read_text()
+
+
+def test_pictures_get_the_room_that_all_else_leaves(tmp_path, monkeypatch):
+    write_dataset(tmp_path / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
+    run, out = write_run_of(tmp_path / "run", "small"), tmp_path / "r.html"
+    full = write_report_page([run], out, data=tmp_path / "data")
+    places = out.read_text().count("<img src=")
+    bare = full.bytes - sum(len(uri) for uri in re.findall(r'src="(data:[^"]+)"', out.read_text()))
+    monkeypatch.setattr(page, "MOST_BYTES", bare + 40_000)
+    facts = write_report_page([run], out, data=tmp_path / "data")
+    assert facts.bytes <= bare + 40_000
+    shown = out.read_text().count("<img src=")
+    assert 0 < shown < places == shown + facts.pictures_left_out
+    assert f"{facts.pictures_left_out} places without one" in out.read_text()
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
