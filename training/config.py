@@ -147,7 +147,11 @@ class LossConfig:
     proxy_temperature: float = setting(0.05, "Temperature of the proxies; ProxyNCA++ takes 1/9.", above=0)
     csl_margins: tuple[float, ...] = setting((), "CSL's margins, finest level first; default: the published ones.")
     csl_scale: float = setting(32.0, "CSL's scale.", above=0)
-    class_weights: bool = setting(False, "Every class counts the same in the mean over queries.")
+    class_weights: bool = setting(
+        False,
+        "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
+        "of sampler shuffled.",
+    )
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
     memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.", least=0)

@@ -10,6 +10,8 @@ from training.config_files import flat
 from training.field_readers import READERS, second_term
 from training.loss_options import COMPOSITIONS, TAKEN, WITH_PROXIES
 
+_EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that give no class more than its images
+
 
 def check_config(config: TrainConfig) -> None:
     """Refuse options that contradict each other or that the chosen loss does not take.
@@ -17,8 +19,7 @@ def check_config(config: TrainConfig) -> None:
     Raises:
         ConfigError: naming the field, its value, what was expected and the way out.
     """
-    problems = (_loss_problems, _batch_problems, _number_problems, _optimizer_problems, _length_problems, _unread)
-    for problem in itertools.chain.from_iterable(find(config) for find in problems):
+    for problem in itertools.chain.from_iterable(find(config) for find in _PROBLEMS):
         raise ConfigError(problem)
 
 
@@ -40,6 +41,16 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.class_weights and loss.loss in COMPOSITIONS:
         rank = COMPOSITIONS[loss.loss]
         yield f"loss {loss.loss} has two terms, of which class_weights would weight one; take {rank}."
+    if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
+        yield (
+            f"class_weights makes classes count alike where every image comes as often; sampler {config.batch.sampler} "
+            f"draws by class already, and small classes would outweigh the others. Take {_EVERY_IMAGE_ALIKE[0]}."
+        )
+    if loss.loss == "BlackboxAP" and config.optimizer.amp == "fp16":
+        yield (
+            "loss BlackboxAP and amp fp16: the scale that keeps fp16's gradients from vanishing (65536 at first) would "
+            f"multiply blackbox_lambda, which is {loss.blackbox_lambda}, and so give another gradient; take bf16."
+        )
 
 
 def _batch_problems(config: TrainConfig) -> Iterator[str]:
@@ -55,12 +66,8 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
             f"images_per_class is 1, so that no image has a positive in its batch; loss {config.loss.loss} learns "
             "from nothing else. Take 2 or more."
         )
-    if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
-        yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
     if batch.stream and batch.sampler != "pk":
         yield f"stream reads P x K batches from shards in their order; it cannot serve sampler {batch.sampler!r}."
-    if config.loss.loss == "MultiGrain" and batch.sampler != "repeated-augmentation":
-        yield "loss MultiGrain needs several views of an image in a batch; take sampler repeated-augmentation."
     if config.model.compile and config.model.gradient_checkpointing:
         yield "compile and gradient_checkpointing both rewrite the backward pass; take one of them."
     if config.run.sharding == "fsdp" and config.optimizer.amp == "fp16":
@@ -69,6 +76,19 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         yield "sharding fsdp and compile: the gathering of parameters would be compiled too; take one of them."
     if config.images.crop_min > config.images.crop_max:
         yield f"crop_min {config.images.crop_min} is above crop_max {config.images.crop_max}."
+
+
+def _view_problems(config: TrainConfig) -> Iterator[str]:
+    batch, loss = config.batch, config.loss
+    if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
+        yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
+    if loss.loss == "MultiGrain" and batch.sampler != "repeated-augmentation":
+        yield "loss MultiGrain needs several views of an image in a batch; take sampler repeated-augmentation."
+    elif loss.loss == "MultiGrain" and batch.repeats == 1 and loss.lambda_ < 1:
+        yield (
+            "repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
+            "nothing else. Take 2 or more, or lambda 1 for the classification term alone."
+        )
 
 
 def _needs_pairs(config: TrainConfig) -> bool:
@@ -113,6 +133,11 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
             f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it, "
             f"to {epochs} where the head alone is to learn."
         )
+    if late := [epoch for epoch in optimizer.milestones if epoch >= epochs]:
+        yield (
+            f"milestones are {optimizer.milestones} and epochs {epochs}: no rate would fall at "
+            f"{', '.join(map(str, late))}; lower or leave out what is not reached, or take another schedule."
+        )
     if config.loss.memory and config.loss.memory_from_epoch >= epochs:
         yield (
             f"memory_from_epoch is {config.loss.memory_from_epoch} and epochs {epochs}: the memory would never be "
@@ -129,3 +154,9 @@ def _unread(config: TrainConfig) -> Iterator[str]:
                 f"{name} is {values[name]!r}, but only {reader.name}; choose that, or leave {name} at "
                 f"{defaults[name]!r}."
             )
+
+
+_PROBLEMS = (
+    *(_loss_problems, _batch_problems, _view_problems, _number_problems),
+    *(_optimizer_problems, _length_problems, _unread),
+)

@@ -1,7 +1,7 @@
 """Which fields of a config are read only where others say so; imports nothing heavy.
 
 What a loss takes is in ``training/loss_options.py``. Not in the table are fields that recipes set for a whole family of
-runs (``lr_proxies``, ``gamma``), and those that nobody would take for a change of the result (``lanes``).
+runs (``lr_proxies``), and those that nobody would take for a change of the result (``lanes``).
 """
 
 from collections.abc import Callable
@@ -64,6 +64,7 @@ _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
 _PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
+_STEP = Reader(lambda c: "step" in _courses(c), "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
     "gem_p": _GEM,
@@ -71,6 +72,9 @@ READERS: dict[str, Reader] = {
     "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
     "coverage": Reader(
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
+    ),
+    "images_per_class": Reader(
+        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
     ),
     "super_level": _GROUPS,
     "super_classes": _GROUPS,
@@ -92,6 +96,7 @@ READERS: dict[str, Reader] = {
         lambda c: bool({"cosine", "linear"} & {*_courses(c)[:2]}), "schedules cosine and linear read it"
     ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
-    "milestones": Reader(lambda c: "step" in _courses(c), "the schedule step reads it"),
+    "milestones": _STEP,
+    "gamma": _STEP,
 }
 """Of every field in it: what reads it. A value that nothing reads would be without effect."""

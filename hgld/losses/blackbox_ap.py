@@ -20,6 +20,10 @@ class BlackboxAP(RankLoss):
     count as constants. There the margin is drawn from a half-normal distribution for every pair; here it is the paper's
     constant, so that the loss is a function of its input. Ties count against the query.
 
+    The gradient is not linear in the one that arrives: a factor on the loss multiplies ``lambda_``. So it must not be
+    scaled and unscaled around the backward pass, as ``torch.amp.GradScaler`` does for fp16 (by 65,536 at first, which
+    moves scores far past one another); bf16 needs no scale.
+
     Args:
         lambda_: how far the scores are moved: the larger, the more pairs the gradient sees.
         margin: alpha of the paper; scores of positives are lowered and those of negatives raised by half of it.

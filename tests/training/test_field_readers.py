@@ -10,12 +10,17 @@ from training.field_readers import READERS
 
 PAIR = {"loss": "ROADMAP"}
 MEMORY = {"loss": "SupAP", "memory": 64}
+STEP = {"schedule": "step", "milestones": (3, 9)}
+VIEWS = {"loss": "MultiGrain", "sampler": "repeated-augmentation"}
+WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
+BLACKBOX = {"loss": "BlackboxAP"}
 # Of every field of the table: a value, what reads it, and what does not.
 CASES = {
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
     "projection": ("pca", {"dim": 8}, {"dim": 0}),
     "coverage": ("classes", {}, {"stream": True}),
+    "images_per_class": (8, {"sampler": "hierarchical-pk"}, {"sampler": "shuffled"}),
     "super_level": ("genus", {"sampler": "hierarchical-pk"}, {}),
     "super_classes": (4, {"sampler": "hierarchical-pk"}, {}),
     "repeats": (4, {"sampler": "repeated-augmentation"}, {}),
@@ -32,6 +37,7 @@ CASES = {
     "lr_floor_proxies": (1e-6, {}, {"schedule_proxies": "constant"}),
     "momentum": (0.5, {"optimizer_proxies": "sgd"}, {"optimizer": "adamw"}),
     "milestones": ((3,), {"schedule_head": "step"}, {"schedule": "cosine"}),
+    "gamma": (0.5, {"schedule_proxies": "step", "milestones": (3,)}, {**PAIR, "schedule": "constant"}),
 }
 
 
@@ -56,11 +62,33 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
         ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "lr_floor is 1.0, above lr and lr_head"),
         ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above lr_proxies, 0.001"),
-        ({"gamma": 1.0}, {"gamma": -1.0}, "gamma is -1.0; expected more than 0"),
-        ({"gamma": 0.5}, {"gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
+        ({**STEP, "gamma": 1.0}, {**STEP, "gamma": -1.0}, "gamma is -1.0; expected more than 0"),
+        ({**STEP, "gamma": 0.5}, {**STEP, "gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
+        ({**STEP, "epochs": 10}, {**STEP, "epochs": 9}, r"milestones are \(3, 9\) and epochs 9: .* at 9; lower or"),
+        ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
+        ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or lambda 1 for the classification"),
     ],
 )
 def test_what_could_never_come_into_play_is_refused(good, bad, message):
+    check_config(with_fields(TrainConfig(), good))
+    with pytest.raises(ConfigError, match=message):
+        check_config(with_fields(TrainConfig(), bad))
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "message"),
+    [
+        ({**WEIGHTED, "sampler": "shuffled"}, WEIGHTED, "small classes would outweigh the others. Take shuffled"),
+        (
+            {**WEIGHTED, "sampler": "repeated-augmentation", "repeats": 2},
+            {**WEIGHTED, "sampler": "class-balanced"},
+            "sampler class-balanced draws by class already",
+        ),
+        ({**BLACKBOX, "amp": "bf16"}, {**BLACKBOX, "amp": "fp16"}, "would multiply blackbox_lambda.*take bf16"),
+        ({"loss": "SmoothAP", "amp": "fp16"}, {**BLACKBOX, "amp": "fp16"}, "take bf16"),
+    ],
+)
+def test_what_would_mean_something_else_is_refused(good, bad, message):
     check_config(with_fields(TrainConfig(), good))
     with pytest.raises(ConfigError, match=message):
         check_config(with_fields(TrainConfig(), bad))
@@ -77,7 +105,6 @@ def test_what_could_never_come_into_play_is_refused(good, bad, message):
         ({"loss": "SupAP", "level": "genus"}, False),
         ({"loss": "SupHAP"}, False),
         ({"loss": "SupAP", "memory": 64}, False),  # positives of earlier batches
-        ({"loss": "SupAP", "sampler": "shuffled"}, False),  # no batches of classes
         ({"loss": "NormSoftmax"}, False),  # a proxy is a positive
         ({"loss": "CSL"}, False),
         ({"loss": "RODRecall"}, False),
