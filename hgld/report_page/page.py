@@ -79,7 +79,7 @@ def write_report_page(
         published: a CSV of further published rows.
         baseline: name of the run that the others are compared with; the first if None.
         title: of the page.
-        progress: called with a task, the number of splits done and their total.
+        progress: called with a task, the number of queries or splits done and their total.
 
     Raises:
         InputError: files that cannot be read or do not belong together.
@@ -98,7 +98,7 @@ def write_report_page(
         sections, notes = [], []
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
-            section, said = _section(split, here, results, baseline, dataset, figures)
+            section, said = _section(split, here, results, baseline, dataset, figures, progress)
             sections.append(section)
             notes += said
             if progress is not None:
@@ -144,6 +144,7 @@ def _section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
+    progress: Progress | None,
 ) -> tuple[SplitSection, list[str]]:
     """The section of a split, with pictures, names and published rows of its own dataset alone; what does not fit."""
     stated = next((e.dataset for e in evaluations.values() if e.dataset), "")
@@ -157,7 +158,7 @@ def _section(
             f"evaluation of {stated}."
         )
         dataset = None
-    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures)
+    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, progress)
     unused = results.unused(stated, {(method, source) for method, source, _ in section.scores.published})
     notes += [f"{split}: {unused}"] if unused else []
     return replace(section, missing=(*section.missing, *notes)), notes

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hgld.evaluator import Progress
 from hgld.judgements import LabelJudgements
 from hgld.metrics import Relevance
 from hgld.ranking import block_rows, exact_products, prepare_embeddings, score_blocks
@@ -75,12 +76,16 @@ def rank(ranked: Ranked, queries: Sequence[int] | np.ndarray, *, normalize: bool
             yield Ranking(query, order, grades[row, order])
 
 
-def first_ranks(ranked: Ranked, *, normalize: bool = True) -> FirstRanks:
+def first_ranks(
+    ranked: Ranked, *, normalize: bool = True, task: str = "rank", progress: Progress | None = None
+) -> FirstRanks:
     """The first ranks of all queries; takes as long as their scores do, and memory that is linear in their number.
 
     Args:
         ranked: embeddings and labels.
         normalize: scores are cosine similarities.
+        task: what ``progress`` is told.
+        progress: called with the task, the number of queries done and their total.
 
     Raises:
         InputError: embeddings with NaN, Inf or zero rows.
@@ -97,6 +102,8 @@ def first_ranks(ranked: Ranked, *, normalize: bool = True) -> FirstRanks:
         found.items[rows] = _first(scores, grades, depth)
         found.grades[rows] = np.take_along_axis(grades, found.items[rows], axis=1)
         found.findable[rows] = findable
+        if progress is not None:
+            progress(task, rows.stop, num_queries)
     return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hgld.evaluator import Progress
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import draw_precision_recall, mean_curves
 from hgld.report_page.embedding_map import NameOf, draw_maps
@@ -70,6 +71,7 @@ def split_section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
+    progress: Progress | None = None,
 ) -> SplitSection:
     """Make the section of a split from the evaluations of the runs that have one.
 
@@ -80,12 +82,13 @@ def split_section(
         baseline: the run that the others are compared with.
         dataset: for pictures and class names; None without.
         figures: draws.
+        progress: called with a task, the number of queries done and their total.
     """
     some = next(iter(evaluations.values()))
     levels = tuple(some.levels)
     ranked = {n: e for n, e in evaluations.items() if e.ranked is not None and tuple(e.levels) == levels}
     missing = [f"{n}: no curves, maps and galleries, for {e.why_not}." for n, e in evaluations.items() if e.why_not]
-    first = {name: _first_ranks(evaluation) for name, evaluation in ranked.items()}
+    first = {n: _first_ranks(e, f"rank {split}, {n}", progress) for n, e in ranked.items()}
     names = {name: _name_of(evaluation, dataset) for name, evaluation in ranked.items()}
     found = {name: severity(first[name], len(levels)) for name in ranked}
     maps = []
@@ -114,9 +117,9 @@ def split_section(
     )
 
 
-def _first_ranks(evaluation: Evaluation) -> FirstRanks:
+def _first_ranks(evaluation: Evaluation, task: str, progress: Progress | None) -> FirstRanks:
     assert evaluation.ranked is not None
-    return first_ranks(evaluation.ranked, normalize=is_normalized(evaluation))
+    return first_ranks(evaluation.ranked, normalize=is_normalized(evaluation), task=task, progress=progress)
 
 
 def _curves(figures: Figures, ranked: Mapping[str, Evaluation], levels: Sequence[str], split: str) -> list[Figure]:

@@ -103,7 +103,10 @@ def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
     for module in (rankings, split_section):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
     write_run(tmp_path / "run", embeddings(), name="class {}")
-    text = page_of(tmp_path, tmp_path / "run")
+    told = []
+    write_report_page([tmp_path / "run"], tmp_path / "r.html", progress=lambda *step: told.append(step))
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert ("rank test, run", 24, 24) in told
     assert "Means over 10 of 24 queries, sampled with seed 0." in text
     assert "24 queries that have an item of their own fine in the gallery." in text
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>class.*?)</tr>", text)]
@@ -122,7 +125,7 @@ def test_memory_does_not_grow_with_queries_times_gallery():
     run = Evaluation(report, 1, Ranked(Items(values, labels, None), None, ({}, {})))
     tracemalloc.start()
     try:
-        first = split_section._first_ranks(run)
+        first = split_section._first_ranks(run, "rank", None)
         split_section._curves(Figures(), {"run": run}, ("fine", "coarse"), "test")
         most = tracemalloc.get_traced_memory()[1]
     finally:
