@@ -133,6 +133,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
         StorageError: the folder cannot be written.
     """
     source = TrainingData(config, data, processes)
+    _check_warmup(config, source)
     best_of = check_evaluation(config, data)
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
     before = read_checkpoint(Path(newest)) if newest else None
@@ -152,6 +153,17 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if processes.is_main:
         _write_folder(run)
     return run
+
+
+def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
+    """Refuse a warm-up that the run ends in, whose rates nobody asked for."""
+    steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
+    if steps > total:
+        raise ConfigError(
+            f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, {source.steps_per_epoch} "
+            f"steps each on {source.place}): the learning rates would not come up to what they are set to. Take "
+            "--warmup-steps 0 for a short trial, or more epochs."
+        )
 
 
 def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:

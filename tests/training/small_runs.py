@@ -31,6 +31,7 @@ QUICK: dict[str, Any] = {
     "lanes": 2,
     "lr": 1e-3,
     "lr_head": 1e-3,
+    "warmup_steps": 0,  # that of small recipes is longer
     "epochs": 2,
     "log_every": 2,
     "metrics": ("R@1", "AP", "H-AP"),

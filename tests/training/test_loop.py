@@ -31,7 +31,13 @@ VARIANTS = {
     "bf16": {"amp": "bf16"},
     "short epochs": {"steps_per_epoch": 4, "epochs": 3},
     "hierarchical": {"sampler": "hierarchical-pk", "steps_per_epoch": 5},
-    "multigrain": {"loss": "MultiGrain", "sampler": "repeated-augmentation", "repeats": 2, "jitter": 0.3},
+    "multigrain": {
+        "loss": "MultiGrain",
+        "sampler": "repeated-augmentation",
+        "repeats": 2,
+        "images_per_class": 4,
+        "jitter": 0.3,
+    },
 }
 
 

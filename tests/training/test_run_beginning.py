@@ -61,6 +61,14 @@ def test_a_run_that_goes_on_is_not_said_to_begin_elsewhere(data, tmp_path, monke
     assert read_config(second / "config.json").init_from == "first"
 
 
+def test_a_warm_up_that_is_longer_than_the_run_is_refused_before_any_work(data, tmp_path):
+    short = STILL | {"epochs": 2, "steps_per_epoch": 2}
+    with pytest.raises(ConfigError, match=r"warmup_steps is 5 and the run has 4 \(epochs 2, 2 steps each.*--warmup-st"):
+        train(options(**short, warmup_steps=5), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert train(options(**short, warmup_steps=4), data, tmp_path / "run").finished
+
+
 def test_weights_that_are_gone_are_named(data, tmp_path):
     train(options(**STILL, seed=1), data, tmp_path / "first")
     train(options(**STILL), data, tmp_path / "second", init_from=tmp_path / "first")
