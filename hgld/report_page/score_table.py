@@ -102,7 +102,7 @@ def _published_rows(
     for row in published:
         values = {**{f"{m}{finest}": v for m, v in row.values.items()}, **row.values}
         if set(values) & set(metrics):
-            cells = tuple(Cell(f"{values[m]:.1f}" if m in values else "") for m in metrics)
+            cells = tuple(Cell(_as_stated(values[m]) if m in values else "") for m in metrics)
             below.append((row.method, row.source, cells))
     return tuple(below)
 
@@ -148,6 +148,11 @@ def _cell(value: float, row: Mapping | None, *, best: bool) -> Cell:
         f"p = {row['p_value']:.4f}"
     )
     return Cell(_percent(value, 2), interval, change, says, best)
+
+
+def _as_stated(value: float) -> str:
+    """A published value: with two digits where its text has two, else with one."""
+    return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
 
 
 def _percent(value: float | None, digits: int) -> str:

@@ -2,16 +2,21 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import polars as pl
 import pytest
 from markupsafe import Markup
 
+import data_cards
 from hgld.cli import main
 from hgld.errors import StorageError
+from hgld.metrics import Metric
 from hgld.report import RetrievalReport
 from hgld.report_page import page
 from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.page import write_report_page
+from hgld.report_page.published import SHIPPED
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_report_page_page import write_run
 
@@ -69,6 +74,14 @@ def test_published_rows_stand_with_their_own_dataset(tmp_path):
     assert "HAPPIER" not in cub
     assert "68.5" in cub
     assert "68.5" not in sop
+
+
+def test_shipped_rows_are_of_datasets_and_metrics_that_hgld_knows():
+    rows = pl.read_csv(SHIPPED)
+    assert set(rows["dataset"]) <= {card.stem for card in Path(data_cards.__file__).parent.glob("*.md")}
+    assert [str(Metric.parse(name)) for name in rows["metric"]] == rows["metric"].to_list()
+    assert not rows.select("dataset", "method", "metric").is_duplicated().any()
+    assert rows["source"].str.contains(r"arXiv:\d{4}\.\d{5}").all()
 
 
 @pytest.mark.parametrize(
