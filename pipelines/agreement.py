@@ -23,11 +23,19 @@ from pipelines.grouping import Claim, Grouping, Subject, Unmatched
 
 @dataclass(frozen=True)
 class Verdict:
-    """One annotator's side of a conflict."""
+    """One annotator's side of a conflict.
+
+    Attributes:
+        who: the annotator.
+        verdict: what was decided, in words.
+        entries: the decisions that said so.
+        claim: what they come down to; None where a label is at stake.
+    """
 
     who: str
     verdict: str
     entries: tuple[Entry, ...]
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,9 @@ def _joined(claims: Sequence[Claim]) -> Claim:
 def _conflict(subject: Subject, sides: Mapping[str, Claim], drafts: Mapping[str, Grouping]) -> Conflict:
     machine = next(iter(drafts.values())).machine
     of = machine[subject.of] if isinstance(subject.of, int) else subject.of
-    verdicts = tuple(Verdict(who, _said(subject, claim, drafts[who]), claim.entries) for who, claim in sides.items())
+    verdicts = tuple(
+        Verdict(who, _said(subject, claim, drafts[who]), claim.entries, claim) for who, claim in sides.items()
+    )
     return Conflict(subject.kind, of, verdicts, frozenset({subject}))
 
 

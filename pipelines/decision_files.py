@@ -21,9 +21,11 @@ import errno
 import fcntl
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, get_args
 
@@ -195,19 +197,21 @@ def append_decision(path: Path, decision: Decision, *, role: Role = "annotator")
         InputError: the file's last entry is cut off or wrong, or its form cannot be appended to.
         StorageError: the disk is full or the file not writable; the file is as it was.
     """
-    entry = format_decision(decision).encode()
+    with locked(path) as file:
+        append_locked(file, path, [decision], role)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[FileIO]:
+    """A file of decisions that nobody else appends to meanwhile; made if it is not there.
+
+    Raises:
+        StorageError: the file cannot be opened, or what is done with it fails on the disk.
+    """
     try:
         with open(path, "a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            before = file.read(MAX_BYTES + 1)
-            if not before.strip():
-                entry = f"schema_version: {SCHEMA_VERSION}\nrole: {role}\ndecisions:\n".encode() + entry
-            else:
-                _check_appendable(path, before, decision)
-                entry = entry if before.endswith(b"\n") else b"\n" + entry
-            _write_at_end(file.fileno(), entry, len(before))
-        _sync_folder(path.parent)
+            yield file
     except OSError as error:
         raise StorageError(
             f"{path}: the decision could not be written: {error.strerror or error}. "
@@ -215,18 +219,34 @@ def append_decision(path: Path, decision: Decision, *, role: Role = "annotator")
         ) from error
 
 
-def _check_appendable(path: Path, before: bytes, decision: Decision) -> None:
-    """Refuse a file to whose end the decision cannot be added as its next one.
+def append_locked(file: FileIO, path: Path, decisions: Sequence[Decision], role: Role) -> None:
+    """Append decisions to a file that :func:`locked` gave, in one write; otherwise as :func:`append_decision`."""
+    entries = "".join(map(format_decision, decisions)).encode()
+    file.seek(0)
+    before = file.read(MAX_BYTES + 1)
+    if not before.strip():
+        entries = f"schema_version: {SCHEMA_VERSION}\nrole: {role}\ndecisions:\n".encode() + entries
+    else:
+        _check_appendable(path, before, decisions)
+        entries = entries if before.endswith(b"\n") else b"\n" + entries
+    _write_at_end(file.fileno(), entries, len(before))
+    _sync_folder(path.parent)
 
-    Only the file's last entry is read together with the new one: a page appends thousands of times.
+
+def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) -> None:
+    """Refuse a file to whose end the decisions cannot be added as its next ones.
+
+    Only the file's last entry is read together with the new ones: a page appends thousands of times.
     """
     if len(before) > MAX_BYTES:
         raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; begin another file.")
     start = before.rfind(b"\n- action:") + 1
     header = f"schema_version: {SCHEMA_VERSION}\ndecisions:\n" if start else ""
     last = before[start:].decode("utf-8-sig", "replace")
+    added = "".join(map(format_decision, decisions))
     try:
-        if parse_decisions(f"{header}{last}\n{format_decision(decision)}", path)[-1].decision == decision:
+        read = parse_decisions(f"{header}{last}\n{added}", path)
+        if [entry.decision for entry in read[-len(decisions) :]] == list(decisions):
             return
     except InputError:
         pass  # told apart below: a wrong entry in the file, or a form that cannot be continued

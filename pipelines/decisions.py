@@ -38,7 +38,7 @@ class Decision:
             if isinstance(value, tuple):
                 _check_list(field.name, value)
             elif isinstance(value, str):
-                _check_text(field.name, value)
+                check_text(field.name, value)
         if self.when.tzinfo is None:
             raise InputError(f"when is {self.when.isoformat()} without a time zone; end it with Z for UTC.")
         self._check()
@@ -143,7 +143,12 @@ class Entry:
         return f"{self.file.name} entry {self.number}"
 
 
-def _check_text(field: str, value: str) -> None:
+def check_text(field: str, value: str) -> None:
+    """Refuse a text that no decision can hold in this field.
+
+    Raises:
+        InputError: it is empty, too long or not printable.
+    """
     limit = _MAX_TEXT.get(field, _MAX_LABEL)
     if not value.strip():
         raise InputError(f"{field} is empty.")
@@ -161,7 +166,7 @@ def _check_list(field: str, values: tuple[str, ...]) -> None:
     if not 1 <= len(values) <= _MAX_NAMES:
         raise InputError(f"{field} has {len(values)} members; expected 1 to {_MAX_NAMES}.")
     for value in values:
-        _check_text(f"a member of {field}", value)
+        check_text(f"a member of {field}", value)
     if len(set(values)) != len(values):
         twice = sorted({v for v in values if values.count(v) > 1})
         raise InputError(f"{field} names {twice[0]!r} twice.")

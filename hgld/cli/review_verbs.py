@@ -10,7 +10,7 @@ from hgld.cli.options import EXISTING_FILE, FOLDER, json_option
 def review_command() -> click.Command:
     @click.command()
     @click.argument("build", metavar="BUILD_DIR", type=FOLDER)
-    @click.option("--who", default="", help="Your name in the decisions.  [default: your name on this machine]")
+    @click.option("--who", help="Your name in the decisions.  [default: your name on this machine]")
     @click.option(
         "--decisions",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -24,7 +24,7 @@ def review_command() -> click.Command:
     @json_option
     def review(
         build: Path,
-        who: str,
+        who: str | None,
         decisions: Path | None,
         others: tuple[Path, ...],
         adjudicate: bool,
@@ -38,8 +38,6 @@ def review_command() -> click.Command:
         The page shows doubtful names first. Every change is appended to your file of decisions at once, with who and
         why; build again with --decisions FILE to apply it. The page is on this machine only; Ctrl-C ends it.
         """
-        import getpass
-
         from pipelines.review_page.images import Thumbnails
         from pipelines.review_page.journal import Journal
         from pipelines.review_page.server import serve
@@ -48,13 +46,28 @@ def review_command() -> click.Command:
 
         journal = Journal(
             decisions or build / "decisions.yaml",
-            who or getpass.getuser(),
+            _user() if who is None else who,
             "adjudicator" if adjudicate else "annotator",
         )
         shown = Review(BuildTables(build), journal, others, Thumbnails(images))
+        if shown.note:
+            click.echo(shown.note, err=True)
         serve(shown, port, lambda address: _announce(address, journal.path, browser, as_json))
 
     return review
+
+
+def _user() -> str:
+    import getpass
+
+    from hgld.errors import ConfigError
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # OSError from Python 3.13 on
+        raise ConfigError(
+            "You have no name on this machine, as in some containers. Say who decides with --who NAME."
+        ) from error
 
 
 def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:

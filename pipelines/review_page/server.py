@@ -23,7 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError
 from pipelines.landmark_images import UnreadableImageError
-from pipelines.review_page.state import Review, StaleError
+from pipelines.review_page.journal import StaleError
+from pipelines.review_page.state import Review
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
@@ -148,10 +149,10 @@ class _Api:
 
     async def decide(self, request: Request) -> Response:
         given = await _body(request)
-        decision = given.get("decision")
-        if not isinstance(decision, dict):
-            raise HTTPException(400, "expected a decision")
-        return JSONResponse(self._review.decide(decision, _revision(given)))
+        decisions = given.get("decisions")
+        if not (isinstance(decisions, list) and decisions and all(isinstance(one, dict) for one in decisions)):
+            raise HTTPException(400, "expected decisions")
+        return JSONResponse(self._review.decide(decisions, _revision(given)))
 
     async def undo(self, request: Request) -> Response:
         return JSONResponse(self._review.undo(_revision(await _body(request))))

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,20 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError
-from pipelines.agreement import Settlement, settle
+from pipelines.agreement import settle
 from pipelines.decision_files import read_decisions
 from pipelines.decisions import ACTIONS, Decision, Entry
 from pipelines.grouping import Grouping
 from pipelines.review import reviewed_groups, reviewed_names
 from pipelines.review_page.images import Thumbnails
-from pipelines.review_page.journal import Journal
+from pipelines.review_page.journal import Journal, StaleError
+from pipelines.review_page.side_by_side import check_annotators, record, side_by_side
 from pipelines.review_page.tables import BuildTables
 
 _REMEMBERED = 50  # groupings to go back to at once; further back everything is decided anew
 _LISTED = 200  # decisions of the history that the page shows
 _EXAMPLES = 12
 View = dict[str, dict[str, list[Any]]]
-
-
-class StaleError(Exception):
-    """The page, or the file, is newer than what was decided on: show the state as it is, then decide again."""
 
 
 class Review:
@@ -42,34 +39,51 @@ class Review:
         thumbnails: images to show.
 
     Raises:
-        InputError: a file of decisions cannot be used.
+        InputError: a file of decisions cannot be used, or one annotator's decisions stand in several files.
     """
 
     def __init__(self, tables: BuildTables, journal: Journal, others: Sequence[Path], thumbnails: Thumbnails) -> None:
         self.tables, self.journal, self.thumbnails = tables, journal, thumbnails
-        self.others = read_decisions(others)
+        self._read = read_decisions(others)
+        check_annotators(journal, self._read)
         self.revision = 0
         self._decide_anew()
+
+    @property
+    def others(self) -> list[Entry]:
+        """What others decided, in their files or in one's own."""
+        return [*self._read, *self.journal.foreign]
+
+    @property
+    def note(self) -> str | None:
+        """What the person should know before deciding: that others decide in the same file."""
+        if not self.journal.foreign:
+            return None
+        who, file = sorted({entry.decision.who for entry in self.journal.foreign}), self.journal.path
+        return (
+            f"{file} holds decisions of {', '.join(who)} too; they are shown as another's, not as yours. Each person "
+            f"should have a file: move yours to one of your own, then open it with --decisions FILE --others {file}."
+        )
 
     def _decide_anew(self) -> None:
         self._grouping = self._decided()
         self._view = self._shown(self._grouping)
         self._earlier: deque[tuple[Grouping, View]] = deque(maxlen=_REMEMBERED)
+        self._actions: list[int] = []  # how many decisions each action of this start was, for one action is one undo
 
     def _decided(self) -> Grouping:
-        own = sorted(self.journal.entries, key=lambda entry: (entry.decision.when, entry.number))
+        own = sorted(self.journal.own, key=lambda entry: (entry.decision.when, entry.number))
         if self.journal.role == "adjudicator":
             return settle(self.tables.place, self.tables.labels, [*self.others, *own]).grouping
-        mine = [entry for entry in own if entry.decision.who == self.journal.who]
-        return Grouping.of(self.tables.place, self.tables.labels).apply_all(mine)
+        return Grouping.of(self.tables.place, self.tables.labels).apply_all(own)
 
     # -- changing it ----------------------------------------------------------------------------------------------
 
-    def decide(self, given: Mapping[str, Any], revision: int) -> dict[str, Any]:
-        """Check one decision against names and groups, write it to the journal, and say what it changed.
+    def decide(self, given: Sequence[Mapping[str, Any]], revision: int) -> dict[str, Any]:
+        """Check the decisions of one action against names and groups, write them to the journal, say what they changed.
 
         Args:
-            given: ``action``, ``why`` and the fields of that action.
+            given: ``action``, ``why`` and the fields of that action, of each.
             revision: the one that the page shows.
 
         Raises:
@@ -78,41 +92,51 @@ class Review:
             StorageError: the disk refuses; nothing is written.
         """
         self._current(revision)
-        decision = _decision(given, self.journal.who, self.journal.now())
-        entry = Entry(decision, self.journal.path, len(self.journal.entries) + 1, line=0, role=self.journal.role)
+        when, number = self.journal.now(), len(self.journal.entries) + 1
+        decisions = [_decision(one, self.journal.who, when) for one in given]
         trial = _copy(self._grouping)
-        trial.apply(entry)
+        for place, decision in enumerate(decisions, number):
+            trial.apply(Entry(decision, self.journal.path, place, line=0, role=self.journal.role))
         missed = trial.unmatched[len(self._grouping.unmatched) :]
         if missed:
             raise InputError(f"{missed[0].reason}.")
         view = self._shown(trial, since=self._grouping)
-        self.journal.append(decision)
+        self.journal.append(decisions)
         self._earlier.append((self._grouping, self._view))
+        self._actions.append(len(decisions))
         return self._change(trial, view)
 
     def undo(self, revision: int) -> dict[str, Any]:
-        """Take the annotator's last decision back, and say what that changed.
+        """Take the annotator's last action back, and say what that changed.
+
+        An action that was several decisions goes as one; after another start, decision by decision.
 
         Raises:
             InputError: there is none, or it was not written by a page.
             StaleError, StorageError: as :meth:`decide`.
         """
         self._current(revision)
-        taken = self.journal.take_back()
+        taken = self.journal.take_back(self._actions[-1] if self._actions else 1)
+        if self._actions:
+            self._actions.pop()
         if self._earlier:
             grouping, view = self._earlier.pop()
         else:
             grouping = self._decided()
             view = self._shown(grouping)
-        return {**self._change(grouping, view), "undone": _record(taken)}
+        return {**self._change(grouping, view), "undone": [record(decision) for decision in taken]}
 
     def _current(self, revision: int) -> None:
+        self._refresh()
+        if revision != self.revision:
+            raise StaleError
+
+    def _refresh(self) -> None:
+        """Take over what somebody else wrote into the file."""
         if self.journal.changed_elsewhere:
             self.journal.reload()
             self._decide_anew()
             self.revision += 1
-        if revision != self.revision:
-            raise StaleError
 
     def _change(self, grouping: Grouping, view: View) -> dict[str, Any]:
         change = {part: _difference(self._view[part], view[part]) for part in view}
@@ -124,26 +148,28 @@ class Review:
 
     @property
     def count(self) -> int:
-        return len(self.journal.entries)
+        return len(self.journal.own)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything the page needs to begin: facts of names, the view, the history."""
+        """Everything the page needs to begin: facts of names, the view, the history, as the file is now."""
+        self._refresh()
         return {
             "revision": self.revision,
             "who": self.journal.who,
             "role": self.journal.role,
             "file": self.journal.path.name,
+            "note": self.note,
             "others": sorted({entry.decision.who for entry in self.others}),
             "facts": self.tables.facts(),
             **self._view,
             "history": self.history(),
             "decisions": self.count,
-            "unmatched": [{"reason": miss.reason, **_record(miss.entry.decision)} for miss in self._grouping.unmatched],
+            "unmatched": [{"reason": miss.reason, **record(miss.entry.decision)} for miss in self._grouping.unmatched],
         }
 
     def history(self) -> list[dict[str, Any]]:
-        """The last decisions of the file, newest first."""
-        return [_record(entry.decision) for entry in self.journal.entries[: -_LISTED - 1 : -1]]
+        """One's own last decisions, newest first."""
+        return [record(entry.decision) for entry in self.journal.own[: -_LISTED - 1 : -1]]
 
     def _shown(self, grouping: Grouping, since: Grouping | None = None) -> View:
         """Names (label, doubtful, decided by) and groups (top, method, evidence, decided by, how it got its label).
@@ -201,31 +227,8 @@ class Review:
 
     def team(self) -> dict[str, Any]:
         """Everyone's decisions side by side: kappa of each pair, and what they decide differently."""
-        settlement = settle(self.tables.place, self.tables.labels, _in_order([*self.others, *self.journal.entries]))
-        return {"agreements": [asdict(a) for a in settlement.agreements], "conflicts": _conflicts(settlement)}
-
-
-def _conflicts(settlement: Settlement) -> list[dict[str, Any]]:
-    return [
-        {
-            "kind": conflict.kind,
-            "of": conflict.of,
-            "settled": conflict.settled,
-            "verdicts": [
-                {
-                    "who": side.who,
-                    "verdict": side.verdict,
-                    "why": "; ".join(dict.fromkeys(entry.decision.why for entry in side.entries)),
-                }
-                for side in conflict.verdicts
-            ],
-        }
-        for conflict in settlement.conflicts
-    ]
-
-
-def _in_order(entries: Sequence[Entry]) -> list[Entry]:
-    return sorted(entries, key=lambda entry: (entry.decision.when, entry.file.name, entry.number))
+        entries = sorted([*self.others, *self.journal.own], key=lambda e: (e.decision.when, e.file.name, e.number))
+        return side_by_side(settle(self.tables.place, self.tables.labels, entries), self._grouping)
 
 
 def _decision(given: Mapping[str, Any], who: str, when: datetime) -> Decision:
@@ -273,8 +276,3 @@ def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     """What is new or other; what is gone is None."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return {**changed, **dict.fromkeys(before.keys() - after.keys())}
-
-
-def _record(decision: Decision) -> dict[str, Any]:
-    said = {key: value for key, value in asdict(decision).items() if value is not None}
-    return {"action": decision.action, **said, "when": decision.when.isoformat()}

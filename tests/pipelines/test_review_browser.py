@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipelines.decision_files import append_decision, read_decisions
-from pipelines.decisions import Move
+from pipelines.decisions import Move, Rename, SetTop, Split
 from pipelines.review_page.images import Thumbnails
 from pipelines.review_page.journal import Journal
 from pipelines.review_page.server import serving
@@ -130,8 +132,6 @@ def test_hostile_names_stay_text(tmp_path):
 
 
 def _move(who: str, name: str, to: str) -> Move:
-    from datetime import UTC, datetime
-
     return Move(names=(name,), to=to, who=who, when=datetime(2026, 1, 1, tzinfo=UTC), why=f"<b>{SCRIPT}</b>")
 
 
@@ -150,6 +150,107 @@ def test_two_annotators_side_by_side(tmp_path):
         page.until("document.querySelectorAll('#team .conflict').length === 0")
         assert page.run("document.querySelector('#team .card b').textContent") == "κ 1.00"
     assert decided(build)[-1] == ("move", "bob is right")
+
+
+def test_deciding_as_the_other_did_where_labels_differ(tmp_path):
+    build = write_build(tmp_path / "build")
+    bob = build / "bob.yaml"
+    said: dict[str, Any] = {"who": "bob", "when": datetime(2026, 1, 1, tzinfo=UTC), "why": "w"}
+    for decision in (
+        Split(group="ship", names=("tug",), to="tugboat", **said),
+        Move(names=("peak",), to="pass", **said),
+        Rename(group="pass", to="gap", **said),
+        SetTop(group="gap", top="natural", **said),
+    ):
+        append_decision(bob, decision)
+    said = said | {"who": "ada"}
+    for decision in (
+        Move(names=("tug",), to="mountain", **said),
+        Move(names=("peak",), to="ship", **said),
+        Rename(group="pass", to="notch", **said),
+        SetTop(group="notch", top="human-made", **said),
+    ):
+        append_decision(build / "ada.yaml", decision)
+    with page_of(build, tmp_path / "profile", others=(bob,)) as page:
+        page.press("t")
+        for left in (4, 3, 2, 1):
+            page.until(f"document.querySelectorAll('#team .conflict').length === {left}")
+            page.run("document.querySelector('#team .side button').click()")
+            answer(page, "bob is right")
+        page.until("document.querySelectorAll('#team .conflict').length === 0")
+    added = [e.decision for e in read_decisions([build / "ada.yaml"])[4:]]
+    assert [(d.action, getattr(d, "to", None)) for d in added] == [
+        ("rename", "gap"),
+        ("move", "gap"),
+        ("split", "tugboat"),
+        ("set", None),
+    ]
+
+
+DIALOG = "document.getElementById('dialog').open"
+TOAST = "document.getElementById('toast').textContent"
+
+
+def test_confirming_in_several_groups_is_one_action(tmp_path):
+    build = write_build(tmp_path / "build")
+    with page_of(build, tmp_path / "profile") as page:
+        page.press("c")
+        after(page, 1)
+        page.press("a", modifiers=2, text="")
+        page.press("c")
+        after(page, 3)
+        page.press("u")
+        after(page, 1)
+    assert len(decided(build)) == 1
+
+
+FOREIGN = """(() => {{
+  const dataTransfer = new DataTransfer();
+  dataTransfer.setData("{type}", "another page");
+  const event = new DragEvent("{kind}", {{ bubbles: true, cancelable: true, dataTransfer }});
+  document.querySelector("#groups .row.group").dispatchEvent(event);
+  return event.defaultPrevented;
+}})()"""
+
+
+def test_what_is_dragged_here_from_elsewhere_moves_no_name(tmp_path):
+    with page_of(write_build(tmp_path / "build"), tmp_path / "profile") as page:
+        assert not page.run(FOREIGN.format(kind="dragover", type="text/plain"))
+        for kind in ("text/plain", "application/x-hgld-names"):
+            page.run(FOREIGN.format(kind="drop", type=kind))
+            assert not page.run(DIALOG)
+
+
+def test_a_change_from_elsewhere_is_shown_and_the_page_lives_on(tmp_path):
+    build = write_build(tmp_path / "build")
+    with page_of(build, tmp_path / "profile") as page:
+        append_decision(build / "ada.yaml", _move("ada", "tug", "pass"))
+        page.press("c")
+        page.until(f"{TOAST}.startsWith('The decisions changed')")
+        after(page, 1)
+        page.run(
+            "window.was = fetch; window.fetch = (path, o) => (path === '/api/state' ? Promise.reject() : was(path, o))"
+        )
+        append_decision(build / "ada.yaml", _move("ada", "peak", "pass"))
+        page.press("c")
+        page.until(f"{TOAST}.startsWith('hgld review is not running')")
+        page.run("window.fetch = was")
+        page.press("c")
+        after(page, 2)
+        page.press("c")
+        after(page, 3)
+        assert all("/api/decide" in error for error in page.errors), page.errors
+        page.errors.clear()  # the refusals, as Chromium tells them
+    assert len(decided(build)) == 3
+
+
+def test_whose_decisions_a_file_holds_is_told(tmp_path):
+    build = write_build(tmp_path / "build")
+    append_decision(build / "ada.yaml", _move("bob", "tug", "pass"))
+    with page_of(build, tmp_path / "profile") as page:
+        assert "decisions of bob too" in page.run(TOAST)
+        page.until("document.querySelector('#groups .row.team') !== null")
+        after(page, 0)
 
 
 DRAG = """(() => {

@@ -5,12 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 import requests
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from pipelines.decision_files import read_decisions
+from hgld.cli.review_verbs import review_command
+from hgld.errors import ConfigError
+from pipelines.decision_files import append_decision, read_decisions
+from pipelines.decisions import Move
 from pipelines.review_page.images import Thumbnails
 from pipelines.review_page.journal import Journal
 from pipelines.review_page.server import application
@@ -53,7 +58,7 @@ def test_a_foreign_name_for_this_machine_is_refused(client, path, headers):
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1:8123", "http://127.0.0.1:99"])
 def test_another_sites_request_is_refused_even_with_the_token(client, build, origin):
-    body = {"decision": MOVE, "revision": 0}
+    body = {"decisions": [MOVE], "revision": 0}
     answer = client.post("/api/decide", json=body, headers=TOKEN | {"Origin": origin})
     assert answer.status_code == 403
     assert not (build / "ada.yaml").exists()
@@ -84,7 +89,7 @@ def test_only_the_pages_own_files_are_served(client, path):
 
 
 def test_decide_and_undo(client, build):
-    answer = client.post("/api/decide", json={"decision": MOVE, "revision": 0}, headers=TOKEN | {"Origin": HOME})
+    answer = client.post("/api/decide", json={"decisions": [MOVE], "revision": 0}, headers=TOKEN | {"Origin": HOME})
     assert answer.status_code == 200
     assert answer.json()["names"] == {"mountain pass": ["pass", False, "ada"]}
     assert [entry.decision.why for entry in read_decisions([build / "ada.yaml"])] == ["a way"]
@@ -103,9 +108,11 @@ def test_decide_and_undo(client, build):
         (b"\xff", 400),
         (b"[]", 400),
         (b"{}", 400),
-        (b'{"decision": [], "revision": 0}', 400),
-        (b'{"decision": {"action": "drop"}, "revision": "0"}', 400),
-        (b'{"decision": {"action": "drop", "why": "w"}, "revision": 0}', 422),
+        (b'{"decisions": [], "revision": 0}', 400),
+        (b'{"decisions": {}, "revision": 0}', 400),
+        (b'{"decisions": [1], "revision": 0}', 400),
+        (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
+        (b'{"decisions": [{"action": "drop", "why": "w"}], "revision": 0}', 422),
         (b'"' + b"x" * 2**21 + b'"', 413),
     ],
 )
@@ -130,11 +137,31 @@ def test_the_verb_serves_on_this_machine_until_it_is_stopped(build):
         assert requests.get(f"{home}/api/state", timeout=10).status_code == 403
         state = requests.get(f"{home}/api/state", headers={"X-Hgld-Token": token}, timeout=10).json()
         assert (state["who"], state["file"]) == ("ada", "decisions.yaml")
-        body = {"decision": MOVE, "revision": 0}
+        body = {"decisions": [MOVE], "revision": 0}
         requests.post(f"{home}/api/decide", json=body, headers={"X-Hgld-Token": token}, timeout=10).raise_for_status()
         process.send_signal(signal.SIGKILL)
     (entry,) = read_decisions([build / "decisions.yaml"])
     assert entry.decision.why == "a way"
+
+
+def test_a_user_without_a_name_is_asked_for_one(build, monkeypatch):
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    said = CliRunner().invoke(review_command(), [str(build), "--no-browser"], catch_exceptions=True)
+    assert isinstance(said.exception, ConfigError)
+    assert "--who NAME" in str(said.exception)
+
+
+def test_the_verb_tells_that_others_decide_in_the_same_file(build, monkeypatch):
+    monkeypatch.setattr("pipelines.review_page.server.serve", lambda *_: None)
+    append_decision(
+        build / "decisions.yaml",
+        Move(names=("tug",), to="pass", who="ada", when=datetime(2026, 1, 1, tzinfo=UTC), why="w"),
+    )
+    assert "decisions of ada too" in CliRunner().invoke(review_command(), [str(build), "--who", "bob"]).stderr
+    assert not CliRunner().invoke(review_command(), [str(build), "--who", "ada"]).stderr
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from hgld.errors import ConfigError, InputError, StorageError, TableError
+from pipelines import decision_files
 from pipelines.agreement import settle
 from pipelines.decision_files import format_decision, read_decisions
 from pipelines.decisions import Role
@@ -45,14 +46,14 @@ ACTIONS = [
 def test_a_decision_is_on_the_disk_with_who_and_why_and_can_be_taken_back(build, given, moved):
     review = opened(build)
     before = review.snapshot()
-    change = review.decide(given, 0)
+    change = review.decide([given], 0)
     (entry,) = read_decisions([build / "ada.yaml"])
     assert (entry.decision.action, entry.decision.who, entry.decision.why) == (given["action"], "ada", given["why"])
     assert {name: change["names"][name][0] for name in moved} == moved
     again = opened(build).snapshot()  # another start shows the same
     assert (again["names"], again["groups"]) == (review.snapshot()["names"], review.snapshot()["groups"])
     undone = review.undo(change["revision"])
-    assert undone["undone"]["action"] == given["action"]
+    assert [one["action"] for one in undone["undone"]] == [given["action"]]
     assert read_decisions([build / "ada.yaml"]) == []
     after = review.snapshot()
     assert (after["names"], after["groups"]) == (before["names"], before["groups"])
@@ -61,7 +62,7 @@ def test_a_decision_is_on_the_disk_with_who_and_why_and_can_be_taken_back(build,
 
 def test_a_top_is_set(build):
     review = opened(build)
-    change = review.decide({"action": "set", "group": "pass", "top": "natural", "why": "w"}, 0)
+    change = review.decide([{"action": "set", "group": "pass", "top": "natural", "why": "w"}], 0)
     assert change["groups"]["pass"][:2] == ["natural", "decision"]
     assert change["names"] == {}
 
@@ -69,7 +70,7 @@ def test_a_top_is_set(build):
 def test_confirming_a_name_takes_its_doubt_away(build):
     review = opened(build)
     assert review.snapshot()["names"]["tug"] == ["ship", True, None]
-    change = review.decide({"action": "move", "names": ["tug"], "to": "ship", "why": "looked at"}, 0)
+    change = review.decide([{"action": "move", "names": ["tug"], "to": "ship", "why": "looked at"}], 0)
     assert change["names"] == {"tug": ["ship", False, "ada"]}
 
 
@@ -77,7 +78,7 @@ def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeyp
     first = opened(build)
     seen = [first.snapshot()["names"]]
     for revision, (given, _) in enumerate([ACTIONS[0], ACTIONS[3], ACTIONS[4]]):
-        first.decide(given, revision)
+        first.decide([given], revision)
         seen.append(first.snapshot()["names"])
     again = opened(build)
     for revision, names in enumerate(reversed(seen[:-1])):
@@ -107,43 +108,108 @@ def test_what_fits_nothing_is_refused_and_not_written(build, given, said):
     review = opened(build)
     before = review.snapshot()
     with pytest.raises(InputError, match=said):
-        review.decide(given, 0)
+        review.decide([given], 0)
     assert review.snapshot() == before
     assert not (build / "ada.yaml").exists()
 
 
 def test_a_disk_that_refuses_leaves_page_and_file_as_they_were(build, monkeypatch):
     review = opened(build)
-    review.decide(MOVE, 0)
+    review.decide([MOVE], 0)
     text, before = (build / "ada.yaml").read_bytes(), review.snapshot()
 
     def full(*_args, **_kwargs):
         raise StorageError("full")
 
-    monkeypatch.setattr(journal_module, "append_decision", full)
+    monkeypatch.setattr(journal_module, "append_locked", full)
     with pytest.raises(StorageError):
-        review.decide(ACTIONS[4][0], 1)
+        review.decide([ACTIONS[4][0]], 1)
     assert review.snapshot() == before
     assert (build / "ada.yaml").read_bytes() == text
 
 
 def test_an_edit_by_hand_and_a_second_window_are_noticed(build):
     one = opened(build)
-    one.decide(MOVE, 0)
+    one.decide([MOVE], 0)
     two = opened(build)
-    two.decide(ACTIONS[4][0], 0)
+    two.decide([ACTIONS[4][0]], 0)
     with pytest.raises(StaleError):
-        one.decide(ACTIONS[3][0], one.revision)
+        one.decide([ACTIONS[3][0]], one.revision)
     assert one.snapshot()["names"] == two.snapshot()["names"]
-    one.decide(ACTIONS[3][0], one.revision)
+    one.decide([ACTIONS[3][0]], one.revision)
     with pytest.raises(StaleError):
-        one.decide(ACTIONS[1][0], one.revision - 1)
+        one.decide([ACTIONS[1][0]], one.revision - 1)
     assert [e.decision.action for e in read_decisions([build / "ada.yaml"])] == ["move", "drop", "split"]
+
+
+def test_a_write_between_the_check_and_the_lock_is_noticed(build, monkeypatch):
+    """Another window that appends just before this one has the file's lock."""
+    one, two = opened(build), opened(build)
+    one.decide([ACTIONS[4][0]], 0)
+    two.snapshot()  # takes it over
+    lock = decision_files.fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(decision_files.fcntl, "flock", lock)
+        two.decide([meanwhile.pop()], two.revision)
+        lock(descriptor, how)
+
+    meanwhile = [MOVE, ACTIONS[1][0]]
+    for change in (lambda: one.decide([ACTIONS[3][0]], one.revision), lambda: one.undo(one.revision)):
+        monkeypatch.setattr(decision_files.fcntl, "flock", late)
+        with pytest.raises(StaleError):
+            change()
+        shown = one.snapshot()
+        assert (shown["names"], shown["groups"]) == (two.snapshot()["names"], two.snapshot()["groups"])
+    assert [e.decision.action for e in read_decisions([build / "ada.yaml"])] == ["drop", "rename", "move"]
+    assert one.undo(one.revision)["undone"][0]["action"] == "move"
+
+
+def test_an_action_of_several_decisions_is_taken_back_as_one(build):
+    review = opened(build)
+    before = review.snapshot()["names"]
+    several = [{"action": "move", "names": [n], "to": to, "why": "w"} for n, to in (("tug", "ship"), ("peak", "pass"))]
+    review.decide([MOVE], 0)
+    with pytest.raises(InputError, match="no group 'nowhere'"):
+        review.decide([*several, {**MOVE, "to": "nowhere"}], 1)
+    assert review.decide(several, 1)["decisions"] == 3
+    assert [one["names"] for one in review.undo(2)["undone"]] == [("tug",), ("peak",)]
+    assert len(read_decisions([build / "ada.yaml"])) == 1
+    review.undo(3)
+    assert review.snapshot()["names"] == before
+
+
+@pytest.mark.parametrize(
+    ("file", "who", "error", "said"),
+    [
+        ("w.yaml", " ada", InputError, "take away the spaces.*--who NAME"),
+        ("w.yaml", "x" * 101, InputError, "at most 100.*--who NAME"),
+        ("w.yaml", "", InputError, "who is empty.*--who NAME"),
+        ("none/w.yaml", "ada", ConfigError, "no folder .*none.*--decisions FILE"),
+        ("stages/toplevel/done.json/w.yaml", "ada", ConfigError, "no folder"),
+    ],
+)
+def test_where_no_decision_could_be_written_the_page_does_not_open(build, file, who, error, said):
+    with pytest.raises(error, match=said):
+        Journal(build / file, who, "annotator")
+
+
+def test_a_file_that_may_not_be_written_is_refused_at_once(build, monkeypatch):
+    monkeypatch.setattr(journal_module.os, "access", lambda path, _how: path != build)
+    with pytest.raises(StorageError, match=r"w\.yaml.*--decisions FILE"):
+        Journal(build / "w.yaml", "ada", "annotator")
+
+
+def test_a_name_is_the_same_however_its_accents_are_typed(build):
+    one = Review(BuildTables(build), Journal(build / "w.yaml", "Zoe\u0308", "annotator"), (), Thumbnails(None))
+    one.decide([MOVE], 0)
+    again = Review(BuildTables(build), Journal(build / "w.yaml", "Zo\u00eb", "annotator"), (), Thumbnails(None))
+    assert again.undo(0)["undone"][0]["who"] == "Zo\u00eb"
 
 
 def test_undo_refuses_what_it_did_not_write(build):
     review = opened(build)
-    review.decide(MOVE, 0)
+    review.decide([MOVE], 0)
     file = build / "ada.yaml"
     file.write_text(file.read_text() + "# a note of mine\n")
     text = file.read_bytes()
@@ -160,16 +226,16 @@ def test_times_never_go_back(build):
         "schema_version: 1\ndecisions:\n- action: drop\n  names: [tug]\n  who: ada\n  when: 2999-01-01\n  why: later\n"
     )
     review = opened(build)
-    review.decide({"action": "move", "names": ["tug"], "to": "ship", "why": "back"}, 0)
+    review.decide([{"action": "move", "names": ["tug"], "to": "ship", "why": "back"}], 0)
     assert opened(build).snapshot()["names"]["tug"][0] == "ship"
 
 
 def test_undo_survives_every_cut(build):
     """Whatever bytes of an appended entry a crash leaves, the entries before it are whole and the rest is named."""
     review = opened(build)
-    review.decide(MOVE, 0)
+    review.decide([MOVE], 0)
     whole = (build / "ada.yaml").read_bytes()
-    change = review.decide(ACTIONS[3][0], 1)
+    change = review.decide([ACTIONS[3][0]], 1)
     tail = format_decision(review.journal.entries[-1].decision).encode()
     assert (build / "ada.yaml").read_bytes() == whole + tail
     for cut in range(1, len(tail) - 1):
@@ -185,7 +251,9 @@ def test_annotators_side_by_side_and_their_judge(build):
     for review, to in ((ada, "pass"), (bob, "ship")):
         for name in ("mountain pass", "peak"):
             target = to if name == "mountain pass" else "mountain"
-            review.decide({**MOVE, "names": [name], "to": target, "why": f"{review.journal.who} says"}, review.revision)
+            review.decide(
+                [{**MOVE, "names": [name], "to": target, "why": f"{review.journal.who} says"}], review.revision
+            )
     files = [build / "bob.yaml"]
     team = opened(build, "ada", files).team()
     (conflict,) = team["conflicts"]
@@ -199,7 +267,7 @@ def test_annotators_side_by_side_and_their_judge(build):
 
     judge = opened(build, "eve", [build / "ada.yaml", build / "bob.yaml"], role="adjudicator")
     assert judge.snapshot()["names"]["mountain pass"][0] == "mountain"  # neither side is applied
-    judge.decide({**MOVE, "to": "ship", "why": "settled"}, 0)
+    judge.decide([{**MOVE, "to": "ship", "why": "settled"}], 0)
     assert judge.team()["conflicts"][0]["settled"] == "decided by eve"
     everyone = read_decisions([build / f"{who}.yaml" for who in ("ada", "bob", "eve")])
     tables = BuildTables(build)

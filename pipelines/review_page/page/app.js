@@ -1,6 +1,6 @@
 // The page: groups at the left, names in the middle, what is known of them at the right.
 
-import { Details } from "./details.js";
+import { Details, what } from "./details.js";
 import { ask, tell } from "./dialog.js";
 import { List } from "./list.js";
 import { Model } from "./model.js";
@@ -11,7 +11,13 @@ const $ = (id) => document.getElementById(id);
 const model = new Model();
 const details = new Details($("details"), model);
 let view = { kind: "doubtful" };
-let queue = Promise.resolve(); // one decision at a time, in the order they were made
+let queue = Promise.resolve(); // one action at a time, in the order they were made
+const NAMES = "application/x-hgld-names"; // what is dragged: names, and of this page alone
+const PAGE = crypto.randomUUID();
+
+const searching = () => Boolean($("search").value.trim());
+// The group that its keys and buttons act on; a search shows names of many groups and opens none.
+const openGroup = () => (view.kind === "group" && !searching() ? view.label : null);
 
 const KEYS = [
   ["↑ ↓ j k", "go through a list (Page Up, Page Down, Home, End)"],
@@ -29,7 +35,7 @@ const KEYS = [
 const groups = new List($("groups"), {
   key: (item) => item.key,
   draw: drawGroup,
-  onActive: (item) => show(item.view),
+  onActive: (item) => (searching() ? details.group(item.view.label).catch(say) : show(item.view)),
   onOpen: (item, clicked) => { show(item.view); pane("middle"); if (!clicked) names.element.focus(); },
 });
 const names = new List($("names"), {
@@ -57,16 +63,24 @@ function drawGroup(row, item) {
     ...(size.doubtful ? [node("span", { className: "badge", textContent: size.doubtful, title: `${size.doubtful} doubtful` })] : []),
     node("small", { className: "dim", textContent: `${count(size.names, "name")} · ${count(size.landmarks, "landmark")}` }),
   );
-  row.ondragover = (event) => { event.preventDefault(); row.classList.add("over"); };
+  row.ondragover = (event) => {
+    if (!event.dataTransfer.types.includes(NAMES)) return;
+    event.preventDefault();
+    row.classList.add("over");
+  };
   row.ondragleave = () => row.classList.remove("over");
-  row.ondrop = (event) => { event.preventDefault(); row.classList.remove("over"); act.move(label); };
+  row.ondrop = (event) => {
+    event.preventDefault();
+    row.classList.remove("over");
+    if (event.dataTransfer.getData(NAMES) === PAGE) act.move(label);
+  };
 }
 
 function drawName(row, item) {
   row.draggable = true;
   row.ondragstart = (event) => {
     if (!names.selected.has(item.name)) { names.selected.clear(); names.go(names.items.indexOf(item), { quiet: true }); }
-    event.dataTransfer.setData("text/plain", item.name);
+    event.dataTransfer.setData(NAMES, PAGE);
     event.dataTransfer.effectAllowed = "move";
   };
   const where = view.kind === "group" ? (item.next ? `next: ${item.next}` : "") : (item.label ?? "dropped");
@@ -123,7 +137,7 @@ function drawTitle() {
   const search = $("search").value.trim();
   const titles = { doubtful: "Doubtful names", all: "All names", dropped: "Dropped names", team: "Side by side", history: "Your decisions" };
   $("title").textContent = search ? `Names with “${search}”` : titles[view.kind] ?? view.label;
-  const top = !search && view.kind === "group" ? model.groups.get(view.label)[0] ?? "undecided" : null;
+  const top = openGroup() !== null ? model.groups.get(view.label)[0] ?? "undecided" : null;
   $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${top}`, textContent: top })] : []));
   const share = model.doubtful ? `${count(model.doubtful, "doubtful name")} left` : "no doubtful names left";
   $("progress").textContent = `${model.who} · ${count(model.decisions, "decision")} · ${share}`;
@@ -131,12 +145,12 @@ function drawTitle() {
 }
 
 function drawActions() {
-  const some = names.chosen.length, group = view.kind === "group" && !$("search").value.trim();
+  const some = names.chosen.length, group = openGroup() !== null;
   const buttons = [
     ["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["split", "Split off", "s", some && group], ["drop", "Drop", "d", some],
     ...(group ? [["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ["natural", "Natural", "n", true], ["made", "Human-made", "h", true], ["dropGroup", "Drop group", "", true]] : []),
   ];
-  $("actions").hidden = view.kind === "team" || view.kind === "history";
+  $("actions").hidden = !searching() && (view.kind === "team" || view.kind === "history");
   $("actions").replaceChildren(
     ...(names.selected.size ? [node("span", { className: "dim", textContent: `${names.selected.size} selected` })] : []),
     ...buttons.map(([name, title, key, can]) => node("button", { type: "button", disabled: !can, onclick: () => act[name](), id: `act-${name}` }, [title, ...(key ? [node("kbd", { textContent: key })] : [])])),
@@ -146,10 +160,7 @@ function drawActions() {
 async function drawTeamView() {
   drawTeam($("team"), await model.team(), {
     who: model.who,
-    adopt: (name, side) => {
-      const dropped = side.verdict === "(dropped)";
-      decide(dropped ? { action: "drop", names: [name] } : { action: "move", names: [name], to: side.verdict }, { title: "Decide so too", about: `${name}: ${side.verdict}`, button: "Decide" });
-    },
+    adopt: (side) => decide(side.adopt, { action: "adopt", title: `Decide as ${side.who} did`, about: side.adopt.map((one) => `${one.action} ${what(one)}`).join(", then "), button: "Decide" }),
     open: (kind, of) => { if (kind === "name") { $("search").value = of; redraw(false); } else show({ kind: "group", label: of }); },
   });
 }
@@ -160,9 +171,12 @@ function detail(item) {
 
 function show(next) {
   if (next.kind === "group" && !model.groups.has(next.label)) return say(`There is no group ${next.label} here.`);
-  const search = $("search");
-  if (search.value && next.kind !== "group") search.value = "";
   view = next;
+  if ($("search").value) {
+    $("search").value = "";
+    drawGroups();
+    groups.go(groups.active, { quiet: true }); // in sight, among all groups again
+  }
   if (view.kind === "group") details.group(view.label).catch(say);
   else details.nothing(model.history);
   drawMiddle(false);
@@ -170,10 +184,9 @@ function show(next) {
 }
 
 function drawMiddle(keep) {
-  const searching = Boolean($("search").value.trim());
-  const team = !searching && view.kind === "team";
+  const team = !searching() && view.kind === "team";
   $("team").hidden = !team;
-  $("names").hidden = team || (view.kind === "history" && !searching);
+  $("names").hidden = team || (view.kind === "history" && !searching());
   drawNames(keep);
   drawTitle();
   drawActions();
@@ -207,8 +220,8 @@ function send(work, done) {
       refreshDetails();
       done?.();
     } catch (error) {
-      if (error.stale) { await model.load(); redraw(); }
       say(error);
+      if (error.stale) await model.load().then(() => redraw(), say);
     }
   });
   return queue;
@@ -216,29 +229,37 @@ function send(work, done) {
 
 function refreshDetails() {
   if ($("details").contains(document.activeElement)) return;
-  if (view.kind === "group" && !names.selected.size && document.activeElement === groups.element) details.group(view.label).catch(say);
+  const group = document.activeElement === groups.element && groups.current?.view.kind === "group" ? groups.current.view.label : null;
+  if (group !== null && !names.selected.size) details.group(group).catch(say);
   else if (names.current && !$("names").hidden) detail(names.current);
   else details.nothing(model.history);
 }
 
-async function decide(decision, question) {
+// One action: a decision, or several that are taken back as one.
+async function decide(decisions, question) {
   const focus = document.activeElement;
-  const answer = question ? await ask({ action: decision.action, ...question }) : {};
+  const answer = question ? await ask({ action: decisions[0].action, ...question }) : {};
   (focus?.isConnected ? focus : names.element).focus();
   if (!answer) return;
-  const whole = { ...decision, ...(answer.to === undefined ? {} : { to: answer.to }), ...(answer.why ? { why: answer.why } : {}) };
+  const whole = decisions.map((one) => ({ ...one, ...(answer.to === undefined ? {} : { to: answer.to }), ...(answer.why ? { why: answer.why } : {}) }));
   await send(() => model.decide(whole), () => { names.selected.clear(); names.render(); drawActions(); say(`Written to ${model.file}.`); });
 }
 
 const labels = () => [...model.groups.keys()].sort();
 const listed = (items) => (items.length > 6 ? `${items.slice(0, 5).join(", ")} and ${items.length - 5} more` : items.join(", "));
 
+function needGroup() {
+  const label = openGroup();
+  if (label === null) say("Open a group first: press Enter on it in the list of groups, or click it.");
+  return label;
+}
+
 const act = {
   move(to) {
     const chosen = names.chosen.map((item) => item.name);
     if (!chosen.length) return;
     const value = to ?? (names.chosen.length === 1 && names.current.open ? names.current.next : "") ?? "";
-    decide({ action: "move", names: chosen }, { title: `Move ${count(chosen.length, "name")}`, about: listed(chosen), button: "Move",
+    decide([{ action: "move", names: chosen }], { title: `Move ${count(chosen.length, "name")}`, about: listed(chosen), button: "Move",
       target: { label: "To the group", value, options: labels(), mustExist: true, settled: Boolean(to) } });
   },
   // A name is confirmed by moving it to where it is: so docs/decisions.md has it, and so kappa counts it.
@@ -247,44 +268,45 @@ const act = {
     if (!chosen.length) return;
     const places = new Map();
     for (const { name, label } of chosen) places.set(label, [...(places.get(label) ?? []), name]);
-    for (const [to, members] of places) decide({ action: "move", names: members, to, why: "looked at: it belongs here" });
+    decide([...places].map(([to, members]) => ({ action: "move", names: members, to, why: "looked at: it belongs here" })));
   },
   split() {
-    const chosen = names.chosen.map((item) => item.name);
-    if (view.kind !== "group" || !chosen.length) return;
-    decide({ action: "split", group: view.label, names: chosen }, { title: `Split ${count(chosen.length, "name")} off ${view.label}`, about: listed(chosen), button: "Split off",
+    const chosen = names.chosen.map((item) => item.name), group = needGroup();
+    if (group === null || !chosen.length) return;
+    decide([{ action: "split", group, names: chosen }], { title: `Split ${count(chosen.length, "name")} off ${group}`, about: listed(chosen), button: "Split off",
       target: { label: "New group", value: chosen.length === 1 ? chosen[0] : "", mustBeNew: true, taken: model.groups } });
   },
   drop() {
     if (document.activeElement === groups.element) return act.dropGroup();
     const chosen = names.chosen.map((item) => item.name);
-    if (chosen.length) decide({ action: "drop", names: chosen }, { title: `Drop ${count(chosen.length, "name")}`, about: listed(chosen), button: "Drop" });
+    if (chosen.length) decide([{ action: "drop", names: chosen }], { title: `Drop ${count(chosen.length, "name")}`, about: listed(chosen), button: "Drop" });
   },
   dropGroup() {
-    if (view.kind !== "group") return;
-    decide({ action: "drop", group: view.label }, { title: "Drop the whole group", about: `${view.label}: ${count(model.sizes.get(view.label).names, "name")}`, button: "Drop group" });
+    const group = needGroup();
+    if (group !== null) decide([{ action: "drop", group }], { title: "Drop the whole group", about: `${group}: ${count(model.sizes.get(group).names, "name")}`, button: "Drop group" });
   },
   async rename() {
-    if (view.kind !== "group") return;
-    const from = view.label;
+    const from = needGroup();
+    if (from === null) return;
     const answer = await ask({ action: "rename", title: "Rename the group", about: from, button: "Rename", target: { label: "New label", value: from, mustBeNew: true, taken: model.groups } });
-    if (answer) await send(async () => { await model.decide({ action: "rename", group: from, ...answer }); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
+    if (answer) await send(async () => { await model.decide([{ action: "rename", group: from, ...answer }]); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
   },
   async merge() {
-    if (view.kind !== "group") return;
-    const from = view.label;
+    const from = needGroup();
+    if (from === null) return;
     const answer = await ask({ action: "merge", title: "Merge the group into another", about: `${from}: ${count(model.sizes.get(from).names, "name")}`, button: "Merge",
       target: { label: "Into the group", options: labels().filter((label) => label !== from), mustExist: true } });
-    if (answer) await send(async () => { await model.decide({ action: "merge", groups: [from, answer.to], ...answer }); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
+    if (answer) await send(async () => { await model.decide([{ action: "merge", groups: [from, answer.to], ...answer }]); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
   },
   natural: () => set("natural"),
   made: () => set("human-made"),
-  undo: () => send(async () => { const undone = await model.undo(); say(`Taken back: ${undone.action}.`); }),
+  undo: () => send(async () => { const undone = await model.undo(); say(`Taken back: ${undone.length > 1 ? count(undone.length, "decision") : undone[0].action}.`); }),
   team: () => { if (model.others.length) { show({ kind: "team" }); pane("middle"); $("team").focus(); } else say("Nobody to compare with: start hgld review with --others FILE."); },
 };
 
 function set(top) {
-  if (view.kind === "group") decide({ action: "set", group: view.label, top }, { title: `${view.label} is ${top}`, about: "", button: `Set ${top}` });
+  const group = needGroup();
+  if (group !== null) decide([{ action: "set", group, top }], { title: `${group} is ${top}`, about: "", button: `Set ${top}` });
 }
 
 // -- keys and buttons ---------------------------------------------------------------------------------------------
@@ -332,7 +354,9 @@ try {
   redraw(false);
   names.element.focus();
   if (names.current) detail(names.current);
-  if (model.unmatched.length) say(new Error(`${count(model.unmatched.length, "decision")} of ${model.file} fit nothing here. The first: ${model.unmatched[0].reason}.`));
+  const told = model.note ? [model.note] : [];
+  if (model.unmatched.length) told.push(`${count(model.unmatched.length, "decision")} of ${model.file} fit nothing here. The first: ${model.unmatched[0].reason}.`);
+  if (told.length) say(new Error(told.join(" ")));
   document.body.dataset.ready = "yes";
 } catch (error) {
   document.querySelector("main").replaceChildren(node("p", { className: "problem", textContent: error.message }));

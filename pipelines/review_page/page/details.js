@@ -135,8 +135,9 @@ function path(steps) {
   ]));
 }
 
-export function said(entry) {
-  const what = {
+// A decision's subject and outcome, in a line.
+export function what(entry) {
+  return {
     rename: () => `${entry.group} → ${entry.to}`,
     move: () => `${some(entry.names)} → ${entry.to}`,
     merge: () => `${some(entry.groups)} → ${entry.to}`,
@@ -144,8 +145,11 @@ export function said(entry) {
     drop: () => entry.group ?? some(entry.names),
     set: () => `${entry.group}: ${entry.top}`,
   }[entry.action]();
+}
+
+function said(entry) {
   return node("div", { className: "said" }, [
-    node("b", { textContent: entry.action }), " ", node("span", { textContent: what, dir: "auto" }),
+    node("b", { textContent: entry.action }), " ", node("span", { textContent: what(entry), dir: "auto" }),
     node("small", { className: "dim", textContent: `${entry.why} · ${entry.who}, ${entry.when.slice(0, 16).replace("T", " ")}`, dir: "auto" }),
   ]);
 }

@@ -46,8 +46,9 @@ export class Model {
     this.count();
   }
 
-  async decide(decision) {
-    this.take(await json("/api/decide", { decision, revision: this.revision }));
+  // The decisions of one action: all are taken, or none.
+  async decide(decisions) {
+    this.take(await json("/api/decide", { decisions, revision: this.revision }));
   }
 
   async undo() {

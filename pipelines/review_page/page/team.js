@@ -34,8 +34,8 @@ function conflict({ kind, of, verdicts }, who, adopt, open) {
         node("b", { textContent: side.verdict, dir: "auto" }),
         node("small", { textContent: side.why, dir: "auto" }),
       ]);
-      if (kind === "name" && !mine)
-        box.append(node("button", { type: "button", textContent: "Decide so too", onclick: () => adopt(of, side) }));
+      if (!mine && side.adopt.length)
+        box.append(node("button", { type: "button", textContent: "Decide so too", onclick: () => adopt(side) }));
       return box;
     })),
   ]);
