@@ -227,6 +227,18 @@ def test_autograd_keeps_one_table_and_at_most_a_byte_a_pair_more(loss):
     assert 0 < sum(kept.values()) <= 5 * 64 * 64
 
 
+def test_a_factor_on_blackbox_ap_multiplies_lambda():
+    scores = torch.randn(4, 40, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    grades = torch.arange(160).reshape(4, 40) % 5 == 0
+
+    def gradient(factor, lambda_):
+        values, _ = blackbox_ap_loss(scores, grades.long(), lambda_=lambda_)
+        return torch.autograd.grad(factor * values.sum(), scores)[0] / factor
+
+    torch.testing.assert_close(gradient(16.0, 0.25), gradient(1.0, 4.0))
+    assert not torch.allclose(gradient(16.0, 0.25), gradient(1.0, 0.25), rtol=0.1)
+
+
 def test_blackbox_ap_gives_no_gradient_to_a_loss_that_is_not_asked():
     scores = torch.rand(3, 8, requires_grad=True)
     values, _ = blackbox_ap_loss(scores, torch.tensor([[1, 0, 1, 0, 0, 1, 0, 0]] * 3))
