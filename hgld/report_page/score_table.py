@@ -113,14 +113,16 @@ def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[t
     notes = []
     for name, evaluation in evaluations.items():
         pair = {first: evaluations[first].report, name: evaluation.report}
+        alone = [metric for metric in evaluation.report.values if metric not in pair[first].values]
         try:
-            comparison = compare(pair, baseline=first)
+            comparisons = [compare(pair, baseline=first)]
         except HgldError as error:
             notes.append(f"{name} is not compared with {first}: {error}")
-            if evaluation.report.per_query.is_empty():
-                continue
-            comparison = compare({name: evaluation.report})
-        found |= {(name, row["metric"]): row for row in comparison.frame.iter_rows(named=True) if row["report"] == name}
+            comparisons, alone = [], list(evaluation.report.values)
+        if alone and not evaluation.report.per_query.is_empty():
+            comparisons.append(compare({name: evaluation.report}, metrics=alone))
+        rows = (row for comparison in comparisons for row in comparison.frame.iter_rows(named=True))
+        found |= {(name, row["metric"]): row for row in rows if row["report"] == name}
     how = []
     if found:
         how.append(

@@ -45,3 +45,11 @@ def test_a_run_with_fewer_levels_shares_the_columns_of_those_it_has():
     assert under_headings(table) == [("b", "AP"), ("a", "AP"), ("c", "AP"), (GRADED, "H-AP")]
     [(_, _, cells)] = table.published
     assert [cell.value for cell in cells] == ["", "50.0", "", "79.55"]  # of the finest level that any run has
+
+
+def test_a_metric_that_the_baseline_lacks_has_its_interval_too():
+    runs = {"first": evaluation(("a", "b"), ("R@1",)), "more": evaluation(("a", "b"), ("R@1", "AP"))}
+    table = score_table(runs, [])
+    [(_, first), (_, more)] = table.runs
+    assert all(cell.interval for cell in more)
+    assert [bool(cell.says) for cell in more] == [bool(cell.value) for cell in first]  # compared where both have one
