@@ -8,7 +8,7 @@ import click
 
 from hgld.cli.completers import complete_choices, complete_datasets
 from hgld.cli.options import FOLDER, json_option
-from hgld.cli.shown import print_json, print_rich, progress_bars
+from hgld.cli.shown import echo, print_json, print_rich, progress_bars
 from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def datasets_command() -> click.Command:
             if as_json:
                 print_json(_card_facts(source, card) | {"card": card.text})
             else:
-                click.echo(f"{card.text.split('---', 2)[2].strip()}\n\n{_obtain(source, card)}")
+                echo(f"{card.text.split('---', 2)[2].strip()}\n\n{_obtain(source, card)}")
             return
         cards = {source: load_card(source) for source in SOURCES if source not in OWN_DATA}
         if as_json:
@@ -109,7 +109,7 @@ def _print_table(cards: "dict[str, DataCard]") -> None:
         levels = ", ".join(card.levels)
         table.add_row(*map(Text, (source, levels, "\n".join(splits) or "not stated", card.licence)))
     print_rich(table, width=max(100, shutil.get_terminal_size().columns))
-    click.echo(
+    echo(
         "\nhgld datasets NAME prints a card and how to obtain the files. For your own images:\n"
         "hgld build-shards folders --source DIR, or hgld build-shards manifest --source TABLE --levels FINE,COARSE."
     )
@@ -136,10 +136,10 @@ def card_command() -> click.Command:
         if as_json:
             print_json({"files": list(made.files), "differences": made.differences.to_dicts()})
             return
-        click.echo(f"{root}: wrote {', '.join(made.files)}.")
+        echo(f"{root}: wrote {', '.join(made.files)}.")
         for row in made.differences.iter_rows(named=True):
             found = "not built" if row["found"] is None else f"{row['found']:,} here"
-            click.echo(f"  {row['split']}, {row['what']}: {row['published']} published, {found}")
+            echo(f"  {row['split']}, {row['what']}: {row['published']} published, {found}")
 
     return card
 
@@ -216,7 +216,7 @@ def _show_fetched(out: Path, fetched: "list[Fetched]", as_json: bool) -> None:
     there = sum(file.outcome == "there" for file in fetched)
     checked = sum(file.checked for file in fetched)
     received = sum(file.received for file in fetched)
-    click.echo(
+    echo(
         f"{out}: {len(fetched)} files, {sum(file.bytes for file in fetched) / 1e6:,.1f} MB; {there} there already, "
         f"{received / 1e6:,.1f} MB received, {checked} compared with the published MD5."
     )

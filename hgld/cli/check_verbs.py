@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hgld.cli.options import FOLDER, Names, json_option
-from hgld.cli.shown import is_terminal, print_json, print_rich, printable, progress_bars
+from hgld.cli.shown import echo, print_json, print_rich, progress_bars
+from hgld.terminal import is_terminal, printable
 
 if TYPE_CHECKING:
     from pipelines.reindex import Rebuilt
@@ -42,7 +43,7 @@ def index_command() -> click.Command:
         if as_json:
             print_json(_rebuilt_json(rebuilt))
         else:
-            click.echo(_rebuilt_text(root, rebuilt))
+            echo(_rebuilt_text(root, rebuilt))
 
     return index
 
@@ -120,7 +121,7 @@ def _show(root: Path, found: "Verification") -> None:
     parts += [f"Note: {note}" for note in found.notes]
     width = None if is_terminal(sys.stdout) else _WIDTH_OF_FILES
     if not len(found.findings):
-        print_rich(*map(Text, (*parts, "Nothing is off.")), width=width)
+        print_rich(*parts, "Nothing is off.", width=width)
         return
     table = Table()
     for name in ("kind", "split", "file", "member", "found", "expected"):
@@ -132,7 +133,7 @@ def _show(root: Path, found: "Verification") -> None:
     rest = len(found.findings) - _MOST_SHOWN
     shown = f", the first {_MOST_SHOWN} shown; --json lists all" if rest > 0 else ""
     end = f"{len(found.findings):,} finding{'s' * (len(found.findings) != 1)}{shown}"
-    print_rich(*map(Text, parts), table, Text(kinds), Text(end), width=width)
+    print_rich(*parts, table, kinds, end, width=width)
 
 
 def _cell(text: str | None) -> str:

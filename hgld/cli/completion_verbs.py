@@ -2,6 +2,8 @@
 
 import click
 
+from hgld.cli.shown import echo
+
 
 def completion_command() -> click.Command:
     @click.command()
@@ -20,6 +22,6 @@ def completion_command() -> click.Command:
 
         made = get_completion_class(shell)
         assert made is not None
-        click.echo(made(cli, {}, "hgld", COMPLETE_VARIABLE).source(), nl=False)
+        echo(made(cli, {}, "hgld", COMPLETE_VARIABLE).source(), nl=False)
 
     return completion

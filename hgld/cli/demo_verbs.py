@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hgld.cli.options import FOLDER, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
     from hgld.cli.demo_run import DemoResult
@@ -35,7 +35,7 @@ def demo_command() -> click.Command:
             places = {name: str(place) for name, place in result.places(out).items()}
             print_json({"out": str(out), "seed": seed, **asdict(result), "places": places})
         else:
-            click.echo(demo_text(result, out))
+            echo(demo_text(result, out))
 
     return demo
 

@@ -7,7 +7,7 @@ import click
 
 from hgld.cli.checkpoint_options import CHECKPOINT, checkpoint_options, open_embedder, take_checkpoint_options
 from hgld.cli.options import EXISTING_FILE, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
     from training.search import Found
@@ -57,7 +57,7 @@ def embed_command() -> click.Command:
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
         if unreadable:
-            click.echo(f"images that could not be read and are left out: {unreadable}; {named} names them", err=True)
+            echo(f"images that could not be read and are left out: {unreadable}; {named} names them", err=True)
         if as_json:
             files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
             sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}
@@ -65,7 +65,7 @@ def embed_command() -> click.Command:
             print_json({**files, **sizes, "levels": list(dataset.levels), **made})
         else:
             pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
-            click.echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
+            echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
 
     return embed
 
@@ -128,18 +128,18 @@ def search_command() -> click.Command:
         with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
             index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
-                click.echo(f"{index.folder}: {reason}, and is made anew", err=True)
+                echo(f"{index.folder}: {reason}, and is made anew", err=True)
             answer = search_images(embedder, images, dataset, k=k, gallery=gallery, index=index, progress=progress)
             if not embedder.processes.is_main:
                 return
         if answer.left_out:
-            click.echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
+            echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
         if page is not None:
             write_search_page(page, answer.found, dataset)
         if as_json:
             print_json([one.to_dict() for one in answer.found])
         else:
-            click.echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
+            echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
 
     return search
 
@@ -176,7 +176,7 @@ def export_command() -> click.Command:
         if as_json:
             print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]})
         else:
-            click.echo(f"{out}: {formats[out.suffix]}; how to prepare images: {record}")
+            echo(f"{out}: {formats[out.suffix]}; how to prepare images: {record}")
 
     return export
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, config_options, json_option, take
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
     from pipelines.config import BuildConfig
@@ -99,12 +99,12 @@ def _run_build(out: Path, config: "BuildConfig", *, dry_run: bool, as_json: bool
     with progress_bars() as progress:
         if config.source == "landmarks" and not dry_run and not as_json:
             planned = build_hierarchy(out, config, progress, dry_run=True)
-            click.echo(plan_text(planned), err=True)
+            echo(plan_text(planned), err=True)
         build = build_hierarchy(out, config, progress, dry_run=dry_run)
     if as_json:
         print_json(plan_summary(build) if dry_run else build_summary(build))
     else:
-        click.echo(plan_text(build) if dry_run else build_table(build))
+        echo(plan_text(build) if dry_run else build_table(build))
 
 
 def compare_command() -> click.Command:
@@ -124,6 +124,6 @@ def compare_command() -> click.Command:
         if as_json:
             print_json(comparison.to_dict())
         else:
-            click.echo(comparison.to_markdown())
+            echo(comparison.to_markdown())
 
     return compare

@@ -16,7 +16,7 @@ from hgld.cli.checkpoint_options import (
 )
 from hgld.cli.completers import complete_metrics
 from hgld.cli.options import Expansion, Names, Numbers, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 from hgld.errors import StorageError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def evaluate_command() -> click.Command:
         if as_json:
             print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
         else:
-            click.echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
+            echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
     return evaluate
 
@@ -157,7 +157,7 @@ def _measure_checkpoint(
         report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
     if report is not None and "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
-        click.echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+        echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
     return report
 
 

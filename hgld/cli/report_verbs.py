@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, json_option
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 
 
 def report_command() -> click.Command:
@@ -38,12 +38,12 @@ def report_command() -> click.Command:
         with progress_bars() as progress:
             facts = write_report_page(runs, out, progress=progress, **given)
         for note in facts.notes:
-            click.echo(note, err=True)
+            echo(note, err=True)
         if as_json:
             print_json(asdict(facts))
             return
-        click.echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
+        echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
         for reason in facts.unreadable[:3]:
-            click.echo(f"not shown: {reason}", err=True)
+            echo(f"not shown: {reason}", err=True)
 
     return report

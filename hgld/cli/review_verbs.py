@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, json_option
+from hgld.cli.shown import echo
 
 
 def review_command() -> click.Command:
@@ -51,7 +52,7 @@ def review_command() -> click.Command:
         )
         shown = Review(BuildTables(build), journal, others, Thumbnails(images))
         if shown.note:
-            click.echo(shown.note, err=True)
+            echo(shown.note, err=True)
         serve(shown, port, lambda address: _announce(address, journal.path, browser, as_json))
 
     return review
@@ -75,10 +76,10 @@ def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
     import sys
 
     if as_json:
-        click.echo(json.dumps({"address": address, "decisions": str(file)}))
+        echo(json.dumps({"address": address, "decisions": str(file)}))
         sys.stdout.flush()
         return
-    click.echo(f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are on the disk.")
+    echo(f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are on the disk.")
     sys.stdout.flush()
     if browser and sys.stdout.isatty():
         import webbrowser

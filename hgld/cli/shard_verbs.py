@@ -7,7 +7,7 @@ import click
 
 from hgld.cli.completers import complete_sources
 from hgld.cli.options import SectionedCommand, config_options, json_option, take
-from hgld.cli.shown import print_json, progress_bars
+from hgld.cli.shown import echo, print_json, progress_bars
 
 
 def build_shards_command() -> click.Command:
@@ -42,13 +42,13 @@ def build_shards_command() -> click.Command:
             if as_json:
                 print_json(shards_text.plan_summary(plan))
             else:
-                click.echo(shards_text.plan_text(plan))
+                echo(shards_text.plan_text(plan))
             return
         with progress_bars() as progress:
             result = shards.build_shards(name, source, out, options, config, progress)
         if as_json:
             print_json(shards_text.result_summary(result))
         else:
-            click.echo(shards_text.result_text(result))
+            echo(shards_text.result_text(result))
 
     return build_shards

@@ -3,21 +3,22 @@
 import io
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from hgld.terminal import is_terminal, printable, printable_json
 
 if TYPE_CHECKING:
     from pipelines.progress import Progress
 
 
-def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream through a terminal that can move its cursor."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text to stdout or stderr; what comes from other people's data cannot command the terminal."""
+    click.echo(printable(text), err=err, nl=nl)
 
 
 @contextmanager
@@ -39,7 +40,7 @@ def progress_bars() -> "Iterator[Progress]":
 
         def show(task: str, done: int, total: int | None) -> None:
             if task not in tasks:
-                tasks[task] = bars.add_task(printable(task), total=total)
+                tasks[task] = bars.add_task(printable(" ".join(task.split())), total=total)
             bars.update(tasks[task], completed=done, total=total)
 
         yield show
@@ -48,7 +49,8 @@ def progress_bars() -> "Iterator[Progress]":
 def print_json(data: Any) -> None:
     """Print one JSON value: numbers that are none are null, whatever stdout's encoding is."""
     ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
-    click.echo(json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False))
+    text = json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    click.echo(printable_json(text))
 
 
 def _without_nan(data: Any) -> Any:
@@ -61,19 +63,17 @@ def _without_nan(data: Any) -> Any:
 
 
 def print_rich(*parts: Any, width: int | None = None) -> None:
-    """Print tables and texts of rich, ``width`` columns wide (None: as wide as the terminal).
+    """Print texts and tables of rich, ``width`` columns wide (None: as wide as the terminal).
+
+    Texts are printed as they are, and without what could command the terminal; cells of tables are the caller's care.
 
     Through :func:`click.echo`: rich itself leaves with code 1 where nobody reads on, and that means a failed check.
     """
     from rich.console import Console
+    from rich.text import Text
 
     page = io.StringIO()
     console = Console(file=page, force_terminal=is_terminal(sys.stdout), width=width, highlight=False)
     for part in parts:
-        console.print(part)
+        console.print(Text(printable(part)) if isinstance(part, str) else part)
     click.echo(page.getvalue(), nl=False)
-
-
-def printable(text: str) -> str:
-    """Text without control characters, which could command the terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

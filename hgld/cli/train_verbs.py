@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from hgld.cli.completers import METRICS, complete_choices, complete_recipes
 from hgld.cli.options import FOLDER, SectionedCommand, SectionedOption, json_option
-from hgld.cli.shown import print_json
+from hgld.cli.shown import echo, print_json
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
@@ -191,7 +191,7 @@ def _print_recipes(as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in shown]
     for row in rows:
         cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))
-        click.echo(f"{cells}  {row['summary']} Published: {row['published']}.")
+        echo(f"{cells}  {row['summary']} Published: {row['published']}.")
 
 
 def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
@@ -203,11 +203,11 @@ def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
     if as_json:
         print_json({"recipe": config.recipe, "text": told, "fields": flat(config)})
         return
-    click.echo(told)
+    echo(told)
     for section in SECTIONS:
-        click.echo(f"\n{section}:")
+        echo(f"\n{section}:")
         for name, value in dataclasses.asdict(getattr(config, section.lower())).items():
-            click.echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
+            echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
 
 
 def _as_flag(flag: str, value: Any) -> str:
@@ -229,7 +229,7 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
         if as_json:
             print_json(summary.to_dict())
         else:
-            click.echo(summary.to_text())
+            echo(summary.to_text())
     return 0 if summary.finished else EXIT_STOPPED
 
 
@@ -268,5 +268,5 @@ def _sweep(
         if as_json:
             print_json({"runs": rows, "folder": str(out)})
         else:
-            click.echo(table, nl=False)
+            echo(table, nl=False)
     return EXIT_STOPPED if "not finished" in states.values() else 0

@@ -4,6 +4,8 @@ import html
 import math
 from collections.abc import Sequence
 
+from hgld.terminal import printable
+
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "\r": " "}
 _LATEX_TABLE = str.maketrans(_LATEX)
@@ -21,7 +23,7 @@ def number(value: float, digits: int, undefined: str = "undefined") -> str:
 
 def latex(text: str) -> str:
     """Text for LaTeX: special characters are printed as they are."""
-    return text.translate(_LATEX_TABLE)
+    return printable(text).translate(_LATEX_TABLE)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -31,8 +33,8 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text for one cell or one line of Markdown; HTML in it stays text."""
-    escaped = html.escape(text, quote=False).replace("\\", "\\\\").replace("|", "\\|")
+    """Text for one cell or one line of Markdown; HTML in it stays text, and what commands terminals is spelled."""
+    escaped = html.escape(printable(text), quote=False).replace("\\", "\\\\").replace("|", "\\|")
     return " ".join(escaped.splitlines())
 
 

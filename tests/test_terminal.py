@@ -1,0 +1,110 @@
+"""Text of other people on its way to a terminal: class names of tars, cells of tables."""
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.cli import EXIT_CHECK_FAILED, main
+from hgld.cli.shown import echo, print_json, print_rich
+from hgld.report.tables import latex, markdown
+from hgld.terminal import printable, printable_json
+from tests.hgld.small_dataset import items_of_classes
+from tests.training.untrained_run import write_run
+
+CLI = Path(__file__).parents[1] / "hgld" / "cli"
+EVIL = "evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
+SPELLED = r"evil\x1b]0;owned\x07\x9b2J\x7f\u202e"
+COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def hgld(capfd):
+    """``hgld(*arguments)`` runs the command: exit code and what the process wrote to stdout and stderr together."""
+
+    def run(*arguments: str | Path) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        assert isinstance(stop.value.code, int)
+        return stop.value.code, "".join(capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def shards(tmp_path) -> Path:
+    """A folder with one tar whose classes' names and one member's name command terminals."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    with tarfile.open(folder / "test-000000.tar", "w") as tar:
+        for i, item in enumerate(items_of_classes([2, 2, 2], ["test"])):
+            names = [f"{EVIL}{item.labels[0]}", "top"]
+            facts = {"labels": [item.labels[0], 0], "names": names, "split": "test", "source": "x"}
+            text = json.dumps(facts | {"levels": ["fine", "coarse"]})
+            for name, data in ((f"k{i}.jpg", item.data), (f"k{i}.json", text.encode())):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        tar.addfile(tarfile.TarInfo(f"{EVIL}.jpg"))
+        (folder.parent / "photo.jpg").write_bytes(items_of_classes([1])[0].data)
+    return folder
+
+
+def test_names_in_tars_do_not_command_the_terminal(hgld, shards):
+    run, photo = shards.parent / "run", shards.parent / "photo.jpg"
+    write_run(run)
+    code, out = hgld("index", shards)
+    assert code == 0, out
+    assert not COMMANDS.search(out)
+    words = ["search", photo, "--checkpoint", run, "--data", shards, "--device", "cpu"]
+    code, out = hgld(*words)
+    assert (code, SPELLED.replace("\\", r"\\") in out) == (0, True), out
+    assert not COMMANDS.search(out)
+    code, out = hgld(*words, "--json")
+    assert (code, COMMANDS.search(out)) == (0, None)
+    assert EVIL in out.encode("ascii", "backslashreplace").decode("unicode_escape")
+    (shards / f"{EVIL}.txt").write_text("")
+    code, out = hgld("verify", shards)
+    assert code == EXIT_CHECK_FAILED
+    assert SPELLED in "".join(out.split("\n"))
+    assert not COMMANDS.search(out)
+
+
+def test_cells_of_tables_do_not_command_the_terminal(hgld, tmp_path):
+    table = tmp_path / "labels.csv"
+    table.write_text(f"landmark_id,hierarchical_label\n1,{EVIL}\n2,lake\n", encoding="utf-8")
+    code, out = hgld("compare", table, table)
+    assert (code, COMMANDS.search(out)) == (0, None)
+    assert r"evil\x1b" in out
+
+
+@given(st.text(st.characters(), max_size=60))
+def test_only_what_commands_is_spelled(text):
+    shown = printable(text)
+    assert not COMMANDS.search(shown)
+    shown.encode()  # no surrogates
+    assert (shown == text) is not bool(COMMANDS.search(text) or re.search("[\ud800-\udfff]", text))
+    assert [shown.count(kept) for kept in "\n\té\u00a0"] == [text.count(kept) for kept in "\n\té\u00a0"]
+    assert not COMMANDS.search(markdown(text) + latex(text))
+    assert json.loads(printable_json(json.dumps(text, ensure_ascii=False))) == text
+
+
+def test_all_ways_to_print_are_safe(capsys):
+    echo(EVIL)
+    echo(EVIL, err=True)
+    print_rich(EVIL, width=200)
+    print_json({EVIL: [EVIL]})
+    out, err = capsys.readouterr()
+    assert not COMMANDS.search(out + err)
+    assert out.count(SPELLED) == 2
+    assert json.loads(out.split("\n", 2)[2]) == {EVIL: [EVIL]}
+
+
+def test_verbs_print_in_no_other_way():
+    files = {file.name for file in CLI.glob("*.py") if re.search(r"click\.s?echo|\bprint\(", file.read_text())}
+    assert files == {"__init__.py", "shown.py"}  # the first asks whether an error came from there
