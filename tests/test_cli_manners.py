@@ -17,9 +17,10 @@ import click
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from hgld import open_dataset
-from hgld.cli import EXIT_BAD_INPUT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
+from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import write_run
@@ -178,6 +179,46 @@ def test_ctrl_c_is_130_and_a_line(hgld, monkeypatch, verb):
     assert hgld(verb) == (EXIT_STOPPED, "", f"hgld: stopped{goes_on}.\n")
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_arguments_that_are_no_text_are_refused_by_every_verb(hgld, nowhere, verb):
+    name = os.fsdecode(b"\xe2\x82\xac\xfe\x1b.npy")
+    Path(name).write_bytes(b"")
+    before = sorted(map(os.fsencode, nowhere.rglob("*")))
+    said = "hgld: '€\\xfe\\x1b.npy' on the command line is not UTF-8. Rename the file, or name a link to it.\n"
+    for words in ([name], ["--out", name], [name, "--json"]):
+        assert hgld(verb, *words) == (EXIT_BAD_INPUT, "", said)
+    assert sorted(map(os.fsencode, nowhere.rglob("*"))) == before
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_fault_of_hgld_is_no_failed_check(hgld, monkeypatch, verb):
+    raised: list[Exception] = [TypeError("\x1b[2J of hgld's own")]
+
+    def faulty():
+        raise raised[0]
+
+    command = command_of(verb)
+    command.params, command.callback = [], faulty
+    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+    code, out, err = hgld(verb)
+    assert (code, out) == (EXIT_FAULT, "")
+    assert err.startswith("Traceback")
+    assert "\nTypeError: \\x1b[2J of hgld's own\n" in err
+    assert err.splitlines()[-1].startswith("hgld: this is a fault of hgld itself. Please report it")
+
+
+@pytest.mark.parametrize("take", [lambda: np.empty(10**15), lambda: torch.empty(10**15)], ids=["numpy", "torch"])
+def test_short_memory_is_one_line(hgld, monkeypatch, take):
+    command = command_of("datasets")
+    command.params, command.callback = [], take
+    monkeypatch.setattr(cli, "get_command", lambda context, name: command)
+    code, out, err = hgld("datasets")
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert re.fullmatch(
+        r"hgld: there is not enough memory \(.*allocate.*\)\. Take smaller batches, chunks or images\.\n", err
+    )
+
+
 @pytest.mark.parametrize("verb", RIGHT)
 def test_json_stands_alone_and_no_terminal_means_quiet(hgld, everything, monkeypatch, verb):
     monkeypatch.chdir(everything)
@@ -274,9 +315,9 @@ def test_output_that_cannot_be_written_is_said(unbuffered):
     assert (result.returncode, result.stderr) == (EXIT_BAD_INPUT, said)
 
 
-def test_names_that_are_no_text_and_terminals_without_unicode(everything, tmp_path):
-    strange = os.fsencode(tmp_path) + b"/\xff\x1b[2J.csv"
-    Path(os.fsdecode(strange)).write_text("a\n1\n")
+def test_names_that_command_terminals_and_terminals_without_unicode(tmp_path):
+    strange = tmp_path / "\x1b[2J.csv"
+    strange.write_text("a\n1\n")
     result = subprocess.run([*HGLD, "compare", strange, strange], capture_output=True, env=environment(), check=False)
     assert result.returncode == EXIT_BAD_INPUT
     assert b"\x1b" not in result.stderr

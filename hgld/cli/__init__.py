@@ -1,6 +1,7 @@
 """The ``hgld`` command: verbs that import what they need only when they run.
 
-Exit codes: 0 done, 1 a check failed, 2 bad input, 130 stopped by the user, 141 the reader of the output went away.
+Exit codes: 0 done, 1 a check failed, 2 bad input, 70 a fault of hgld itself, 130 stopped by the user, 141 the reader
+of the output went away.
 """
 
 import io
@@ -14,10 +15,11 @@ from typing import TextIO
 import click
 
 from hgld import __version__
-from hgld.cli.shown import printable
-from hgld.errors import HgldError, StorageError
+from hgld.cli.shown import echo
+from hgld.errors import ConfigError, HgldError, StorageError
 
-EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 130, 141
+EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
+ISSUES = "https://github.com/hgld/hgld/issues"
 COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 
 VERBS = {  # verb: where its command is made, and what it does
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
+        _refuse_bytes(given)
         code = _run(given)
     except (KeyboardInterrupt, click.Abort):
         verb = next((word for word in given if not word.startswith("-")), "")
@@ -60,7 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = EXIT_STOPPED
     except (click.ClickException, HgldError, OSError) as error:
         code = _refusal(error, debug="--debug" in given)
+    except Exception as error:  # noqa: BLE001  # where Python leaves with 1, which here means that a check failed
+        code = _refusal(error, debug="--debug" in given) if _lacks_memory(error) else _fault(error)
     sys.exit(code)
+
+
+def _refuse_bytes(arguments: list[str]) -> None:
+    """Refuse paths and values that are no text: neither tables nor JSON could name them."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            shown = os.fsencode(argument).decode(errors="backslashreplace")
+            raise ConfigError(
+                f"'{shown}' on the command line is not UTF-8. Rename the file, or name a link to it."
+            ) from error
 
 
 def _run(arguments: list[str]) -> int:
@@ -84,8 +101,21 @@ def _refusal(error: Exception, *, debug: bool) -> int:
         return EXIT_BAD_INPUT
     if debug:
         _say("".join(traceback.format_exception(error)))
-    _say(printable(" ".join(_told(error).split())))
+    _say(" ".join(_told(error).split()))
     return EXIT_BAD_INPUT
+
+
+def _lacks_memory(error: Exception) -> bool:
+    """Whether memory is short: numpy's error, that of torch for a GPU, or what torch raises elsewhere."""
+    named = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError) or named
+
+
+def _fault(error: Exception) -> int:
+    """Show what went wrong in hgld itself, and with which exit code that ends."""
+    _say("".join(traceback.format_exception(error)))
+    _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
+    return EXIT_FAULT
 
 
 def _told(error: Exception) -> str:
@@ -97,6 +127,8 @@ def _told(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, HgldError):
         place = f"{error.filename}: " if error.filename else ""
         return f"hgld: {place}{error.strerror or error}. With --debug hgld shows where that was met."
+    if _lacks_memory(error):
+        return f"hgld: there is not enough memory ({error}). Take smaller batches, chunks or images."
     return f"hgld: {error}"
 
 
@@ -108,7 +140,7 @@ def _was_printing(error: OSError) -> bool:
 def _say(text: str) -> None:
     """Write to stderr; where nobody listens there, the exit code must do."""
     try:
-        click.echo(text, err=True)
+        echo(text, err=True)
     except OSError:
         _silence(sys.stderr)
 
