@@ -157,6 +157,44 @@ def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere,
     assert sorted(nowhere.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "evaluate --embeddings none.npy --labels file.csv --levels a --out {}.json",
+        "embed --checkpoint nothing --data nothing --out {}.npy",
+        "search file.csv --checkpoint nothing --data nothing --page {}.html",
+        "export --checkpoint nothing --out {}.onnx",
+    ],
+)
+@pytest.mark.parametrize("place", ["file.csv/new/x", "/proc/x"])
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere, words, place):
+    code, out, err = hgld(*words.format(place).split())
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert re.search(rf"'{place}\.[a-z]+' cannot be written \(.+\)\. Name another place\. See hgld \w+ --help\.\n", err)
+    assert (nowhere / "file.csv").read_text() == "a,b\n1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "writer"),
+    [
+        ("evaluate", "--out {}/new/r.json", "hgld.report.retrieval.RetrievalReport.save_json"),
+        ("search", "--page {}/new/p.html", "training.search_page.write_search_page"),
+    ],
+)
+def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path, verb, option, writer):
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(everything)
+    words = [verb, *RIGHT[verb].split()]
+    shown = hgld(*words)[1]
+    assert hgld(*words, *option.format(tmp_path).split()) == (0, shown, "")
+    monkeypatch.setattr(writer, refuse)
+    code, out, err = hgld(*words, *option.format(tmp_path).split())
+    assert (code, out) == (EXIT_BAD_INPUT, shown)
+    assert "No space left on device" in err
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_unknown_option_is_answered_with_the_nearest(hgld, verb):
     wrong, right = ("--hlep", "--help") if verb in NO_RESULT else ("--jsno", "--json")
@@ -228,7 +266,7 @@ def test_json_stands_alone_and_no_terminal_means_quiet(hgld, everything, monkeyp
     def refuse(constant):
         raise AssertionError(f"{constant} is no JSON")
 
-    assert json.loads(out, parse_constant=refuse)
+    assert isinstance(json.loads(out, parse_constant=refuse), dict)
     code, out, err = hgld(verb, *RIGHT[verb].split())
     assert (code, err) == (0, "")
     assert "\x1b" not in out

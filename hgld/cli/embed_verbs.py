@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hgld.cli.checkpoint_options import CHECKPOINT, checkpoint_options, open_embedder, take_checkpoint_options
-from hgld.cli.options import EXISTING_FILE, json_option
+from hgld.cli.options import EXISTING_FILE, NewFile, json_option
 from hgld.cli.shown import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def embed_command() -> click.Command:
     @_split_option
     @click.option(
         "--out",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=NewFile(),
         required=True,
         help="File to write: .npy, .safetensors or .parquet.",
     )
@@ -90,7 +90,7 @@ def search_command() -> click.Command:
     )
     @click.option(
         "--page",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=NewFile(),
         help="Write what was found as an HTML page as well, with the pictures in it.",
     )
     @checkpoint_options
@@ -134,12 +134,14 @@ def search_command() -> click.Command:
                 return
         if answer.left_out:
             echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
-        if page is not None:
-            write_search_page(page, answer.found, dataset)
-        if as_json:
-            print_json([one.to_dict() for one in answer.found])
-        else:
-            echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
+        try:
+            if page is not None:
+                write_search_page(page, answer.found, dataset)
+        finally:  # what cannot be written is shown all the same
+            if as_json:
+                print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out})
+            else:
+                echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
 
     return search
 
@@ -152,7 +154,7 @@ def export_command() -> click.Command:
     )
     @click.option(
         "--out",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=NewFile(),
         required=True,
         help="File to write: .onnx for ONNX, .pt or .torchscript for TorchScript.",
     )

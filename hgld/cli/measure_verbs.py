@@ -15,7 +15,7 @@ from hgld.cli.checkpoint_options import (
     take_checkpoint_options,
 )
 from hgld.cli.completers import complete_metrics
-from hgld.cli.options import Expansion, Names, Numbers, json_option
+from hgld.cli.options import Expansion, Names, NewFile, Numbers, json_option
 from hgld.cli.shown import echo, print_json, progress_bars
 from hgld.errors import StorageError
 
@@ -70,7 +70,9 @@ def evaluate_command() -> click.Command:
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
     @click.option("--device", help="cpu, cuda, ...; default: the CPU; with --checkpoint a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
-    @click.option("--out", type=any_file, help="Keep the report: .json (with its per-query table), .md, .html or .tex.")
+    @click.option(
+        "--out", type=NewFile(), help="Keep the report: .json (with its per-query table), .md, .html or .tex."
+    )
     @click.option(
         "--against",
         type=any_file,
@@ -99,14 +101,19 @@ def evaluate_command() -> click.Command:
             report = measure(metrics=metrics or DEFAULT_METRICS, progress=progress)
         if report is None:
             return
-        save(report)
-        comparison = _compare(earlier, report)
-        if as_json:
-            print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
-        else:
-            echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
+        try:
+            save(report)
+        finally:  # what cannot be kept is shown all the same
+            _show(report, _compare(earlier, report), as_json)
 
     return evaluate
+
+
+def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
+    else:
+        echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
 
 def _measure(given: dict[str, Any]) -> "Callable[..., RetrievalReport | None]":
@@ -197,6 +204,7 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
 
     def save(report: "RetrievalReport") -> None:
         try:
+            out.parent.mkdir(parents=True, exist_ok=True)
             write(report, out)
         except OSError as error:
             raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error

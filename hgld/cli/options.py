@@ -1,6 +1,7 @@
 """Options of the command line: their types, and flags made from the configs of the stages."""
 
 import dataclasses
+import tempfile
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,22 @@ _Config = typing.TypeVar("_Config")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
 FOLDER = click.Path(path_type=Path, file_okay=False)
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+class NewFile(click.Path):
+    """A file to write; a place that nothing can be written to is refused before there is a result to lose."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, dir_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(super().convert(value, param, ctx))
+        try:
+            folder = next(place for place in path.absolute().parents if place.exists())
+            with tempfile.TemporaryFile(dir=folder):  # permissions do not tell of disks that are read-only
+                return path
+        except OSError as error:
+            self.fail(f"'{path}' cannot be written ({error.strerror}). Name another place.", param, ctx)
 
 
 class Names(click.ParamType):

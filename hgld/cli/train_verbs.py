@@ -185,7 +185,7 @@ def _print_recipes(as_json: bool) -> None:
             }
         )
     if as_json:
-        print_json(rows)
+        print_json({"recipes": rows})
         return
     shown = ("name", "dataset", "loss", "backbone")
     widths = [max(len(row[column]) for row in rows) for column in shown]

@@ -92,7 +92,9 @@ def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     folder = places[0]
     arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
     code, printed, _ = run(capsys, "search", *arguments, "--json")
-    (found,) = json.loads(printed)
+    answer = json.loads(printed)
+    (found,) = answer["queries"]
+    assert answer["left_out"] == 0
     assert code == 0
     assert found["image"] == str(folder / "one.jpg")
     keys = open_dataset(folder / "data", "test").keys

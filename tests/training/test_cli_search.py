@@ -41,7 +41,7 @@ def test_an_index_is_made_asked_again_and_made_anew_for_another_checkpoint(searc
     for _ in range(2):
         code, out, err = search("--index", kind, "--json")
         assert (code, err) == (0, "")
-        (found,), (expected,) = json.loads(out), json.loads(exact[1])
+        (found,), (expected,) = (json.loads(printed)["queries"] for printed in (out, exact[1]))
         assert {match["key"] for match in found["matches"]} == {match["key"] for match in expected["matches"]}
         assert found["matches"][0]["score"] == pytest.approx(expected["matches"][0]["score"], abs=1e-5)
     index = folder / "data" / "search" / f"all.{kind}"
@@ -80,6 +80,7 @@ def test_images_that_cannot_be_read_are_counted(search, folder):
     for options in ((), ("--index", "ivf"), ("--index", "ivf")):
         code, _, err = search(*options)
         assert (code, err) == (0, "data: images that could not be read and are not searched in: 1\n")
+        assert json.loads(search(*options, "--json")[1])["left_out"] == 1
 
 
 @pytest.mark.slow
@@ -107,4 +108,4 @@ def test_processes_of_torchrun_make_one_index_together(folder):
         assert result.returncode == 0, result.stderr
         answers.append(json.loads(result.stdout))
     assert answers[0] == answers[1]
-    assert answers[0][0]["matches"][0]["key"] == open_dataset(folder / "data").keys[2]
+    assert answers[0]["queries"][0]["matches"][0]["key"] == open_dataset(folder / "data").keys[2]

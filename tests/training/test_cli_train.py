@@ -41,7 +41,7 @@ def test_the_list_names_every_recipe(capsys):
     assert [line.split()[0] for line in out.splitlines()] == list(RECIPES)
     assert all(line.endswith(f" Published: {RECIPES[line.split()[0]].brief}.") for line in out.splitlines())
     code, out, _ = run(capsys, "--list", "--json")
-    rows = json.loads(out)
+    rows = json.loads(out)["recipes"]
     assert [row["name"] for row in rows] == list(RECIPES)
     assert list(rows[0]) == [
         *("name", "dataset", "loss", "backbone", "summary"),
