@@ -22,7 +22,9 @@ from hgld.cli.demo_verbs import demo_text
 from hgld.errors import ConfigError, StorageError
 from hgld.report import RetrievalReport
 from pipelines.progress import silent
+from pipelines.scenes import landscapes
 from pipelines.scenes.drawn_dataset import DrawnConfig, build_drawn_dataset
+from pipelines.scenes.scenes import painter_of
 from training.config_files import flat
 from training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
 
@@ -64,6 +66,14 @@ def test_both_runs_are_measured_on_landmarks_that_neither_has_seen(tiny):
         assert values == pytest.approx({metric: float(value) for metric, value in kept.values.items()})
         assert {f"AP/{level}" for level in LEVELS} | {"H-AP", "NDCG", "ASI"} <= set(values)
     assert result.values[BASELINE] != result.values[HIERARCHICAL]
+
+
+def test_what_is_natural_is_drawn_as_a_landscape(tiny):
+    labels = pl.read_csv(tiny[1].places(tiny[0])["labels"]).drop_nulls(LEVELS[1:])
+    natural = labels.filter(pl.col("natural_or_human_made") == "natural")
+    kinds = natural.select("supercategory", "hierarchical_label").unique().rows()
+    assert len(kinds) > 20
+    assert [kind for kind in kinds if painter_of(kind).__module__ != landscapes.__name__] == []
 
 
 def test_everything_lies_where_it_says(tiny):

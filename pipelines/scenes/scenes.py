@@ -1,5 +1,6 @@
 """Images of landmarks: what kind of place decides the painter, the landmark its shape, the image its circumstances."""
 
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,23 +12,23 @@ from pipelines.scenes.buildings import Painter, pick, shade
 from pipelines.scenes.canvas import Canvas, View
 from pipelines.scenes.landscapes import ridge, tree
 
-PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first whose words are part of the kind's name
+PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first that has a word of the kind's name
     ("church cathedral chapel abbey monastery basilica religious", buildings.church),
-    ("castle fort citadel", buildings.castle),
+    ("castle fort fortress fortification citadel", buildings.castle),
     ("mosque mausoleum tomb synagogue", buildings.domed),
     ("temple shrine pagoda", buildings.pagoda),
     ("power", buildings.chimneys),
-    ("airport railway metro bus station terminal", buildings.station),
     ("bridge viaduct aqueduct", buildings.bridge),
+    ("airport railway metro bus station terminal", buildings.station),
     ("lighthouse tower", buildings.tower),
     ("statue monument memorial obelisk column sculpture", buildings.column),
     ("office residential hotel university skyscraper", buildings.block),
-    ("street square road geographic location", buildings.street),
+    ("street square road location", buildings.street),
     ("canal river stream", landscapes.canal),
-    ("lake water reservoir bay pond fall", landscapes.lake),
+    ("lake water waterfall reservoir bay pond spring", landscapes.lake),
     ("beach coast", landscapes.beach),
     ("island peninsula", landscapes.island),
-    ("mountain landform natural volcano glacier hill rock valley", landscapes.mountain),
+    ("mountain landform natural volcano glacier hill rock basalt valley", landscapes.mountain),
     ("garden", landscapes.garden),
     ("park zoo cemetery forest", landscapes.park),
     ("museum palace hall library theatre theater opera city villa house", buildings.classical),
@@ -51,8 +52,9 @@ class Place:
 def painter_of(kinds: Iterable[str]) -> Painter:
     """The painter of the first kind that any knows; a classical building for kinds that none does."""
     for kind in kinds:
+        known = set(re.findall(r"\w+", kind.lower()))
         for words, painter in PAINTERS:
-            if any(word in kind.lower() for word in words.split()):
+            if known.intersection(words.split()):
                 return painter
     return buildings.classical
 

@@ -33,6 +33,21 @@ def test_the_finest_kind_that_is_known_decides():
     assert painter_of(("lighthouse",)) is buildings.tower
 
 
+@pytest.mark.parametrize(
+    ("kind", "painter"),
+    [
+        ("canyon", landscapes.mountain),
+        ("ice cap", landscapes.mountain),
+        ("columnar basalt", landscapes.mountain),  # "column" is a part of its name, and no word of it
+        ("hot spring", landscapes.lake),
+        ("railway bridge (1884)", buildings.bridge),
+        ("college of the University of Cambridge", buildings.block),  # no bridge either
+    ],
+)
+def test_a_kind_is_known_by_whole_words(kind, painter):
+    assert painter_of((kind, "natural geographic entity")) is painter
+
+
 def labels():
     groups = ["church", "lake", "castle"]
     return pl.DataFrame(
