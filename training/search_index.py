@@ -1,14 +1,16 @@
 """An index of a dataset's embeddings, kept beside them or beside the shards for later searches.
 
 It is a folder of its own, written aside and renamed: ``index.faiss``, and ``index.json`` with what it was made with and
-its checksum. What it was made with says whether it still serves. A folder that was not written here, or was changed
-since, is refused before faiss sees a byte of it.
+its checksum. What it was made with says whether it still serves. A damaged file is refused before faiss sees a byte of
+it. That finds accidents; who made an index it cannot know, since whoever writes one writes its checksum too.
 """
 
+import errno
 import hashlib
+import itertools
 import json
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,8 +75,7 @@ class KeptIndex:
             InputError: the folder is not one that a search has written.
         """
         for path in (self.folder, self.folder / INDEX, self.folder / RECORD):
-            if path.is_symlink():
-                raise InputError(f"{path} is a link, which is not followed. Remove it, and the index is made anew.")
+            _refuse_link(path)
         if not self.folder.exists():
             return ""
         record = self._record()
@@ -123,13 +124,13 @@ class KeptIndex:
         index = FaissIndex.of(embeddings, self._kind)
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            # A folder of its own for every process: two that make the index at the same time do not mix their files.
+            # A folder of its own for every process: two that make the index at the same time do not mix their files,
+            # and the last one's stays.
             with TemporaryDirectory(dir=self.folder.parent, prefix=".index-", ignore_cleanup_errors=True) as place:
                 aside = Path(place) / self.folder.name
                 aside.mkdir()
                 self._write(aside, index, left_out)
-                shutil.rmtree(self.folder, ignore_errors=True)
-                aside.replace(self.folder)
+                _put(aside, self.folder)
         except OSError as error:
             raise StorageError(
                 f"cannot keep the index {self.folder} ({error.strerror or error}). Free space; or write embeddings "
@@ -180,7 +181,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     Raises:
         ConfigError: the dataset is at a URL, where nothing can be kept, and no file is given.
         MissingResourceError: faiss is not installed.
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or ``search/`` is a link.
     """
     faiss()  # before any work
     shards = json.dumps([(shard.name, shard.sha256) for shard in dataset.manifest.shards])
@@ -199,8 +200,28 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     options = {field.name: repr(getattr(embedder, field.name)) for field in fields(embedder)}
     options = {name: value for name, value in options.items() if name not in _NOT_SEEN}
     made_with = {"items": items, "weights": _weights_digest(embedder.model), "options": options}
-    folder = Path(dataset.storage.where) / SEARCH / f"{dataset.split or 'all'}.{kind}"
-    return KeptIndex(folder, kind, len(dataset), made_with)
+    folder = Path(dataset.storage.where) / SEARCH
+    _refuse_link(folder)
+    return KeptIndex(folder / f"{dataset.split or 'all'}.{kind}", kind, len(dataset), made_with)
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise InputError(f"{path} is a link, which is not followed. Remove it, and the index is made anew.")
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Move a folder to its place, and one that is there beside where the new one was made."""
+    for turn in itertools.count():
+        with suppress(FileNotFoundError):
+            folder.rename(made.with_name(f"before-{turn}"))
+        try:
+            made.replace(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another process was faster
+                raise
+        else:
+            return
 
 
 def _digest(path: Path) -> str:

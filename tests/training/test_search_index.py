@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -217,6 +218,32 @@ def test_links_are_not_followed(kept, tmp_path, name):
     place.symlink_to(tmp_path / "aside")
     with pytest.raises(InputError, match="is a link, which is not followed"):
         kept.outdated()
+
+
+def test_a_linked_folder_of_indexes_is_not_written_to(dataset, embedder, tmp_path):
+    (tmp_path / "elsewhere" / "test.ivf").mkdir(parents=True)
+    (tmp_path / "data" / "search").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"data/search is a link, which is not followed"):
+        kept_index("ivf", dataset, embedder)
+
+
+def test_of_two_that_make_it_at_the_same_time_the_last_one_stays(kept, monkeypatch):
+    """The other one puts its own in place after this one has cleared it."""
+    replace_folder, late = Path.replace, []
+
+    def overtaken(self, target):
+        if target == kept.folder and not late:
+            late.append(self)
+            kept.make(clustered(3, seed=1), np.arange(3))
+        return replace_folder(self, target)
+
+    monkeypatch.setattr(Path, "replace", overtaken)
+    kept.make(clustered(3, seed=2), np.arange(3))
+    assert len(late) == 1
+    query = clustered(1, seed=3)
+    _, scores = kept.load().nearest(torch.from_numpy(query), 3)
+    assert sorted(scores[0]) == pytest.approx(sorted(clustered(3, seed=2) @ query[0]), abs=1e-5)
+    assert [path.name for path in kept.folder.parent.iterdir()] == ["test.ivf"]
 
 
 def test_a_disk_that_fails_leaves_nothing_behind(dataset, embedder, kept, monkeypatch):
