@@ -59,13 +59,25 @@ def nearest_neighbors(
         for start, stop, block in score_blocks(query, gallery, rows):
             known = np.flatnonzero(own[start:stop] >= 0)
             block[torch.from_numpy(known), torch.from_numpy(own[start:stop][known])] = -torch.inf
-            best, place = (part.cpu().numpy() for part in block.topk(k, dim=1))
+            best, place = (part.cpu().numpy() for part in _highest(block, k))
             order = np.lexsort((place, -best), axis=1)
             indices[start:stop] = np.take_along_axis(place, order, axis=1)
             scores[start:stop] = np.take_along_axis(best, order, axis=1)
             if progress is not None:
                 progress("search", stop, len(query))
     return indices, scores
+
+
+def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest scores of every row and their places: of equal ones at the cut, where topk takes any, the first."""
+    best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else ()
+    best, place = best[:, :k], place[:, :k]
+    for row in map(int, cut):
+        last = best[row, k - 1]
+        above = int((best[row] > last).sum())
+        place[row, above:] = torch.nonzero(scores[row] == last)[: k - above, 0]
+    return best, place
 
 
 def _check(query: Tensor, gallery: Tensor, k: int, own: np.ndarray) -> None:

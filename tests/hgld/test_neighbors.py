@@ -1,0 +1,51 @@
+"""The nearest gallery items: those of a stable sort of all scores, ties at the cut included."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError
+from hgld.neighbors import nearest_neighbors
+
+
+@given(
+    count=st.integers(1, 80),
+    queries=st.integers(1, 6),
+    chunk_size=st.integers(1, 6),
+    k=st.integers(1, 80),
+    values=st.integers(1, 3),
+    own=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_equal_scores_come_by_ascending_index(count, queries, chunk_size, k, values, own, seed):
+    """Small whole numbers: their products are exact, and most of them tie."""
+    rng = np.random.default_rng(seed)
+    gallery = rng.integers(0, values, (count, 3)).astype(np.float64)
+    query = rng.integers(0, values, (queries, 3)).astype(np.float64)
+    self_index = rng.integers(0, count, queries) if own and count > 1 else np.full(queries, -1)
+    k = min(k, count - int((self_index >= 0).any()))
+    found, scores = nearest_neighbors(
+        query, gallery, k, self_index=self_index, normalize=False, chunk_size=chunk_size, device="cpu"
+    )
+    products = query @ gallery.T
+    for row, itself in zip(products, self_index, strict=True):
+        if itself >= 0:
+            row[itself] = -np.inf
+    expected = np.argsort(-products, axis=1, kind="stable")[:, :k]
+    assert found.tolist() == expected.tolist()
+    assert scores.tolist() == np.take_along_axis(products, expected, axis=1).tolist()
+
+
+def test_of_duplicates_the_first_are_found():
+    gallery = np.ones((10, 4), np.float32)
+    found, _ = nearest_neighbors(gallery[:2], gallery, 3)
+    assert found.tolist() == [[0, 1, 2], [0, 1, 2]]
+    found, _ = nearest_neighbors(gallery[:2], gallery, 3, self_index=np.array([0, 2]))
+    assert found.tolist() == [[1, 2, 3], [0, 1, 3]]
+
+
+def test_more_than_there_are_cannot_be_asked_for():
+    gallery = np.eye(4, dtype=np.float32)
+    with pytest.raises(ConfigError, match="k is 4; expected 1 to 3"):
+        nearest_neighbors(gallery, gallery, 4, self_index=np.arange(4))
