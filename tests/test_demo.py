@@ -176,6 +176,13 @@ def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, ti
             run_demo(out, 0, silent, TINY)
 
 
+def test_a_seed_that_no_run_takes_leaves_no_folder_behind(tmp_path, tiny_verb):
+    code, _, err = tiny_verb("--out", tmp_path / "out", "--seed", 2**32)
+    assert code == EXIT_BAD_INPUT
+    assert "4294967296" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_photographs_follow_from_labels_settings_and_seed(tiny, tmp_path):
     labels = tiny[1].places(tiny[0])["labels"]
     config = DrawnConfig(landmarks=6, images=2, size=32, test_classes=0.5)

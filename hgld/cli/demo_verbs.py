@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def demo_command() -> click.Command:
     @click.command()
     @click.option("--out", type=FOLDER, default=Path("hgld-demo"), show_default=True, help="Folder of the demo.")
-    @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
+    @click.option(
+        "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Seed of everything random."
+    )
     @json_option
     def demo(out: Path, seed: int, as_json: bool) -> None:
         """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
