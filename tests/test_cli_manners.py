@@ -21,10 +21,14 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
+from hgld.cli.shown import echo, progress_bars
+from hgld.errors import HgldError
+from hgld.terminal import is_terminal
+from pipelines.progress import silent
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import write_run
-from training.progress import shown_on
+from training.progress import Bars, Lines, shown_on
 
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
@@ -313,15 +317,40 @@ def test_terminals_get_what_they_can_show(everything):
     assert b"\x1b" not in shown
 
 
-@pytest.mark.parametrize(("term", "kind"), [("xterm", "Bars"), ("dumb", "Lines"), ("unknown", "Lines")])
-def test_training_shows_bars_where_a_terminal_can_move_its_cursor(monkeypatch, term, kind):
-    monkeypatch.setenv("TERM", term)
+@pytest.mark.parametrize("term", ["xterm", "dumb", "unknown", None])
+def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
+    if term is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", term)
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal, shown_on(terminal) as shown:
-        assert type(shown).__name__ == kind
+    with os.fdopen(theirs, "w") as terminal, shown_on(terminal, echo, echo) as shown:
+        assert is_terminal(terminal) is (term == "xterm")
+        assert isinstance(shown, Bars if term == "xterm" else Lines)
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with progress_bars() as progress:
+            assert (progress is silent) is (term != "xterm")
     os.close(ours)
-    with io.StringIO() as file, shown_on(file) as shown:
-        assert type(shown).__name__ == "Lines"
+    with io.StringIO() as file, shown_on(file, echo, echo) as shown:
+        assert isinstance(shown, Lines)
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term):
+    def build(out, config, progress, *, dry_run):
+        asked.append(dry_run)
+        raise HgldError("enough")
+
+    asked: list[bool] = []
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("pipelines.build.build_hierarchy", build)
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with pytest.raises(SystemExit):
+            main(["build-hierarchy", "--landmarks", "train=file.csv", "--out", "made"])
+    os.close(ours)
+    assert asked == [term == "xterm"]
 
 
 @pytest.mark.parametrize("words", ["datasets --json", "datasets", "train --help", "train --list"])

@@ -1,15 +1,19 @@
 """What people see of a run while it goes."""
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
+
+from hgld.terminal import is_terminal, printable
 
 _FIRST = ("loss", "images_per_second", "wait_share", "memory_mb")
 
 
 class Shown(Protocol):
     """What a run tells of itself, by its main process."""
+
+    def heading(self, text: str) -> None:
+        """What follows is of this run, one of several."""
 
     def begin(self, step: int, total: int) -> None:
         """The run begins, or goes on, after ``step`` of ``total`` steps."""
@@ -36,6 +40,9 @@ class Shown(Protocol):
 class Silent:
     """Shows nothing."""
 
+    def heading(self, text: str) -> None:
+        pass
+
     def begin(self, step: int, total: int) -> None:
         pass
 
@@ -59,31 +66,30 @@ class Silent:
 
 
 class Lines(Silent):
-    """A line for every line of the log and every evaluation, for files and pipes.
+    """A line an evaluation, for files and pipes; the steps are in ``log.csv``, and show nothing here.
 
     Args:
-        out: where to.
+        result: prints a line of what the run gives.
+        note: prints what is to be told beside it.
     """
 
-    def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._total = 0
+    def __init__(self, result: Callable[[str], object], note: Callable[[str], object]) -> None:
+        self._result = result
+        self._note = note
+
+    def heading(self, text: str) -> None:
+        self._result(text)
 
     def begin(self, step: int, total: int) -> None:
-        self._total = total
         if step:
-            self.note(f"goes on after step {step} of {total}")
-
-    def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
-        self.note(f"step {step}/{self._total}, epoch {epoch + 1}: {told(row)}")
+            self._result(f"goes on after step {step} of {total}")
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
         for split, metrics in values.items():
-            self.note(f"epoch {epoch + 1}, {split}: {_metrics(metrics)}")
+            self._result(f"epoch {epoch + 1}, {split}: {_metrics(metrics)}")
 
     def note(self, text: str) -> None:
-        self._out.write(f"{text}\n")
-        self._out.flush()
+        self._note(text)
 
 
 class Bars(Silent):
@@ -100,6 +106,9 @@ class Bars(Silent):
         columns = (BarColumn(16), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
         self._bars: Any = Progress(*columns, console=Console(file=out), transient=True)
         self._task: Any = None
+
+    def heading(self, text: str) -> None:
+        self.note(text)
 
     def begin(self, step: int, total: int) -> None:
         self._task = self._bars.add_task("the first step", total=total, completed=step)
@@ -119,17 +128,22 @@ class Bars(Silent):
             self.note(f"epoch {epoch + 1}, {split}: {_metrics(metrics)}")
 
     def note(self, text: str) -> None:
-        self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._bars.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self._bars.stop()
 
 
 @contextmanager
-def shown_on(out: TextIO) -> Iterator[Shown]:
-    """Bars where ``out`` is a terminal that can move its cursor, lines elsewhere."""
-    able = out.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    shown: Shown = Bars(out) if able else Lines(out)
+def shown_on(out: TextIO, result: Callable[[str], object], note: Callable[[str], object]) -> Iterator[Shown]:
+    """:class:`Bars` where ``out`` is a terminal that can move its cursor, :class:`Lines` elsewhere.
+
+    Args:
+        out: where people may look.
+        result: prints a line of what the run gives, where ``out`` is no such terminal.
+        note: prints what is to be told beside it.
+    """
+    shown: Shown = Bars(out) if is_terminal(out) else Lines(result, note)
     try:
         yield shown
     finally:

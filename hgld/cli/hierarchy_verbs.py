@@ -1,5 +1,6 @@
 """The verbs that make hierarchies: build-hierarchy, compare."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,7 @@ import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, config_options, json_option, take
 from hgld.cli.shown import echo, print_json, progress_bars
+from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
     from pipelines.config import BuildConfig
@@ -97,7 +99,7 @@ def _run_build(out: Path, config: "BuildConfig", *, dry_run: bool, as_json: bool
     from pipelines.build_text import build_summary, build_table, plan_summary, plan_text
 
     with progress_bars() as progress:
-        if config.source == "landmarks" and not dry_run and not as_json:
+        if config.source == "landmarks" and not (dry_run or as_json) and is_terminal(sys.stderr):
             planned = build_hierarchy(out, config, progress, dry_run=True)
             echo(plan_text(planned), err=True)
         build = build_hierarchy(out, config, progress, dry_run=dry_run)

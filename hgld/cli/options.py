@@ -24,7 +24,7 @@ class NewFile(click.Path):
         super().__init__(path_type=Path, dir_okay=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = Path(super().convert(value, param, ctx))
+        path = typing.cast(Path, super().convert(value, param, ctx))
         try:
             folder = next(place for place in path.absolute().parents if place.exists())
             with tempfile.TemporaryFile(dir=folder):  # permissions do not tell of disks that are read-only

@@ -4,6 +4,8 @@ import dataclasses
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +18,7 @@ from hgld.cli.shown import echo, print_json
 
 if TYPE_CHECKING:
     from training.config import TrainConfig
+    from training.progress import Shown
 
 
 def train_command() -> click.Command:
@@ -221,9 +224,8 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
     from hgld.cli import EXIT_STOPPED
     from training.distributed import is_main_process
     from training.loop import train
-    from training.progress import shown_on
 
-    with shown_on(sys.stderr) as progress:
+    with _shown(quiet=as_json) as progress:
         summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
     if is_main_process():
         if as_json:
@@ -231,6 +233,17 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
         else:
             echo(summary.to_text())
     return 0 if summary.finished else EXIT_STOPPED
+
+
+def _shown(*, quiet: bool) -> "AbstractContextManager[Shown]":
+    """Bars for people; for files and pipes what the run gives, unless that is printed in another form."""
+    from training.progress import shown_on
+
+    return shown_on(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))
+
+
+def _unsaid(text: str) -> None:
+    pass
 
 
 def _sweep(
@@ -254,11 +267,10 @@ def _sweep(
 
     def train_one(one: "TrainConfig", folder: Path) -> bool:
         from training.loop import train
-        from training.progress import shown_on
 
-        with shown_on(sys.stderr) as progress:
+        with _shown(quiet=True) as progress:  # the table is the result
             if is_main_process():
-                progress.note(f"{folder.name}:")
+                progress.heading(f"{folder.name}:")
             return train(one, data, folder, profile=profile, progress=progress).finished
 
     states = run_sweep(runs, out, train_one, lambda one: training_facts(one, data))

@@ -6,6 +6,7 @@ A fourth argument is the step at which a signal asks it to stop.
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,12 +15,14 @@ from training.config_files import read_config
 from training.loop import train
 from training.progress import Lines
 
+say = partial(print, flush=True)
+
 
 class Stopping(Lines):
     """Lines of a run whose main process gets SIGTERM after a step."""
 
     def __init__(self, step):
-        super().__init__(sys.stdout)
+        super().__init__(say, say)
         self.step_to_stop_at = step
 
     def advance(self, step):
@@ -30,5 +33,5 @@ class Stopping(Lines):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     config, data, out, *stop = sys.argv[1:]
-    progress = Stopping(int(stop[0])) if stop else Lines(sys.stdout)
+    progress = Stopping(int(stop[0])) if stop else Lines(say, say)
     train(read_config(Path(config)), data, Path(out), progress=progress)

@@ -141,18 +141,24 @@ def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
     assert run.finished
 
 
-def test_lines_tell_loss_parts_speed_and_waiting():
-    out = io.StringIO()
-    with shown_on(out) as shown:
+def tell_all(shown):
+    shown.heading("tau=0.01:")
+    shown.begin(2, 8)
+    shown.advance(3)
+    shown.step(4, 0, ROW | {"memory_mb": 900.0})
+    shown.note("an image of \x1b[2J could not be read")
+    shown.evaluating(0)
+    shown.evaluated(0, {"test": {"H-AP": 0.5}})
+
+
+def test_files_and_pipes_get_a_line_an_evaluation_and_no_steps():
+    out, results, notes = io.StringIO(), [], []
+    with shown_on(out, results.append, notes.append) as shown:
         assert isinstance(shown, Lines)
-        shown.begin(2, 8)
-        shown.step(4, 0, ROW | {"memory_mb": 900.0})
-        shown.evaluated(0, {"test": {"H-AP": 0.5}})
-    assert out.getvalue().splitlines() == [
-        "goes on after step 2 of 8",
-        "step 4/8, epoch 1: loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB",
-        "epoch 1, test: H-AP 0.5000",
-    ]
+        tell_all(shown)
+    assert results == ["tau=0.01:", "goes on after step 2 of 8", "epoch 1, test: H-AP 0.5000"]
+    assert notes == ["an image of \x1b[2J could not be read"]
+    assert out.getvalue() == ""
 
 
 class Terminal(io.StringIO):
@@ -160,13 +166,17 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_bars_on_a_terminal():
-    out = Terminal()
-    with shown_on(out) as shown:
-        shown.begin(0, 8)
-        shown.advance(3)
-        shown.step(4, 0, ROW | {"memory_mb": 900.0})
-        shown.evaluating(0)
-        shown.evaluated(0, {"test": {"H-AP": 0.5}})
-    assert "epoch 1, test: H-AP 0.5000" in out.getvalue()
-    assert "rank 0.5" in told(ROW | {"memory_mb": 900.0})
+def test_bars_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out, others = Terminal(), []
+    with shown_on(out, others.append, others.append) as shown:
+        tell_all(shown)
+    for text in ("tau=0.01:", "epoch 1, test: H-AP 0.5000", r"an image of \x1b[2J could not be read"):
+        assert text in out.getvalue()
+    assert "an image of \x1b" not in out.getvalue()
+    assert others == []
+
+
+def test_a_line_of_the_log_tells_loss_parts_speed_and_waiting():
+    row = ROW | {"memory_mb": 900.0}
+    assert told(row) == "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
