@@ -291,7 +291,7 @@ def _refuse(run: Run, values: StepValues, norm: Tensor, batch: Batch) -> None:
 def _tell(run: Run, watch: Watch, epoch: int, values: StepValues) -> None:
     """The log's line where one is due, and the profile when it is complete."""
     watch.shown.advance(run.step)
-    if run.step % run.config.run.log_every == 0:
+    if run.step % run.config.run.log_every == 0 or run.step == run.total:
         row = _row(run, values, watch.recent)
         watch.recent = Timing()
         watch.shown.step(run.step, epoch, row)

@@ -141,6 +141,13 @@ def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
     assert run.finished
 
 
+@pytest.mark.parametrize(("every", "steps"), [(100, ["6"]), (4, ["4", "6"]), (3, ["3", "6"])])
+def test_the_last_step_has_its_line(tmp_path, every, steps):
+    place = write_small(tmp_path / "data")
+    train(options(epochs=1, log_every=every, evaluate_every=0), str(place), tmp_path / "run")
+    assert [row["step"] for row in read_rows(tmp_path / "run" / LOG)] == steps
+
+
 def tell_all(shown):
     shown.heading("tau=0.01:")
     shown.begin(2, 8)
