@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from hgld.dataset import ShardDataset
 from hgld.embedding_files import KEY, check_same_items, read_embeddings, read_labels
@@ -17,6 +19,9 @@ from training.distributed import any_process
 from training.embedder import Embedder
 from training.embedding import faults_file, labels_file
 from training.search_index import KeptIndex
+
+_COMPARED = 8  # items of kept embeddings that are embedded again
+_ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale is below
 
 
 @dataclass(frozen=True)
@@ -150,15 +155,18 @@ def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
     return Match(rank, round(score, 6), dataset.keys[index], index, classes)
 
 
-def kept_embeddings(path: Path, dataset: ShardDataset) -> Gallery:
+def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
     """Embeddings of a dataset that ``hgld embed`` has written.
+
+    The files do not say which model made them, so a few items are embedded again and compared.
 
     Args:
         path: of the embeddings; their keys lie beside them (:func:`training.embedding.labels_file`).
         dataset: whose items they are, but for those that could not be read.
+        embedder: that made them.
 
     Raises:
-        InputError: a file cannot be read, or it is of other items or another order.
+        InputError: a file cannot be read, or it is of other items, another order or another model.
     """
     embeddings, items = read_embeddings(path), read_labels(labels_file(path), dataset.levels)
     check_same_items(embeddings, items, (path, labels_file(path)))
@@ -170,4 +178,23 @@ def kept_embeddings(path: Path, dataset: ShardDataset) -> Gallery:
     named = left_out == 0 or faults_file(path).is_file()  # as hgld embed names the items that it left out
     if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
+    _check_model(path, embeddings.values, dataset.select(positions), embedder)
     return Gallery(embeddings.values, positions)
+
+
+def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset, embedder: Embedder) -> None:
+    """Refuse embeddings of a dataset's items that are not this model's."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, _COMPARED).astype(int))
+    expected = embedder.embed_dataset(dataset.select(rows))
+    if vectors.shape[1] != expected.shape[1]:
+        found = f"{vectors.shape[1]} dimensions; expected {expected.shape[1]}"
+    else:
+        kept = vectors[rows] if isinstance(vectors, Tensor) else torch.from_numpy(vectors[rows].astype(np.float32))
+        alike = float(cosine_similarity(kept.float(), expected).mean())
+        if alike >= _ALIKE:
+            return
+        found = f"{len(rows)} of them have a mean cosine of {alike:.3f} to this model's; expected 1"
+    raise InputError(
+        f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
+        "with, or embed that split anew with hgld embed."
+    )

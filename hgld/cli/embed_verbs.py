@@ -123,9 +123,9 @@ def search_command() -> click.Command:
         from training.search_page import write_search_page
 
         dataset = open_dataset(data, split)
-        gallery = None if embeddings is None else kept_embeddings(embeddings, dataset)
         options = take_checkpoint_options(given)
         with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
+            gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
             index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
                 echo(f"{index.folder}: {reason}, and is made anew", err=True)

@@ -1,6 +1,7 @@
 """Search finds the images themselves, and what lies nearest by an exhaustive look."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,19 +87,35 @@ def test_kept_embeddings_stand_in_if_they_are_of_these_items(embedder, dataset, 
     write_embeddings(tmp_path / "e.npy", rows, dataset)
     file = tmp_path / "query.jpg"
     file.write_bytes(items[2].data)
-    gallery = kept_embeddings(tmp_path / "e.npy", dataset)
+    gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
     assert search(embedder, [file], dataset, gallery=gallery) == search(embedder, [file], dataset)
-    write_dataset(tmp_path / "other", items_of_classes([9], ["test"]))
-    other = open_dataset(tmp_path / "other", "test")
-    assert len(other) == len(dataset)
     write_dataset(tmp_path / "fewer", items_of_classes([5], ["test"]))
-    for wrong in (open_dataset(tmp_path / "fewer", "test"), dataset):
-        write_embeddings(tmp_path / "w.npy", embed(embedder.model, wrong, view=embedder.view), wrong)
-        if wrong is dataset:
-            assert len(kept_embeddings(tmp_path / "w.npy", other).positions) == 9  # the same keys in the same order
-        else:
-            with pytest.raises(InputError, match="Embed that split anew"):
-                kept_embeddings(tmp_path / "w.npy", dataset)
+    fewer = open_dataset(tmp_path / "fewer", "test")
+    write_embeddings(tmp_path / "w.npy", embed(embedder.model, fewer, view=embedder.view), fewer)
+    with pytest.raises(InputError, match="Embed that split anew"):
+        kept_embeddings(tmp_path / "w.npy", dataset, embedder)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors", ".parquet"])
+def test_kept_embeddings_of_another_model_are_refused(embedder, dataset, tmp_path, suffix):
+    path = tmp_path / f"e{suffix}"
+    own = embed(embedder.model, dataset, view=embedder.view)
+    for same in (own, own * 3, own.bfloat16().float()):
+        write_embeddings(path, same, dataset)
+        assert len(kept_embeddings(path, dataset, embedder).positions) == len(dataset)
+    others = {
+        "mean cosine": embed(small_model(9), dataset, view=embedder.view),
+        "mean cosine of nan": torch.full_like(own, torch.nan),
+        "mean cosine of": own.roll(1, 0),
+        "5 dimensions; expected 6": own[:, :5],
+    }
+    for reason, rows in others.items():
+        write_embeddings(path, rows, dataset)
+        with pytest.raises(InputError, match=rf"e{suffix}: embeddings of another model: .*{reason}.*hgld embed"):
+            kept_embeddings(path, dataset, embedder)
+    write_embeddings(path, own, dataset)
+    with pytest.raises(InputError, match="the checkpoint and options"):
+        kept_embeddings(path, dataset, replace(embedder, scales=(0.5,)))
 
 
 @pytest.mark.parametrize("kind", [None, "ivf", "hnsw"])
@@ -112,7 +129,7 @@ def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp
     file.write_bytes(items[5].data)
     readable = embedder.embed_readable(dataset)
     write_embeddings(tmp_path / "e.npy", readable.vectors, readable.dataset, readable.faults)
-    gallery = kept_embeddings(tmp_path / "e.npy", dataset)
+    gallery = kept_embeddings(tmp_path / "e.npy", dataset, embedder)
     assert gallery.positions.tolist() == [0, 2, 3, 5, 6, 7, 8]
     for given, embeddings in ((None, None), (gallery, tmp_path / "e.npy")):
         for _ in range(2):  # an index is made, then opened
@@ -125,7 +142,7 @@ def test_items_that_cannot_be_read_are_left_out_and_counted(embedder, items, tmp
             assert all(match.key == dataset.keys[match.index] for match in found.matches)
     (tmp_path / "e.faults.csv").unlink()
     with pytest.raises(InputError, match="Embed that split anew"):
-        kept_embeddings(tmp_path / "e.npy", dataset)
+        kept_embeddings(tmp_path / "e.npy", dataset, embedder)
 
 
 @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
