@@ -2,8 +2,9 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import jinja2
@@ -27,15 +28,21 @@ class _Pictures:
     bytes: int = 0
     made: dict[str, str] = field(default_factory=dict)
 
-    def uri(self, name: str, picture: Image.Image) -> str:
-        """Of a picture; empty where there is no room any more."""
+    def uri(self, name: str, opened: Callable[[], Image.Image]) -> str:
+        """Of a picture; empty where there is no room any more, and then it is not opened either."""
+        if self.bytes > _MOST_BYTES:
+            return ""
         if name not in self.made:
-            picture.thumbnail((_PIXELS, _PIXELS))
-            out = io.BytesIO()
-            picture.save(out, "JPEG", quality=82)
-            self.made[name] = "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+            self.made[name] = _uri(opened())
         self.bytes += len(self.made[name])
         return self.made[name] if self.bytes <= _MOST_BYTES else ""
+
+
+def _uri(picture: Image.Image) -> str:
+    picture.thumbnail((_PIXELS, _PIXELS))
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 @dataclass(frozen=True)
@@ -63,12 +70,12 @@ def write_search_page(path: Path, found: Sequence[Found], dataset: ShardDataset)
         StorageError: the page cannot be written.
     """
     pictures = _Pictures()
-    queries = [pictures.uri(f"file {one.image}", _open(Path(one.image))) for one in found]  # they come first
+    queries = [pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found]  # they come first
     strips = [
         _Strip(
             one.image,
             query,
-            [(match, pictures.uri(f"item {match.key}", dataset.image(match.index))) for match in one.matches],
+            [(match, pictures.uri(f"item {match.key}", partial(dataset.image, match.index))) for match in one.matches],
         )
         for one, query in zip(found, queries, strict=True)
     ]

@@ -55,6 +55,16 @@ def test_it_stays_small(found, tmp_path, monkeypatch):
     assert "no room on this page" in page
 
 
+def test_what_has_no_room_is_not_opened(found, tmp_path, monkeypatch):
+    answers, dataset = found
+    opened = []
+    monkeypatch.setattr(type(dataset), "image", lambda self, index: opened.append(index))
+    monkeypatch.setattr(module, "_MOST_BYTES", 1)
+    write_search_page(tmp_path / "page.html", answers, dataset)
+    assert opened == []
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").count("no room on this page") == 2
+
+
 def test_where_it_cannot_be_written_is_named(found, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/page\.html"):
