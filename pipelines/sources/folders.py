@@ -29,8 +29,8 @@ _DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail"
 def read(source: Path, options: "SourceConfig") -> Catalog:
     """The catalog of a folder tree.
 
-    Hidden files, files that are not images, and links to folders (which are not followed) are kept aside in
-    ``dropped``. A folder's name is its class's; where some name of a level stands under two parents, the classes of
+    Hidden files and folders, files that are not images, those whose path is not UTF-8, and links to folders (which are
+    not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under two parents, the classes of
     that level are named by their paths instead.
 
     Args:
@@ -95,12 +95,12 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
     for entry in entries:
         path = f"{inside}{entry.name}"
         readable = os.fsencode(path).decode("utf-8", errors="replace")
-        if readable != path:
-            yield readable, "name is not UTF-8"
-        elif entry.name.startswith("."):
-            yield path, "hidden"
+        if entry.name.startswith("."):
+            yield readable, "hidden"
         elif entry.is_dir(follow_symlinks=False):
             yield from _walk(source, f"{path}/", depth + 1)
+        elif readable != path:  # its own name, or that of a folder above it
+            yield readable, "name is not UTF-8"
         elif entry.is_dir():
             yield path, "link to a folder"
         else:

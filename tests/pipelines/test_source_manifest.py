@@ -244,7 +244,7 @@ def test_folders_with_a_drawn_split(tmp_path):
 def test_what_is_no_image_is_counted(tmp_path):
     plant(tmp_path, (*TREE, ".DS_Store", "pet/cat/notes.txt", "pet/.hidden/1.jpg"))
     (tmp_path / "pet" / "link").symlink_to(tmp_path / "farm")
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/pet/\xff")).mkdir()
+    plant(Path(os.fsdecode(os.fsencode(tmp_path) + b"/pet/\xff")), ("1.jpg", "tabby/1.jpg", "tabby/2.jpg"))
     catalog = read(tmp_path, "folders", levels=LEVELS)
     assert len(catalog.items) == len(TREE)
     assert set(present(catalog.dropped).select("file", "reason").iter_rows()) == {
@@ -252,7 +252,7 @@ def test_what_is_no_image_is_counted(tmp_path):
         ("pet/.hidden", "hidden"),
         ("pet/cat/notes.txt", "not an image"),
         ("pet/link", "link to a folder"),
-        ("pet/\ufffd", "name is not UTF-8"),
+        *((f"pet/\ufffd/{name}", "name is not UTF-8") for name in ("1.jpg", "tabby/1.jpg", "tabby/2.jpg")),
     }
 
 
