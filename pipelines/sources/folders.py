@@ -30,8 +30,8 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     """The catalog of a folder tree.
 
     Hidden files and folders, files that are not images, those whose path is not UTF-8, and links to folders (which are
-    not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under two parents, the classes of
-    that level are named by their paths instead.
+    not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under
+    two parents, the classes of that level are named by their paths instead.
 
     Args:
         source: the folder.
