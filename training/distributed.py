@@ -165,7 +165,7 @@ def _device(asked: str, local: int) -> torch.device:
     if asked != "cuda" and (asked or not torch.cuda.is_available()):
         try:
             chosen = torch.device(asked or "cpu")
-            torch.empty(0, device=chosen)
+            torch.empty(0, device=chosen).cpu()  # the device meta holds nothing
         except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             reason = str(error).partition(". ")[0].rstrip(".")  # what follows lists torch's builds
             raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Take the device cpu.") from error

@@ -104,9 +104,16 @@ def embed(
 
 
 def scaled(view: TestView, scale: float) -> TestView:
-    """The view of an image that is ``scale`` times as large."""
+    """The view of an image that is ``scale`` times as large.
+
+    Raises:
+        ConfigError: it would be too large.
+    """
     size = max(1, round(view.size * scale))
-    return TestView(size, max(size, round(view.resize * scale)))
+    try:
+        return TestView(size, max(size, round(view.resize * scale)))
+    except ConfigError as error:
+        raise ConfigError(f"{error} That is {view.size} times the scale {scale:g}.") from error
 
 
 class _Share(BatchSampler):
@@ -120,6 +127,7 @@ class _Share(BatchSampler):
             raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
         self.num_items, self.share = num_items, -(-num_items // processes.count)
         self._first = processes.index * self.share
+        batch_size = min(batch_size, max(1, self.share))  # what room is made for
         batches = -(-self.share // batch_size)
         super().__init__(batch_size=batch_size, batches=batches, parts=1, seed=0, process_index=0, process_count=1)
 

@@ -4,7 +4,6 @@ A view turns the sizes of a batch's images into parameters, vectorised and by po
 the two decoding paths then carry them out. All parameters are in coordinates of the upright image, cut to its box.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from hgld.decoding.philox import uniforms
 from hgld.errors import ConfigError
 
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
+_MOST_PIXELS = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
 _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
 
 
@@ -85,15 +85,13 @@ class TrainView:
     lighting: float = 0.0
 
     def __post_init__(self) -> None:
-        good = {
-            "size": self.size >= 1,
-            "scale": 0 < self.scale[0] <= self.scale[1] <= 1,
-            "ratio": 0 < self.ratio[0] <= self.ratio[1] < np.inf,
-            "flip": 0 <= self.flip <= 1,
-            "jitter": 0 <= self.jitter <= 1,
-            "lighting": 0 <= self.lighting < np.inf,
-        }
-        _refuse(self, [name for name, fine in good.items() if not fine])
+        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
+        scale, ratio = 0 < self.scale[0] <= self.scale[1] <= 1, 0 < self.ratio[0] <= self.ratio[1] < np.inf
+        _expect(self, "scale", scale, "a least and a largest share of the area, above 0 and up to 1")
+        _expect(self, "ratio", ratio, "a least and a largest width / height, above 0")
+        _expect(self, "flip", 0 <= self.flip <= 1, "a probability")
+        _expect(self, "jitter", 0 <= self.jitter <= 1, "0 to 1")
+        _expect(self, "lighting", 0 <= self.lighting < np.inf, "a deviation, 0 or more")
 
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
@@ -136,7 +134,9 @@ class TestView:
     __test__ = False  # not a test of pytest's
 
     def __post_init__(self) -> None:
-        _refuse(self, ["size"] if self.size < 1 else ["resize"] if self.resize < self.size else [])
+        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
+        fits = self.size <= self.resize <= _MOST_PIXELS
+        _expect(self, "resize", fits, f"{self.size} (the size) to {_MOST_PIXELS} pixels")
 
     def parameters(
         self,
@@ -185,10 +185,9 @@ def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:
     return (np.int64(step) << 32) + process_index * count + np.arange(count, dtype=np.int64)
 
 
-def _refuse(view: object, wrong: Sequence[str]) -> None:
-    if wrong:
-        found = ", ".join(f"{name} {getattr(view, name)}" for name in wrong)
-        raise ConfigError(f"{type(view).__name__} with {found}: see its documentation for what these may be.")
+def _expect(view: object, name: str, fine: bool, expected: str) -> None:
+    if not fine:
+        raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
 
 
 def _checked(

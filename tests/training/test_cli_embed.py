@@ -88,6 +88,36 @@ def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, capsy
     assert json.loads((tmp_path / "r.json").read_text())["settings"]["dataset"] == "small"
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "--scales 1,1e9",
+            "size of a view is 24000000000; expected 1 to 16384 pixels. That is 24 times the scale 1e+09.",
+        ),
+        ("--size 999999", "size of a view is 999999; expected 1 to 16384 pixels."),
+        ("--resize 1", "resize of a view is 1; expected 24 (the size) to 16384 pixels."),
+        (
+            "--device meta",
+            "device 'meta' cannot be used here (Cannot copy out of meta tensor; no data!). Take the device cpu.",
+        ),
+    ],
+)
+def test_views_and_devices_that_cannot_be_are_one_line(places, tmp_path, capsys, words, said):
+    folder = places[0]
+    for verb in (["search", folder / "one.jpg"], ["embed", "--out", tmp_path / "e.npy"]):
+        asked = [*verb, *of_run(folder, "--split", "test"), *words.split()]
+        assert run(capsys, *asked) == (2, "", f"hgld: {said}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_takes_no_more_room_than_its_images(places, tmp_path, capsys):
+    folder, out = places[0], tmp_path / "e.npy"
+    code, _, err = run(capsys, "embed", *of_run(folder, "--split", "test", "--out", out, "--batch-size", 10**13))
+    assert (code, err) == (0, "")
+    assert len(np.load(out)) == 7
+
+
 def test_search_prints_a_table_or_json(places, tmp_path, capsys):
     folder = places[0]
     arguments = [folder / "one.jpg", *of_run(folder, "--split", "test", "--k", 2)]
@@ -135,7 +165,7 @@ def test_a_model_is_exported(places, tmp_path, capsys):
         (["embed", "--split", "tset", "--out", "e.npy"], "'test'"),
         (["embed", "--split", "test", "--out", "e.pt"], "safetensors"),
         (["embed", "--out", "e.npy", "--scales", "1,0"], "above 0"),
-        (["embed", "--out", "e.npy", "--resize", "8"], "resize 8"),
+        (["embed", "--out", "e.npy", "--resize", "8"], "resize of a view is 8"),
         (["evaluate"], "--split S"),
         (["evaluate", "--split", "test", "--gallery-split", "gallery"], "--split S"),
         (["evaluate", "--query-split", "test"], "--gallery-split G"),
