@@ -15,8 +15,12 @@ _REDIRECT_TEMPLATES = {
     "seecat", "seecategory", "redirectcategory", "redirectcat", "redircat", "movecat",
     "synonymtaxoncategoryredirect", "invalidtaxoncategoryredirect", "monotypictaxoncategoryredirect",
 }  # fmt: skip
-_TEMPLATE = re.compile(r"\{\{\s*(?:[Tt]emplate\s*:)?\s*([^{}|<>\[\]\n]{1,80}?)\s*\|([^{}]{1,1000}?)\}\}")
-_IGNORED = re.compile(r"<!--.*?(?:-->|\Z)|<nowiki>.*?</nowiki>", re.DOTALL)
+# Anybody may write a page: possessive white space, names of bounded length and <nowiki> that ends with the page keep
+# the worst text linear.
+_TEMPLATE = re.compile(
+    r"\{\{\s*+(?:[Tt]emplate\s*+:\s*+)?([^{}|<>\[\]\s][^{}|<>\[\]\n]{0,79}?)\s*+\|([^{}]{1,1000}?)\}\}"
+)
+_IGNORED = re.compile(r"<!--.*?(?:-->|\Z)|<nowiki>.*?(?:</nowiki>|\Z)", re.DOTALL)
 _MAX_WIKITEXT = 1 << 16
 _MAX_CONTINUATIONS = 100
 
