@@ -10,13 +10,16 @@ import polars as pl
 
 from hgld.postprocess import Whitening
 from pipelines import sample
+from pipelines.titles import category_title
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.pipelines.wikimedia_server import Wiki
 
 _FRUITS = ("apple", "pear", "plum", "carrot", "leek", "beet")  # half of them vegetables
 _KINDS, _VIEWS = 130, 4  # half of the kinds are for testing: README's batches have 64 classes of 4
 _DIMENSIONS = 16
+_FIRST_ITEM = 900_000_000  # no class has such a number
 
 
 def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
@@ -45,10 +48,27 @@ def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
         shutil.move(tar, folder / "tars")
 
 
+def documented_wiki() -> Wiki:
+    """Commons and Wikidata as far as the sample knows them, with German pages."""
+    wiki = Wiki(rows={"de": "ist ein(e)"})
+    for row in _rows_of("classes.csv"):
+        wiki.item(row["class_id"], row["label"], P279=list(filter(None, row["parents"].split("|"))))
+    for number, row in enumerate(_rows_of("landmarks.csv")):
+        title = category_title(row["category"])
+        if title is not None and row["class_ids"]:
+            item = wiki.item(f"Q{_FIRST_ITEM + number}", title, P31=list(filter(None, row["class_ids"].split("|"))))
+            wiki.category(title.removeprefix("Category:"), item)
+    return wiki
+
+
+def _rows_of(name: str) -> list[dict[str, str]]:
+    with (Path(sample.__file__).parent / name).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
 def _write_landmarks(folder: Path) -> None:
     """GLDv2's lists, a table that was scraped, and labels that others released."""
-    with (Path(sample.__file__).parent / "landmarks.csv").open(encoding="utf-8") as file:
-        landmarks = [row for row in csv.DictReader(file) if row["status"] == "found"]
+    landmarks = [row for row in _rows_of("landmarks.csv") if row["status"] == "found"]
     table = pl.DataFrame(landmarks).select("landmark_id", "category", supercategory="names").unique("landmark_id")
     table.sort("landmark_id").write_csv(folder / "landmarks.csv")
     lists = table.select("landmark_id", "category").head(50)

@@ -16,6 +16,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 
+NO_SUCH_PAGE = '<html><head><meta name="generator" content="MediaWiki 1.39.1"/></head><body>none</body></html>'
+
+
 @dataclass
 class Wiki:
     """What both wikis hold.
@@ -24,11 +27,13 @@ class Wiki:
         pages: Commons pages by title: ``text``, and ``item`` (page property) or ``redirect`` (hard redirect) if any.
         sitelinks: item of each linked Commons title.
         entities: Wikidata entities by id, as :func:`item` makes them; ``{"redirect": id}`` for a merged one.
+        rows: what the infobox's row is called, by language; "Instance of" where it is not said.
     """
 
     pages: dict[str, dict[str, str]] = field(default_factory=dict)
     sitelinks: dict[str, str] = field(default_factory=dict)
     entities: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, str] = field(default_factory=dict)
 
     def category(self, name: str, item: str | None = None, text: str = "", linked: bool = True) -> str:
         """Add a category page; ``linked``: its item has the sitelink, else only the page states the item."""
@@ -115,7 +120,7 @@ def answer_query(wiki: Wiki, params: dict[str, str]) -> dict[str, Any]:
     return {"batchcomplete": True, "query": {"redirects": redirects, "pages": pages}}
 
 
-def answer_page(wiki: Wiki, title: str) -> str | None:
+def answer_page(wiki: Wiki, title: str, language: str = "en") -> str | None:
     """The HTML of a category page with its infobox, None if there is no such page."""
     page = wiki.pages.get(title)
     if page is None:
@@ -128,7 +133,8 @@ def answer_page(wiki: Wiki, title: str) -> str | None:
     classes = [s["mainsnak"]["datavalue"]["value"]["id"] for s in entity["claims"].get("P31", [])]
     names = [wiki.entities[c]["labels"]["en"]["value"] for c in classes]
     items = "".join(f'<li><a href="/wiki/Category:{escape(n)}">{escape(n)}</a></li>' for n in names)
-    row = f'<tr><th class="wikidatainfobox-lcell">Instance of</th><td><ul>{items}</ul></td></tr>' if names else ""
+    heading = wiki.rows.get(language, "Instance of")
+    row = f'<tr><th class="wikidatainfobox-lcell">{heading}</th><td><ul>{items}</ul></td></tr>' if names else ""
     return f'<html><body><table id="wdinfobox"><tbody>{row}</tbody></table></body></html>'
 
 
@@ -217,8 +223,8 @@ class Handler(BaseHTTPRequestHandler):
             self.site.faults.pop(0)(self)
             return
         if kind == "html":
-            html = answer_page(self.site.wiki, keys[0])
-            self.send(200 if html else 404, (html or "not found").encode(), "text/html; charset=utf-8")
+            html = answer_page(self.site.wiki, keys[0], params.get("uselang", "en"))
+            self.send(200 if html else 404, (html or NO_SUCH_PAGE).encode(), "text/html; charset=utf-8")
         else:
             answer = answer_query if kind == "query" else answer_entities
             self.send_json(answer(self.site.wiki, params))
