@@ -25,6 +25,7 @@ from hgld import __version__
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
 from pipelines.partial_file import PartialFile
 from pipelines.progress import Progress, silent
+from pipelines.web import is_http_address, noting
 
 _CHUNK = 1 << 18
 _PROGRESS = 1 << 16  # bytes that make an attempt count as one that came further
@@ -230,8 +231,10 @@ class Downloader:
         """One request for what is missing; the number of bytes of every write."""
         have = part.size if part.validator else 0
         headers = {"Range": f"bytes={have}-", "If-Range": part.validator} if have else {}
+        came: list[requests.Response] = []
         try:
-            with session.get(file.url, headers=headers, stream=True, timeout=self._timeout) as response:
+            hooks = noting(came)
+            with session.get(file.url, headers=headers, stream=True, timeout=self._timeout, hooks=hooks) as response:
                 self._reached.add(urlsplit(file.url).netloc)
                 if response.status_code == 416 and _stated_range(response) == (None, have):
                     return  # it was whole, and not yet renamed
@@ -243,7 +246,9 @@ class Downloader:
                             raise ServiceError(f"{file.url}: more bytes than the {most:,} expected.")
                         part.write(data)
                         yield len(data)
-        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, requests.TooManyRedirects) as error:
+        except (ValueError, requests.TooManyRedirects) as error:  # of addresses: requests', urllib3's and idna's own
+            for response in came:
+                response.close()
             raise ServiceError(f"{file.url} leads to no file ({error}).") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
@@ -298,8 +303,7 @@ class Downloader:
 
 def _check(files: Sequence[RemoteFile]) -> None:
     for file in files:
-        parts = urlsplit(file.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not is_http_address(file.url):
             raise ConfigError(f"{file.url!r} is no address to fetch from; expected http://... or https://...")
     if len({file.path for file in files}) != len(files):
         raise ConfigError("two of the files to fetch go to the same place; name each of them once.")

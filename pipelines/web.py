@@ -29,6 +29,7 @@ _BACKOFF = wait_exponential_jitter(initial=1, max=60, jitter=1)
 _LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _PASSING_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
+_MEDIAWIKI = b'content="MediaWiki '  # the generator that each of its pages names, those of errors too
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
 _Answer = TypeVar("_Answer")
 
@@ -61,8 +62,23 @@ class Client(Protocol):
         ...
 
     def page(self, url: str) -> bytes | None:
-        """A page's HTML, or None where there is no such page; AnswerError where the server fails."""
+        """A page's HTML, or None where the wiki has no such page; AnswerError where the server fails."""
         ...
+
+
+def is_http_address(url: str) -> bool:
+    """Whether a text is an http(s) address whose host can be looked up and whose port can be one."""
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and host != b""
+
+
+def noting(came: list[requests.Response]) -> dict[str, Callable[..., None]]:
+    """Hooks for requests that note every response as it comes: it leaves one open whose redirect it cannot read."""
+    return {"response": lambda response, **_: came.append(response)}
 
 
 def is_wikimedia(url: str) -> bool:
@@ -141,7 +157,7 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """A page's HTML, None for 404 and 410; raises as :meth:`api` does."""
+        """A page's HTML, None where MediaWiki answers that it has none; raises as :meth:`api` does."""
         return self._retry(lambda: self._ask_page(url))
 
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
@@ -171,7 +187,9 @@ class PoliteClient:
     def _ask_page(self, url: str) -> bytes | None:
         status, headers, body = self._send("GET", url)
         if status in {404, 410}:
-            return None
+            if _MEDIAWIKI in body:
+                return None
+            raise AnswerError(f"http-{status}", f"{url} answered HTTP {status}, and that not as MediaWiki does")
         if status != 200:
             raise _http_error(url, status, body, _retry_after(headers))
         return body
@@ -186,18 +204,21 @@ class PoliteClient:
         self._next_start = max(now, self._next_start) + self._interval
         self.requests += 1
         deadline = self._clock() + self._timeout
+        content |= {"timeout": self._timeout, "stream": True, "allow_redirects": method == "GET"}
+        came: list[requests.Response] = []
         try:
-            with self._session.request(
-                method, url, timeout=self._timeout, stream=True, allow_redirects=method == "GET", **content
-            ) as response:
+            with self._session.request(method, url, hooks=noting(came), **content) as response:
                 self._reached.add(urlsplit(url).netloc)
                 return response.status_code, response.headers, self._body(response, deadline)
         except requests.TooManyRedirects as error:
             raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than 5 times") from error
         except requests.Timeout as error:
             raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", passing=True) from error
-        except (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema) as error:
-            raise AnswerError("http-redirects", f"{url} leads to an address that is none ({error})") from error
+        except ValueError as error:  # requests' own of such addresses are ValueErrors too, like urllib3's and idna's
+            for response in came:
+                response.close()
+            said = _excerpt(str(error).encode(errors="replace"))
+            raise AnswerError("http-redirects", f"{url} leads to an address that is none ({said})") from error
         except requests.RequestException as error:
             reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
             # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
@@ -232,16 +253,18 @@ class PoliteClient:
             sleep=self._sleep,
             reraise=True,
         )
-        return retrying(ask)
+        try:
+            return retrying(ask)
+        except AnswerError as error:
+            if error.passing and error.retry_after:  # attempts ran out, the server's wish did not
+                _refuse_impatience(error)
+                self._next_start = max(self._next_start, self._clock() + error.retry_after)
+            raise
 
     def _before_waiting(self, state: RetryCallState) -> None:
         """Give up where the server asks for too much patience or the run has used its retries; else say why we wait."""
         error = _failure(state)
-        if error.retry_after > MAX_PATIENCE:
-            raise ServiceError(
-                f"{error}; the server asks us to come back in {error.retry_after:,.0f} s. Run the same command then: "
-                "the answers so far are kept."
-            ) from error
+        _refuse_impatience(error)
         if not self._retries_left:
             raise ServiceError(
                 f"{error}; all retries of this run are used up. Run the same command again later: the answers so far "
@@ -249,6 +272,14 @@ class PoliteClient:
             ) from error
         self._retries_left -= 1
         self._on_wait(state.upcoming_sleep, str(error))
+
+
+def _refuse_impatience(error: AnswerError) -> None:
+    if error.retry_after > MAX_PATIENCE:
+        raise ServiceError(
+            f"{error}; the server asks us to come back in {error.retry_after:,.0f} s. Run the same command then: "
+            "the answers so far are kept."
+        ) from error
 
 
 def _failure(state: RetryCallState) -> AnswerError:
@@ -259,8 +290,7 @@ def _failure(state: RetryCallState) -> AnswerError:
 
 def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rate: float) -> None:
     for url in endpoints:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if not is_http_address(url):
             raise ConfigError(
                 f"{url!r} is not an address; expected for example https://commons.wikimedia.org/w/api.php."
             )
@@ -286,7 +316,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         return float(value)
     try:
         moment = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # a day or a time zone of twenty digits
         return 0.0
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

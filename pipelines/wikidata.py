@@ -105,7 +105,7 @@ def best_values(statements: Any) -> tuple[str, ...]:
     for statement in statements if isinstance(statements, list) else []:
         snak = _object(_object(statement).get("mainsnak"))
         value = _object(_object(snak.get("datavalue")).get("value"))
-        rank = by_rank.get(_object(statement).get("rank", "normal"))
+        rank = by_rank.get(str(_object(statement).get("rank", "normal")))
         item = value.get("id") or f"Q{value.get('numeric-id')}"  # answers before 2016 have the number alone
         if rank is not None and snak.get("snaktype") == "value" and isinstance(item, str) and is_item_id(item):
             rank[item] = None

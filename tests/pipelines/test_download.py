@@ -155,6 +155,14 @@ def test_a_refusal_is_not_asked_again(server, tmp_path, code):
     assert len(server.log) == 1
 
 
+@pytest.mark.parametrize("place", ["http://[::1", "http://a..b/", "http://\x80\x81/", f"http://{'a' * 300}/"])
+def test_a_redirect_to_no_address_is_not_followed(server, tmp_path, place):
+    server.faults["a.tar"] = [faults.status(302, {"Location": place})] * 9
+    with pytest.raises(ServiceError, match=r"a\.tar leads to no file"):
+        downloader().fetch([one(server, tmp_path)])
+    assert len(server.log) == 1
+
+
 def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(server, tmp_path):
     server.faults["a.tar"] = [faults.status(503)] * 9
     with pytest.raises(ServiceError, match="HTTP 503; given up after 3 attempts in a row"):

@@ -249,6 +249,17 @@ def test_by_the_html_route(scraper):
     assert len(scraper.server.log) == asked
 
 
+def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothing_missing(scraper, tmp_path):
+    """A wrong --commons-url: whatever is there has none of the pages."""
+    scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
+    scraper.server.faults += [status(404)] * 50
+    with pytest.raises(ServiceError, match=r"HTTP 404, and that not as MediaWiki does.* failure 20 in a row"):
+        scraper.run(route="html")
+    assert len(scraper.server.log) == 20
+    scraper.server.faults.clear()
+    assert {found[0] for found in by_name(scraper.run(route="html")).values()} == {"missing"}
+
+
 def test_by_the_html_route_a_page_that_redirects_to_itself_is_a_loop(scraper, tmp_path):
     scraper.server.wiki.category("Round", text="This category is located at")
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:Round"])

@@ -145,6 +145,25 @@ def test_retry_after_as_a_date(server, connect, clock):
     assert 50 < sum(clock.slept) <= 61
 
 
+@pytest.mark.parametrize("day", ["Wed, 99999999999999999999 Oct 2015 07:28:00 GMT", "21 Oct 2015 07:28 +" + "9" * 20])
+def test_retry_after_a_day_that_no_calendar_has_is_none(server, connect, clock, day):
+    server.faults += [status(503, Retry_After=day)]
+    assert label(connect().api(server.url, ASK)) == "castle"
+    assert sum(clock.slept) < 3
+
+
+def test_a_server_whose_attempts_ran_out_is_left_alone_as_long_as_it_asked(server, connect, clock):
+    client = connect(retries=1)
+    server.faults += [status(429, Retry_After="17")]
+    with pytest.raises(AnswerError):
+        client.api(server.url, ASK)
+    client.api(server.url, ASK)
+    assert sum(clock.slept) >= 17
+    server.faults += [status(429, Retry_After="86400")]
+    with pytest.raises(ServiceError, match=r"come back in 86,400 s"):
+        client.api(server.url, ASK)
+
+
 def test_backing_off_grows_is_jittered_and_bounded(server, connect, clock):
     server.faults += [status(503)] * 9
     connect(retries=10).api(server.url, ASK)
@@ -204,6 +223,38 @@ def test_failures_that_no_retry_mends_are_said_at_once(server, connect, fault, k
     assert str(caught.value).isprintable()
 
 
+NO_ADDRESSES = (
+    "http://[::1",
+    "http://\x80\x81/",
+    "http://a..b/",
+    f"http://{'a' * 300}/",
+    "http://x:99999/",
+    "http://x:y/",
+)
+
+
+@pytest.mark.parametrize("place", [*NO_ADDRESSES, "javascript:alert(1)"], ids=lambda place: place[:14])
+def test_a_redirect_to_no_address_is_a_failure_of_that_answer(server, connect, place):
+    server.faults += [lambda handler: handler.send(302, b"", Location=place)]
+    with pytest.raises(AnswerError, match="leads to an address that is none") as caught:
+        connect().api(server.url, ASK)
+    assert (caught.value.kind, caught.value.passing) == ("http-redirects", False)
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("place", [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/", "http:///api.php"])
+def test_addresses_that_nobody_can_have_are_refused_before_anything_is_asked(place):
+    with pytest.raises(ConfigError, match="is not an address"):
+        PoliteClient((place,))
+
+
+@pytest.mark.parametrize(
+    "place", ["http://[::1]:8080/api.php", "https://wiki.example.org./api.php", "http://bücher.de/"]
+)
+def test_addresses_of_every_kind_are_taken(place):
+    PoliteClient((place,))
+
+
 @pytest.mark.parametrize("code", [401, 403, 404])
 def test_a_refusal_ends_the_run(server, connect, code):
     server.faults += [status(code)]
@@ -249,6 +300,10 @@ def test_pages_are_bytes_or_nothing(server, connect):
     assert html is not None
     assert b"wdinfobox" in html
     assert client.page(page_url(server.url, "Category:None", "en")) is None
+    for code in (404, 410):
+        server.faults += [status(code)]
+        with pytest.raises(AnswerError, match=f"HTTP {code}, and that not as MediaWiki does"):
+            client.page(page_url(server.url, "Category:A", "en"))
     server.faults += [status(503)] * 8
     with pytest.raises(AnswerError, match="HTTP 503"):
         client.page(page_url(server.url, "Category:A", "en"))

@@ -121,6 +121,7 @@ def test_ranks_and_kinds_of_values():
     assert best_values([statement("Q1", "deprecated")]) == ()
     assert best_values([unknown, statement("Q2")]) == ("Q2",)
     assert best_values([statement("Q1"), statement("Q1")]) == ("Q1",)
+    assert best_values([statement("Q1") | {"rank": []}, statement("Q2") | {"rank": {}}, statement("Q3")]) == ("Q3",)
     old = statement("Q12")
     del old["mainsnak"]["datavalue"]["value"]["id"]
     assert best_values([old]) == ("Q12",)

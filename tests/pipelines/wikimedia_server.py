@@ -15,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-
 NO_SUCH_PAGE = '<html><head><meta name="generator" content="MediaWiki 1.39.1"/></head><body>none</body></html>'
 
 
