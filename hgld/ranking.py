@@ -11,7 +11,11 @@ from hgld.errors import ConfigError, InputError
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB: enough rows for the matrix product at 60,000 columns
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
-_LEAST_ROWS = 4  # fewer go through other kernels, which round otherwise: a score must not depend on its block
+# A score must depend neither on its block nor on its place in the gallery. The last rows and columns of a product, of
+# each BLAS thread's share too, go through other kernels, which round otherwise: MKL's below 4 rows or 12 columns (seen
+# with AVX2 and 1 to 64 threads). A product of whole multiples has no such last ones.
+_ROW_MULTIPLE = 16
+_CPU_COLUMN_MULTIPLE = 64
 _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # score, grade and what ordering them takes at the same time
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
@@ -136,15 +140,39 @@ def score_blocks(
         block.
     """
     wanted = range(len(query)) if part is None else part
-    least = min(_LEAST_ROWS, len(query))
-    buffer = torch.empty(max(rows, least), len(gallery), dtype=torch.float32, device=query.device)
-    tile = _CPU_TILE if query.device.type == "cpu" else len(gallery)
-    for start in range(wanted.start, wanted.stop, rows):
-        stop = min(start + rows, wanted.stop)
-        size = max(stop - start, least)
-        begin = min(start, len(query) - size)
-        scores = buffer[:size]
-        for first in range(0, len(gallery), tile):
-            items = slice(first, first + tile)
-            torch.mm(query[begin : begin + size], gallery[items].T, out=scores[:, items])
-        yield start, stop, scores[start - begin : stop - begin]
+    num_gallery, tiles = len(gallery), _column_tiles(len(gallery), query.device)
+    at_once = rows * max(1, _ROW_MULTIPLE // rows)  # queries a product
+    most = _rounded_up(min(at_once, len(wanted)), _ROW_MULTIPLE)
+    query, gallery = _padded(query, most), _padded(gallery, tiles[-1].stop)
+    buffer = torch.empty(most, len(gallery), dtype=torch.float32, device=query.device)
+    for first in range(wanted.start, wanted.stop, at_once):
+        last = min(first + at_once, wanted.stop)
+        size = _rounded_up(last - first, _ROW_MULTIPLE)
+        begin = min(first, len(query) - size)
+        for items in tiles:
+            torch.mm(query[begin : begin + size], gallery[items].T, out=buffer[:size, items])
+        for start in range(first, last, rows):
+            stop = min(start + rows, last)
+            yield start, stop, buffer[start - begin : stop - begin, :num_gallery].contiguous()
+
+
+def _column_tiles(num_gallery: int, device: torch.device) -> list[slice]:
+    """The columns of each product; the last ones reach back into those before, or beyond a small gallery."""
+    if device.type != "cpu":
+        return [slice(0, num_gallery)]
+    tiles = []
+    for first in range(0, num_gallery, _CPU_TILE):
+        stop = min(first + _CPU_TILE, num_gallery)
+        width = _rounded_up(stop - first, _CPU_COLUMN_MULTIPLE)
+        begin = max(0, stop - width)
+        tiles.append(slice(begin, begin + width))
+    return tiles
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+def _padded(table: Tensor, rows: int) -> Tensor:
+    """At least so many rows, the further ones zero."""
+    return table if len(table) >= rows else torch.nn.functional.pad(table, (0, 0, 0, rows - len(table)))

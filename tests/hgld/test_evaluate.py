@@ -4,6 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
@@ -11,6 +13,7 @@ from hgld.evaluator import DEFAULT_METRICS, evaluate, evaluate_judged
 from hgld.judgements import GivenJudgements, ListedJudgements
 from hgld.metrics import Relevance, ranking_metrics
 from hgld.metrics.names import resolve
+from hgld.ranking import prepare_embeddings, score_blocks
 from tests import reference
 
 NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP", "AP#1"]
@@ -199,6 +202,45 @@ def test_the_evaluator_and_the_table_of_scores_agree():
     found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, relevance=Relevance(alpha=2.0))
     for name, values in found.items():
         np.testing.assert_array_equal(values, report.per_query[name].to_numpy(), err_msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dim", [17, 512])
+@given(data=st.data())
+@settings(max_examples=25)
+def test_copies_score_the_same_wherever_they_stand(dim, threads, data):
+    # Random vectors: their products depend on the order of summation, so on the kernels that the BLAS chooses.
+    size = data.draw(st.integers(1, 70) | st.integers(2040, 2130) | st.integers(4090, 4110), label="gallery")
+    queries, rows = data.draw(st.integers(1, 40), label="queries"), data.draw(st.integers(1, 40), label="rows")
+    rng = np.random.default_rng(size)
+    kinds = rng.integers(0, 5, size)
+    query = prepare_embeddings(rng.standard_normal((queries, dim)), "query")
+    gallery = prepare_embeddings(rng.standard_normal((5, dim))[kinds], "gallery")
+    shuffled = torch.from_numpy(rng.permutation(size))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = torch.cat([block.clone() for _, _, block in score_blocks(query, gallery, rows)])
+        moved = torch.cat([block.clone() for _, _, block in score_blocks(query, gallery[shuffled], 9)])
+        part = torch.cat([block.clone() for *_, block in score_blocks(query, gallery, 2, range(queries // 2, queries))])
+    finally:
+        torch.set_num_threads(before)
+    for kind in range(5):
+        same = found[:, kinds == kind]
+        assert torch.equal(same, same[:, :1].expand_as(same))
+    assert torch.equal(moved, found[:, shuffled])
+    assert torch.equal(part, found[queries // 2 :])
+
+
+@pytest.mark.parametrize("size", [5, 2053])
+def test_a_tie_counts_against_the_query_wherever_the_positive_stands(size):
+    rng = np.random.default_rng(0)
+    one = rng.standard_normal((1, 512), np.float32)
+    query, gallery = one + rng.standard_normal((20, 512), np.float32), np.repeat(one, size, 0)
+    for place in (0, size - 1):
+        others = (np.arange(size) != place).astype(int)
+        report = evaluate(query, np.zeros(20, int), gallery, others, levels=("class",), metrics=("R@1", "AP"))
+        assert report.values == {"R@1/class": 0.0, "AP/class": pytest.approx(1 / size)}
 
 
 @pytest.mark.parametrize("gallery", [None, 23])
