@@ -60,7 +60,8 @@ def run(
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
 
-    What ``root/scrape.sqlite`` knows is not asked again, so that a run that was stopped goes on where it was.
+    What ``root/scrape.sqlite`` knows is not asked again, so that a run that was stopped goes on where it was. So does
+    a refresh: answers are replaced as new ones come, and until then a run without ``refresh`` uses the old ones.
 
     Args:
         root: the build's directory of stages.
@@ -81,8 +82,10 @@ def run(
     known = _titles(read.landmarks)
     titles = _distinct(known)
     with ScrapeStore(root / STORE, _source(config)) as store:
-        _forget(config.refresh, titles, store, config.route)
+        refreshes = _begin_refreshes(config, titles, store)
         resolved = answer_all(titles, store, lambda: client or polite_client(config, progress), config, progress)
+        for refresh in refreshes:
+            store.end(refresh)
         scraped = _scraped(read.landmarks, known, resolved)
         classes = _classes(scraped, store)
         notes = _notes(scraped, classes)
@@ -103,12 +106,15 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     titles = _distinct(_titles(landmarks))
     if (root / STORE).exists():
         with ScrapeStore(root / STORE, _source(config)) as store:
+            new_refreshes = [status for status in config.refresh if not store.is_open(_refresh(config, status))]
+            for status in config.refresh:
+                store.set_aside(_refresh(config, status))
             wanted, resolved = open_questions(titles, store, config.route)
             ancestors = unanswered_classes(class_ids(resolved.values()), store)[1]
     else:
         first: Question = "infobox" if config.route == "html" else "sitelink"
-        wanted, resolved, ancestors = {first: titles}, dict[str, Resolution](), []
-    again = [title for title, found in resolved.items() if _is_refreshed(found, config.refresh)]
+        wanted, resolved, ancestors, new_refreshes = {first: titles}, dict[str, Resolution](), [], []
+    again = [title for title, found in resolved.items() if _kind(found) in new_refreshes]
     unanswered = len(titles) - len(resolved) + len(again)
     if config.route == "html":
         requests = {"category pages": unanswered}
@@ -172,24 +178,32 @@ def _distinct(known: Mapping[str, str | None]) -> list[str]:
     return list(dict.fromkeys(title for title in known.values() if title is not None))
 
 
-def _is_refreshed(found: Resolution, refresh: tuple[str, ...]) -> bool:
-    return found.status.partition("(")[0] in refresh
+def _kind(found: Resolution) -> str:
+    return found.status.partition("(")[0]
 
 
-def _forget(refresh: tuple[str, ...], titles: Sequence[str], store: ScrapeStore, route: str) -> None:
-    """Drop the answers on which the statuses to be asked again rest."""
-    if not refresh:
-        return
-    stale: dict[Question, set[str]] = {question: set() for question in BATCHES}
-    for title, found in open_questions(titles, store, route)[1].items():
-        if _is_refreshed(found, refresh):
-            for question, key in used_answers(title, store, route):
-                stale[question].add(key)
-    if "error" in refresh:  # those of classes' ancestors too, which no status shows
-        for question, key in store.failures:
-            stale[question].add(key)
-    for question, keys in stale.items():
-        store.forget(question, sorted(keys))
+def _refresh(config: ScrapeConfig, status: str) -> str:
+    """The store's name for asking again for a status; the routes ask for different things."""
+    return f"{config.route} {status}"
+
+
+def _begin_refreshes(config: ScrapeConfig, titles: Sequence[str], store: ScrapeStore) -> list[str]:
+    """Set aside the answers on which the statuses to be asked again rest; what a stopped run began is gone on with."""
+    owed: dict[str, set[tuple[Question, str]]] = {
+        status: set() for status in config.refresh if not store.is_open(_refresh(config, status))
+    }
+    if owed:
+        for title, found in open_questions(titles, store, config.route)[1].items():
+            if _kind(found) in owed:
+                owed[_kind(found)].update(used_answers(title, store, config.route))
+    if "error" in owed:  # those of classes' ancestors too, which no status shows
+        owed["error"].update(store.failures)
+    for status, keys in owed.items():
+        store.begin(_refresh(config, status), keys)
+    refreshes = [_refresh(config, status) for status in config.refresh]
+    for refresh in refreshes:
+        store.set_aside(refresh)
+    return refreshes
 
 
 def _scraped(

@@ -34,6 +34,12 @@ CREATE TABLE infobox (key TEXT PRIMARY KEY, state TEXT NOT NULL, item TEXT, move
 CREATE TABLE failure (question TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL,
     PRIMARY KEY (question, key)) WITHOUT ROWID;
 """
+# Beside the schema, since stores without them are as good: nothing in those is being asked again.
+_REFRESHES = """
+CREATE TABLE IF NOT EXISTS refresh (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refresh TEXT NOT NULL,
+    PRIMARY KEY (question, key, refresh)) WITHOUT ROWID;
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class ScrapeStore:
         self.entities: dict[str, Entity] = {}
         self.infoboxes: dict[str, InfoboxPage] = {}
         self.failures: dict[tuple[Question, str], str] = {}
+        self._owed: dict[str, set[tuple[Question, str]]] = {}
         self.answers: dict[Question, dict[str, Any]] = {
             "sitelink": self.sitelinks,
             "page": self.pages,
@@ -94,46 +101,64 @@ class ScrapeStore:
         items = {title: answer and answer[0] for title, answer in answers.items()}
         entities = dict(filter(None, answers.values()))
         with self._transaction():
-            self._insert("sitelink", items.items())
-            self._insert("entity", map(_entity_row, entities.items()))
+            self._answer("sitelink", items.items())
+            self._answer("entity", map(_entity_row, entities.items()))
         self.sitelinks.update(items)
         self.entities.update(entities)
 
     def record_pages(self, answers: Mapping[str, CategoryPage]) -> None:
         """Keep what Commons said about titles."""
         with self._transaction():
-            self._insert("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
+            self._answer("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
         self.pages.update(answers)
 
     def record_entities(self, answers: Mapping[str, Entity]) -> None:
         """Keep items by the ids that were asked for, and merged ones by their new id too."""
         merged = {e.item: e for key, e in answers.items() if e.item and e.item != key}
         with self._transaction():
-            self._insert("entity", map(_entity_row, {**merged, **answers}.items()))
+            self._answer("entity", map(_entity_row, {**merged, **answers}.items()))
         self.entities.update({**merged, **answers})
 
     def record_infobox(self, title: str, answer: InfoboxPage) -> None:
         """Keep what a category's HTML page said."""
         row = (title, answer.state, answer.item, answer.moved_to, _json(answer.names))
         with self._transaction():
-            self._insert("infobox", [row])
+            self._answer("infobox", [row])
         self.infoboxes[title] = answer
 
     def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
-        """Keep that (question, key) got no answer: (kind, what was said)."""
+        """Keep that (question, key) got no answer: (kind, what was said). An answer from before a refresh goes."""
         with self._transaction():
             self._insert("failure", ((*key, kind, detail[:500]) for key, (kind, detail) in failures.items()))
+            self._db.executemany("DELETE FROM owed WHERE question = ? AND key = ?", failures)
+            for question, key in failures:
+                self._db.execute(f"DELETE FROM {question} WHERE key = ?", (key,))  # noqa: S608
         self.failures.update({key: kind for key, (kind, _) in failures.items()})
 
-    def forget(self, question: Question, keys: Iterable[str]) -> None:
-        """Drop the answers and failures of some keys, so that they are asked again."""
-        keys = list(keys)
+    def is_open(self, refresh: str) -> bool:
+        """Whether a refresh was begun and not yet ended; what follows from its answers may be all that is missing."""
+        return refresh in self._owed
+
+    def begin(self, refresh: str, owed: Iterable[tuple[Question, str]]) -> None:
+        """Begin a refresh, under a name of its own: what has to be asked again, over as many runs as that takes."""
+        keys = set(owed)
         with self._transaction():
-            self._db.executemany(f"DELETE FROM {question} WHERE key = ?", ((key,) for key in keys))  # noqa: S608
-            self._db.executemany("DELETE FROM failure WHERE question = ? AND key = ?", ((question, k) for k in keys))
-        for key in keys:
+            self._insert("refresh", [(refresh,)])
+            self._insert("owed", ((*key, refresh) for key in sorted(keys)))
+        self._owed[refresh] = keys
+
+    def set_aside(self, refresh: str) -> None:
+        """Know no more, as long as the store is open, what a refresh still owes; the old answers stay on disk."""
+        for question, key in self._owed.get(refresh, ()):
             self.answers[question].pop(key, None)
             self.failures.pop((question, key), None)
+
+    def end(self, refresh: str) -> None:
+        """End a refresh; old answers that nothing asked for again stay."""
+        with self._transaction():
+            self._db.execute("DELETE FROM refresh WHERE name = ?", (refresh,))
+            self._db.execute("DELETE FROM owed WHERE refresh = ?", (refresh,))
+        self._owed.pop(refresh, None)
 
     def _open(self, source: dict[str, str]) -> None:
         # One process at a time: two would ask everything twice, at twice the polite rate.
@@ -155,6 +180,8 @@ class ScrapeStore:
                 f"{self.path}: schema version is {version}; this hgld reads version {SCHEMA_VERSION}. "
                 "Build into a new folder, or delete the file to scrape anew."
             )
+        for statement in _REFRESHES.split(";"):
+            self._db.execute(statement)
         self._db.execute("COMMIT")
         known = dict(self._db.execute("SELECT name, value FROM source"))
         for name, value in source.items():
@@ -174,6 +201,17 @@ class ScrapeStore:
             self.infoboxes[key] = InfoboxPage(state, item, moved_to, tuple(json.loads(names)))
         for question, key, kind in self._db.execute("SELECT question, key, kind FROM failure"):
             self.failures[question, key] = kind
+        self._owed.update({name: set() for (name,) in self._db.execute("SELECT name FROM refresh")})
+        for question, key, refresh in self._db.execute("SELECT question, key, refresh FROM owed"):
+            self._owed[refresh].add((question, key))
+
+    def _answer(self, question: Question, rows: Iterable[tuple[str | None, ...]]) -> None:
+        """Write answers in the place of older ones and of failures; no refresh owes them any more."""
+        rows = list(rows)
+        self._insert(question, rows)
+        for table in ("failure", "owed"):
+            keys = ((question, row[0]) for row in rows)
+            self._db.executemany(f"DELETE FROM {table} WHERE question = ? AND key = ?", keys)  # noqa: S608
 
     def _insert(self, table: str, rows: Iterable[tuple[str | None, ...]]) -> None:
         rows = list(rows)

@@ -225,6 +225,45 @@ def test_refresh_asks_again_for_the_status_named_and_no_other(scraper):
     assert done.record["key"] != first.record["key"]
 
 
+def test_a_refresh_that_is_stopped_after_every_request_ends_and_asks_nothing_twice(scraper):
+    everything = ("found", "missing", "no-item", "no-instance-of", "error")
+    scraper.run()
+    scraper.server.log.clear()
+    whole = scraper.run(refresh=everything).record["outputs"]
+    asked = [request.keys for request in scraper.server.log]
+    scraper.server.log.clear()
+    for _ in asked[1:]:
+        with pytest.raises(ConfigError, match="budget"):
+            scraper.run(refresh=everything, request_budget=1)
+    assert scraper.run(refresh=everything, request_budget=1).record["outputs"] == whole
+    assert [request.keys for request in scraper.server.log] == asked
+    with pytest.raises(ConfigError, match="budget"):
+        scraper.run(refresh=everything, request_budget=1)
+    assert scraper.server.log[-1].keys == asked[0], "one that is done begins anew"
+
+
+def test_until_a_refresh_is_done_the_old_answers_serve_without_it_and_the_plan_counts_the_rest(scraper):
+    first = scraper.run()
+    tables, config = {"train": scraper.table}, config_for(scraper.server, refresh=("missing",))
+    with pytest.raises(ConfigError, match="2 of 18 categories"):
+        scraper.run(refresh=("missing",), request_budget=1)
+    assert plan(scraper.root, tables, config).unanswered == 2
+    scraper.server.log.clear()
+    assert scraper.run().record["outputs"] == first.record["outputs"]
+    assert not scraper.server.log
+    assert by_name(scraper.run(refresh=("missing",))) == EXPECTED
+    assert "Category:Lost" not in scraper.server.asked("titles"), "its answer came before the stop"
+
+
+def test_what_fails_in_a_refresh_is_an_error_and_not_what_it_was(scraper, tmp_path):
+    scraper.table = write_table(tmp_path / "one.csv", [COMMONS + "Category:Plain"])
+    assert by_name(scraper.run()) == {"Plain": ("no-item", None, [])}
+    scraper.server.faults.append(api_error("badvalue"))
+    assert by_name(scraper.run(refresh=("no-item",))) == {"Plain": ("error(api-badvalue)", None, [])}
+    assert by_name(scraper.run()) == {"Plain": ("error(api-badvalue)", None, [])}
+    assert by_name(scraper.run(refresh=("error",))) == {"Plain": ("no-item", None, [])}
+
+
 def test_refresh_refuses_what_is_no_status(scraper):
     with pytest.raises(ConfigError, match="'gone' is no status"):
         scraper.run(refresh=("gone",))

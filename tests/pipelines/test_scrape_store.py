@@ -48,17 +48,41 @@ def test_a_merged_item_is_known_by_its_new_id_too(path):
         assert store.entities == {"Q8": CASTLE, "Q1": CASTLE}
 
 
-def test_what_is_forgotten_is_gone_and_the_rest_is_not(path):
+def test_what_a_refresh_owes_is_unknown_until_it_is_answered_and_stays_on_disk(path):
+    owed = [("page", "Category:B"), ("page", "Category:F"), ("sitelink", "Category:A")]
     with ScrapeStore(path, SOURCE) as store:
         fill(store)
-        store.forget("page", ["Category:B", "Category:F"])
-        store.forget("entity", [])
-        after = everything(store)
-        assert not store.pages
-        assert not store.failures
-        assert store.sitelinks == {"Category:A": "Q5", "Category:B": None}
+        whole = everything(store)
+        store.begin("missing", owed)
     with ScrapeStore(path, SOURCE) as store:
-        assert everything(store) == after
+        assert everything(store) == whole, "a run that asks nothing again uses the old answers"
+        store.set_aside("missing")
+        assert (store.pages, store.failures, store.sitelinks) == ({}, {}, {"Category:B": None})
+        store.record_pages({"Category:F": CategoryPage("missing", "Category:F")})
+        store.record_failures({("sitelink", "Category:A"): ("timeout", "late")})
+    with ScrapeStore(path, SOURCE) as store:
+        assert set(store.pages) == {"Category:B", "Category:F"}
+        assert store.sitelinks == {"Category:B": None}, "what failed is not answered by what was before"
+        assert store.failures == {("sitelink", "Category:A"): "timeout"}
+        store.set_aside("missing")
+        assert set(store.pages) == {"Category:F"}, "only what it still owes"
+        assert store.is_open("missing")
+        store.end("missing")
+    with ScrapeStore(path, SOURCE) as store:
+        assert not store.is_open("missing")
+        store.set_aside("missing")
+        assert set(store.pages) == {"Category:B", "Category:F"}
+
+
+def test_a_store_from_before_there_were_refreshes_is_read(path):
+    with ScrapeStore(path, SOURCE) as store:
+        fill(store)
+        before = everything(store)
+        store._db.execute("DROP TABLE owed")
+        store._db.execute("DROP TABLE refresh")
+    with ScrapeStore(path, SOURCE) as store:
+        assert everything(store) == before
+        store.begin("missing", [("page", "Category:B")])
 
 
 def test_a_killed_process_loses_nothing_that_was_recorded(path):
