@@ -23,7 +23,13 @@ SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
 LONGEST_KEY = 200
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
+IMAGE_FORMATS = {  # what shards hold and every reader decodes: Pillow's names, and the suffixes, the usual one first
+    "JPEG": ("jpg", "jpeg"),
+    "PNG": ("png",),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+}
+IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
 BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (
     *("key", "shard", "offset", "size"),

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import simplejpeg
 from PIL import Image
 
+from hgld.dataset_names import IMAGE_FORMATS
 from hgld.errors import InputError
-
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 
 _ORIENTATION = 0x0112  # EXIF
 _EXIF = b"Exif\x00\x00"
@@ -42,7 +41,7 @@ def read_header(data: bytes) -> ImageHeader:
         else:
             return ImageHeader(int(width), int(height), 1)
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
+        with Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS)) as picture:
             return ImageHeader(*picture.size, _orientation(picture))
     except _REFUSALS as error:
         reason = str(error).replace("\n", " ")[:200] or type(error).__name__

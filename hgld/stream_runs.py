@@ -10,6 +10,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from hgld.dataset_files import is_safe_key, parse_item_json
+from hgld.dataset_names import IMAGE_SUFFIXES
 from hgld.decoding.batch import Fault
 from hgld.decoding.encoded import EncodedImage
 from hgld.decoding.orientation import turn_of, upright_size
@@ -22,7 +23,6 @@ from hgld.stream_lanes import AHEAD, MOST_STAND_INS, BadItem, Chunk, Group, Item
 from hgld.stream_plan import Short, random_bits, shuffled
 from hgld.tar_members import stream_members
 
-IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "gif")
 MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
 

@@ -13,17 +13,13 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from hgld.dataset_names import IMAGE_FORMATS
+
 LARGEST_IMAGE = 100_000_000  # pixels; a decoded RGB image of that size takes 300 MB
 SUFFIXES = {  # by the format that PIL finds; the first is the usual one
-    "JPEG": ("jpg", "jpeg"),
-    "MPO": ("jpg", "jpeg"),  # a JPEG with further pictures behind it, as some cameras write
-    "PNG": ("png",),
-    "WEBP": ("webp",),
-    "GIF": ("gif",),
-    "BMP": ("bmp",),
-    "TIFF": ("tif", "tiff"),
+    **IMAGE_FORMATS,
+    "MPO": IMAGE_FORMATS["JPEG"],  # a JPEG with further pictures behind it, as some cameras write
 }
-_OPENED = tuple(name for name in SUFFIXES if name != "MPO")
 _ORIENTATION = 0x0112  # EXIF
 _DAMAGE = (  # what PIL raises for files that were made to break it
     *(OSError, ValueError, SyntaxError, EOFError, TypeError, IndexError, KeyError, OverflowError, RuntimeError),
@@ -60,7 +56,7 @@ def image_facts(data: bytes) -> ImageFacts:
     """Read an image's header.
 
     Raises:
-        UnusableImageError: ``empty``, ``undecodable`` (of no known format) or ``too-many-pixels``.
+        UnusableImageError: ``empty``, ``undecodable`` (of no format that shards hold) or ``too-many-pixels``.
     """
     if not data:
         raise UnusableImageError("empty", "no bytes")
@@ -134,10 +130,13 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PIL warns of odd metadata and of large images: the size is judged here
         try:
-            picture = Image.open(io.BytesIO(data), formats=_OPENED)
+            picture = Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS))
         except _DAMAGE as error:
             if isinstance(error, Image.DecompressionBombError):
                 raise UnusableImageError("too-many-pixels", str(error)) from error
-            raise UnusableImageError("undecodable", f"not an image of a known format ({error})") from error
+            kinds = ", ".join(IMAGE_FORMATS)
+            detail = f"none of {kinds}, which shards hold: convert images of other formats"
+            known = not isinstance(error, Image.UnidentifiedImageError)
+            raise UnusableImageError("undecodable", str(error) if known and str(error) else detail) from error
         with picture:
             yield picture

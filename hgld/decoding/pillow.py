@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from hgld.dataset_names import IMAGE_FORMATS
 from hgld.decoding.encoded import EncodedImage
 from hgld.decoding.headers import check_size
 from hgld.errors import InputError
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF")
 # What Pillow's readers raise on bytes that are no image; DecompressionBombWarning where warnings are errors.
 _REFUSALS = (
     OSError,
@@ -46,13 +46,13 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
         InputError: it is none of these, damaged, cut short, or of another size.
     """
     try:
-        with Image.open(io.BytesIO(image.data), formats=_FORMATS) as picture:
+        with Image.open(io.BytesIO(image.data), formats=tuple(IMAGE_FORMATS)) as picture:
             check_size(image, picture.size, boxed)
             return _rgb(picture)
     except InputError:
         raise
     except Image.UnidentifiedImageError as error:  # its text holds an address in memory, other in every run
-        kinds = ", ".join(_FORMATS)
+        kinds = ", ".join(IMAGE_FORMATS)
         raise InputError(f"{image.where}: cannot be decoded as an image (the header of none of {kinds}).") from error
     except _REFUSALS as error:
         reason = str(error).replace("\n", " ")[:200] or type(error).__name__

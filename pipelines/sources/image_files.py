@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from pipelines.catalog import safe_key
 
+# Formats that shards do not hold are among them: such an image is rejected by name, not passed over as another file.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 
 

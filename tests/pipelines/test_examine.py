@@ -72,7 +72,6 @@ SOUND = {
     "c.jpg": (png(rng()), "png", 40, 32, 1),  # suffixes follow the bytes, not the name
     "d.gif": (image_of((9, 7), "GIF"), "gif", 9, 7, 1),
     "e.webp": (image_of((9, 7), "WEBP"), "webp", 9, 7, 1),
-    "f.bmp": (image_of((9, 7), "BMP"), "bmp", 9, 7, 1),
     "g.jpg": (jpeg(rng(), orientation=200), "jpg", 40, 32, 1),  # a senseless orientation is none
     "h.jpg": (jpeg(rng()) + b"behind the end", "jpg", 40, 32, 1),
 }
@@ -96,6 +95,8 @@ UNSOUND = {
     "headless.jpg": (jpeg(rng())[:60], "undecodable"),
     "cut.png": (image_of((60, 60), "PNG")[:-2000], "truncated"),
     "large.jpg": (bytes(20_001), "too-large"),
+    "scan.bmp": (image_of((9, 7), "BMP"), "undecodable"),
+    "scan.tif": (image_of((9, 7), "TIFF"), "undecodable"),
     "bomb.png": (image_of((101, 100), "PNG", compress_level=9)[:19_000], "too-many-pixels"),
 }
 
@@ -112,11 +113,11 @@ def test_images_that_cannot_be_used(tmp_path, name):
 
 
 def test_a_header_that_claims_a_gigapixel_is_not_decoded(tmp_path):
-    claimed = bytearray(image_of((9, 7), "BMP"))
-    claimed[18:26] = (30_000).to_bytes(4, "little") * 2
-    (tmp_path / "bomb.bmp").write_bytes(claimed)
+    claimed = bytearray(image_of((9, 7), "GIF"))
+    claimed[6:10] = (30_000).to_bytes(2, "little") * 2
+    (tmp_path / "bomb.gif").write_bytes(claimed)
     options = replace(OPTIONS, max_pixels=100_000_000)
-    (row,) = rows_of(unit_of(tmp_path, ["bomb.bmp"], tmp_path, options=options))
+    (row,) = rows_of(unit_of(tmp_path, ["bomb.gif"], tmp_path, options=options))
     assert row["reason"] == "too-many-pixels"
 
 
@@ -270,7 +271,7 @@ def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
     assert (facts.width, facts.height, facts.orientation) == (32, 40, 1)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
 def test_other_formats_become_jpeg(kind):
     data = image_of((50, 40), kind)
     made, facts = resize(data, image_facts(data), 20, 90)

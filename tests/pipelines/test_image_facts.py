@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from hgld.dataset_names import IMAGE_FORMATS
 from pipelines.image_facts import UnusableImageError, check_decodes, image_facts, thumbnail
 from pipelines.near_duplicates import perceptual_hash
 from tests.pipelines.tiny_shards import picture
@@ -26,13 +27,20 @@ def test_thumbnails_are_upright(orientation):
     assert image_facts(plain).orientation == 1
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("form", IMAGE_FORMATS)
 def test_formats(form):
     data = picture(3, form=form)
     facts = image_facts(data)
     assert (facts.format, facts.width, facts.height) == (form, 48, 40)
     check_decodes(data, facts)
     assert perceptual_hash(data, facts) is not None
+
+
+@pytest.mark.parametrize("form", ["BMP", "TIFF"])
+def test_formats_that_no_reader_decodes_are_refused(form):
+    with pytest.raises(UnusableImageError, match="JPEG, PNG, WEBP, GIF, which shards hold: convert") as caught:
+        image_facts(picture(3, form=form))
+    assert caught.value.reason == "undecodable"
 
 
 def test_a_truncated_image_is_told_from_one_that_is_none():

@@ -1,0 +1,49 @@
+"""One list of formats: what is built into shards is what verify accepts and what every reader decodes."""
+
+import polars as pl
+import torch
+
+import hgld
+from hgld.dataset_names import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
+from hgld.decoding.decode import decode_batch
+from hgld.decoding.views import TestView
+from hgld.stream_lanes import Item
+from hgld.stream_runs import read_items
+from pipelines.progress import silent
+from pipelines.shard_config import SourceConfig
+from pipelines.shards import build_shards
+from pipelines.sources.image_files import IMAGE_SUFFIXES as SOUGHT
+from pipelines.verify import verify
+from tests.pipelines.tiny_shards import picture
+from tests.pipelines.toy_release import SMALL
+
+_FORMAT = {suffix: form for form, suffixes in IMAGE_FORMATS.items() for suffix in suffixes}
+_OTHERS = {"bmp": "BMP", "tif": "TIFF", "tiff": "TIFF"}
+
+
+def test_what_is_built_is_verified_and_decoded_and_the_rest_is_rejected(tmp_path):
+    assert {f".{suffix}" for suffix in (*IMAGE_SUFFIXES, *_OTHERS)} == SOUGHT
+    source, out = tmp_path / "source", tmp_path / "out"
+    for number, (suffix, form) in enumerate({**_FORMAT, **_OTHERS}.items()):
+        for name in ("cat", "dog"):
+            (source / name).mkdir(parents=True, exist_ok=True)
+            (source / name / f"{suffix}.{suffix}").write_bytes(picture(2 * number + (name == "dog"), form=form))
+    build_shards("folders", source, str(out), SourceConfig(), SMALL, silent)
+    assert verify(out, decode=True, progress=silent).findings.is_empty()
+    rejected = pl.read_parquet(out / REJECTED)
+    assert sorted(rejected["file"]) == sorted(
+        f"{name}/{suffix}.{suffix}" for name in ("cat", "dog") for suffix in _OTHERS
+    )
+    assert rejected["detail"].str.contains("convert images of other formats").all()
+
+    dataset = hgld.open_dataset(out)
+    assert len(dataset) == 2 * len(IMAGE_SUFFIXES)
+    images = dataset.encoded(range(len(dataset)))
+    parameters = TestView(32, 32).parameters(*dataset.sizes.T)
+    pixels = torch.zeros(len(images), 3, 32, 32, dtype=torch.uint8)
+    for decoder in ("fast", "torchvision"):
+        decode_batch(images, parameters, pixels.zero_(), decoder)
+        assert (pixels.float().std(dim=(1, 2, 3)) > 0).all()
+    for tar in out.glob("*.tar"):
+        with tar.open("rb") as file:
+            assert all(isinstance(item, Item) for item in read_items(file, tar.name))
