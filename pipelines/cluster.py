@@ -12,10 +12,11 @@ from pipelines.clustering import Clustering, check_options, cluster_names
 from pipelines.config import ClusterConfig, key_fields
 from pipelines.group_names import Member, propose_labels
 from pipelines.name_map import name_map
+from pipelines.name_rules import NameRules
 from pipelines.progress import Progress
 from pipelines.stage import Outcome, StageRun, run_stage
 
-VERSION = 1
+VERSION = 2
 
 
 def run(
@@ -123,7 +124,7 @@ def _groups(names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clusteri
     rows = zip(names["name"], names["landmarks"], classes, found.centrality.tolist(), strict=True)
     for group, row in zip(found.groups.tolist(), rows, strict=True):
         members[group].append(Member(*row))
-    proposals = propose_labels(members, graph)
+    proposals = propose_labels(members, graph, NameRules.read())
     return pl.DataFrame(
         {
             "group": range(len(members)),

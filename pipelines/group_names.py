@@ -22,6 +22,7 @@ from typing import Literal
 
 from pipelines.class_graph import ClassGraph
 from pipelines.head_noun import head_noun
+from pipelines.name_rules import NameRules
 
 LEAST_SHARE = 0.5
 NEAR = 0.02
@@ -47,19 +48,20 @@ class Proposal:
     evidence: str
 
 
-def propose_labels(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> list[Proposal]:
+def propose_labels(groups: Sequence[Sequence[Member]], graph: ClassGraph, rules: NameRules) -> list[Proposal]:
     """One label a group, in their order; no two alike.
 
     Args:
         groups: members of every group, none of them empty; names are unique over all groups.
         graph: the P279 graph; may be empty.
+        rules: how a class's label, which is raw text of Wikidata, becomes a name; one of which nothing is left is none.
     """
     owners: dict[str, set[int]] = defaultdict(set)
     for place, members in enumerate(groups):
         for member in members:
             owners[member.name.casefold()].add(place)
     below = _landmarks_below(groups, graph)
-    ways = [_proposals(members, graph, below) for members in groups]
+    ways = [_proposals(members, graph, rules, below) for members in groups]
     size = [_landmarks(members) for members in groups]
     current = [next(way) for way in ways]
     settled: dict[str, int] = {}
@@ -77,7 +79,9 @@ def propose_labels(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> lis
     return current
 
 
-def _proposals(members: Sequence[Member], graph: ClassGraph, below: Mapping[str, int]) -> Iterator[Proposal]:
+def _proposals(
+    members: Sequence[Member], graph: ClassGraph, rules: NameRules, below: Mapping[str, int]
+) -> Iterator[Proposal]:
     total = _landmarks(members)
     heads: dict[str, list[Member]] = defaultdict(list)
     for member in members:
@@ -85,7 +89,7 @@ def _proposals(members: Sequence[Member], graph: ClassGraph, below: Mapping[str,
     for head in sorted(heads, key=lambda h: (-_landmarks(heads[h]), h)):
         if _landmarks(heads[head]) >= LEAST_SHARE * total:
             yield Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}")
-    yield from _class_proposals(members, graph, below)
+    yield from _class_proposals(members, graph, rules, below)
     near = max(member.centrality for member in members) - NEAR
     central = sorted(members, key=lambda m: (m.centrality < near, -m.landmarks, -round(m.centrality, 5), m.name))
     common, of = Counter({head: len(found) for head, found in sorted(heads.items())}).most_common(1)[0]
@@ -100,7 +104,9 @@ def _proposals(members: Sequence[Member], graph: ClassGraph, below: Mapping[str,
         yield Proposal(label, "medoid", f"nearest to the group's centre; {central[0].name!r} is taken")
 
 
-def _class_proposals(members: Sequence[Member], graph: ClassGraph, below: Mapping[str, int]) -> Iterator[Proposal]:
+def _class_proposals(
+    members: Sequence[Member], graph: ClassGraph, rules: NameRules, below: Mapping[str, int]
+) -> Iterator[Proposal]:
     total = _landmarks(members)
     covered: dict[str, list[Member]] = defaultdict(list)
     for member in members:
@@ -110,7 +116,8 @@ def _class_proposals(members: Sequence[Member], graph: ClassGraph, below: Mappin
     for class_id, found in covered.items():
         inside = _landmarks(found)
         f1 = 2 * inside / (total + below[class_id])
-        if inside >= LEAST_SHARE * total and f1 >= LEAST_F1 and (label := graph.label(class_id)):
+        is_good = inside >= LEAST_SHARE * total and f1 >= LEAST_F1
+        if is_good and (label := rules.canonical(graph.label(class_id) or "")):
             scored.append((-f1, -graph.information_content[class_id], class_id, label))
     for f1, _, class_id, label in sorted(scored):
         share = _share(covered[class_id], members)

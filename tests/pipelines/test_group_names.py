@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 
 from pipelines.class_graph import ClassGraph
 from pipelines.group_names import Member, propose_labels
+from pipelines.name_rules import NameRules
 
 NO_GRAPH = ClassGraph({}, {})
+RULES = NameRules.read()
 PLACES = ClassGraph(
     {"Q1": "entity", "Q2": "sports venue", "Q3": "stadium", "Q4": "arena", "Q5": "bridge", "Q6": None},
     {"Q2": ["Q1"], "Q3": ["Q2"], "Q4": ["Q2"], "Q5": ["Q1"], "Q6": ["Q2"]},
@@ -19,7 +21,7 @@ def member(name, landmarks=1, classes=(), centrality=0.5):
 
 def test_a_common_head_noun_is_the_label():
     group = [member("arch bridge", 3), member("road bridges", 4), member("viaduct", 5)]
-    (found,) = propose_labels([group], NO_GRAPH)
+    (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("bridge", "head-noun")
     assert found.evidence == "head noun of 2 of 3 names, 7 of 12 landmarks"
 
@@ -27,7 +29,7 @@ def test_a_common_head_noun_is_the_label():
 def test_a_class_is_the_label_where_heads_differ():
     venues = [member("stadium", 2, ["Q3"]), member("arena", 2, ["Q4"]), member("velodrome", 1)]
     bridges = [member("bridge", 9, ["Q5"])]
-    found = propose_labels([venues, bridges], PLACES)
+    found = propose_labels([venues, bridges], PLACES, RULES)
     assert (found[0].label, found[0].method) == ("sports venue", "p279"), "not entity, which says nothing"
     assert "2 of 3 names, 4 of 5 landmarks are sports venue (Q2) or below it; F1 0.89" in found[0].evidence
 
@@ -35,49 +37,60 @@ def test_a_class_is_the_label_where_heads_differ():
 def test_a_class_that_lies_above_everything_is_no_label():
     venues = [member("stadium", 2, ["Q1"]), member("quay", 2, ["Q1"]), member("well", 2)]
     rest = [member(f"bridge of {i}", 20, ["Q5"]) for i in range(3)]
-    assert propose_labels([venues, rest], PLACES)[0].method == "medoid"
+    assert propose_labels([venues, rest], PLACES, RULES)[0].method == "medoid"
 
 
 def test_a_class_without_a_label_is_no_label():
     group = [member("a ring", 1, ["Q6"]), member("a track", 1, ["Q6"]), member("a piste", 1, ["Q6"])]
-    assert propose_labels([group], PLACES)[0].label == "sports venue"
+    assert propose_labels([group], PLACES, RULES)[0].label == "sports venue"
+
+
+def test_a_class_label_becomes_a_name_as_scraped_names_do():
+    group = [member("a ring", 1, ["Q6"]), member("a track", 1, ["Q6"]), member("a piste", 1, ["Q6"])]
+    raw = ClassGraph({"Q6": "sports\n venue\x1b[31m \x1b]0;x\x07 (1890-1900)"}, {})
+    (found,) = propose_labels([group], raw, RULES)
+    assert (found.label, found.method) == ("sports venue [31m ]0;x", "p279")
+    assert found.evidence.isprintable()
+    for text in ("x" * 1000, " \x00\u200b"):
+        (found,) = propose_labels([group], ClassGraph({"Q6": text}, {}), RULES)
+        assert found.method == "medoid"
 
 
 def test_else_the_nearest_name_is_the_label():
     group = [member("quay", 1, centrality=0.7), member("well", 1, centrality=0.9), member("silo", 1, centrality=0.2)]
-    (found,) = propose_labels([group], NO_GRAPH)
+    (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("well", "medoid")
     assert "cosine 0.90" in found.evidence
 
 
 def test_of_names_equally_near_the_common_one_is_the_label():
     group = [member("quay", 3, centrality=0.89), member("well", 1, centrality=0.9), member("silo", 4, centrality=0.2)]
-    (found,) = propose_labels([group], NO_GRAPH)
+    (found,) = propose_labels([group], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("silo", "head-noun"), "half of the landmarks"
-    (found,) = propose_labels([[*group, member("jetty", 4, centrality=0.1)]], NO_GRAPH)
+    (found,) = propose_labels([[*group, member("jetty", 4, centrality=0.1)]], NO_GRAPH, RULES)
     assert (found.label, found.method) == ("quay", "medoid")
 
 
 def test_another_groups_name_is_not_taken():
     parks = [member("state park", 50), member("urban park", 40)]
     park = [member("park", 1)]
-    found = propose_labels([parks, park], NO_GRAPH)
+    found = propose_labels([parks, park], NO_GRAPH, RULES)
     assert [f.label for f in found] == ["state park", "park"]
 
 
 def test_the_larger_of_two_groups_gets_the_label_that_both_want():
     small, large = [member("arch bridge", 2)], [member("road bridge", 5), member("toll bridge", 1)]
-    found = propose_labels([small, large], NO_GRAPH)
+    found = propose_labels([small, large], NO_GRAPH, RULES)
     assert [(f.label, f.method) for f in found] == [("arch bridge", "medoid"), ("bridge", "head-noun")]
 
 
 def test_names_that_differ_only_in_case():
-    found = propose_labels([[member("Quay")], [member("quay")]], NO_GRAPH)
+    found = propose_labels([[member("Quay")], [member("quay")]], NO_GRAPH, RULES)
     assert sorted(f.label.casefold() for f in found) == ["quay", "quay (2)"]
 
 
 def test_markup_stays_text():
-    (found,) = propose_labels([[member("<script>alert(1)</script>")]], NO_GRAPH)
+    (found,) = propose_labels([[member("<script>alert(1)</script>")]], NO_GRAPH, RULES)
     assert found.label
 
 
@@ -95,7 +108,7 @@ def test_labels_are_unique_and_do_not_depend_on_the_order_of_members(rows):
     for name, landmarks, group in rows:
         groups.setdefault(group, []).append(member(name, landmarks, centrality=landmarks / 10))
     members = list(groups.values())
-    found = propose_labels(members, NO_GRAPH)
+    found = propose_labels(members, NO_GRAPH, RULES)
     assert len({f.label.casefold() for f in found}) == len(members)
     assert all(f.label and f.evidence for f in found)
-    assert propose_labels([group[::-1] for group in members], NO_GRAPH) == found
+    assert propose_labels([group[::-1] for group in members], NO_GRAPH, RULES) == found
