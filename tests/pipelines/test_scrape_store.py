@@ -7,7 +7,7 @@ import pytest
 
 from hgld.errors import ConfigError, SchemaError, StorageError
 from pipelines.commons import CategoryPage
-from pipelines.scrape_store import InfoboxPage, ScrapeStore
+from pipelines.scrape_store import InfoboxPage, Question, ScrapeStore
 from pipelines.wikidata import Entity
 
 SOURCE = {"language": "en"}
@@ -49,7 +49,7 @@ def test_a_merged_item_is_known_by_its_new_id_too(path):
 
 
 def test_what_a_refresh_owes_is_unknown_until_it_is_answered_and_stays_on_disk(path):
-    owed = [("page", "Category:B"), ("page", "Category:F"), ("sitelink", "Category:A")]
+    owed: list[tuple[Question, str]] = [("page", "Category:B"), ("page", "Category:F"), ("sitelink", "Category:A")]
     with ScrapeStore(path, SOURCE) as store:
         fill(store)
         whole = everything(store)
