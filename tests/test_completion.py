@@ -1,9 +1,14 @@
 """Tab completion: scripts for three shells, and names behind the Tab key that are the real ones."""
 
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -25,10 +30,9 @@ def completed(monkeypatch, capsys):
     """``completed("train hap")``: what the shell is offered for the last word, ``""`` where a word begins."""
 
     def ask(typed: str) -> list[tuple[str, str]]:
-        words = f"hgld {typed}"
         monkeypatch.setenv(COMPLETE_VARIABLE, "bash_complete")
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", str(len(words.split(" ")) - 1))
+        monkeypatch.setenv("COMP_LINE", f"hgld {typed}")
+        monkeypatch.setenv("COMP_WORDBREAKS", " \t\n\"'@><=;|&(:")
         with pytest.raises(SystemExit) as stop:
             main([])
         assert stop.value.code == 0
@@ -57,7 +61,12 @@ def plain(*values):
         ("train x --metrics AP,H-A", ("AP,H-AP",)),
         ("train x --best-by NDCG", ("NDCG", "NDCG@10")),
         ("train x --pooling g", ("gem",)),
-        ("evaluate --metrics H-AP,R@", ("H-AP,R@1", "H-AP,R@10", "H-AP,R@100")),
+        ("evaluate --metrics H-AP,R@", ("@1", "@10", "@100")),  # where the word that bash replaces begins
+        ("evaluate --metrics H-AP,R@1,m", ("@1,mAP@R", "@1,mAP@100")),
+        ('evaluate --metrics "H-AP,R@1', ("H-AP,R@1", "H-AP,R@10", "H-AP,R@100")),
+        ("evaluate --metrics=H-AP,mAP@R", ("@R",)),
+        ("train x --loss=Sup", ("SupHAP", "SupNDCG", "SupAP", "SupRecall")),
+        ("train x --loss=", get_args(LossName)),
         ("search x --index ", ("exact", "ivf", "hnsw")),
         ("completion ", ("bash", "zsh", "fish")),
         ("embed --checkpo", ("--checkpoint",)),
@@ -98,22 +107,55 @@ def test_the_script_asks_hgld(capsys, shell, asked):
     assert "hgld" in out
 
 
-@pytest.mark.skipif(BASH is None, reason="there is no bash here")
-def test_bash_completes_with_the_script(tmp_path):
+@pytest.fixture
+def bash(tmp_path) -> Iterator[Callable[[str, str], str]]:
+    """``bash(typed, shown)`` types into an interactive bash that knows the script, and waits for what is then shown."""
     command = tmp_path / "hgld"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m hgld "$@"\n')
     command.chmod(0o755)
-    program = (
-        'eval "$(hgld completion bash)"; COMP_WORDS=(hgld train happier-so); COMP_CWORD=2; _hgld_completion hgld; '
-    )
-    program += 'complete -p hgld; echo "${COMPREPLY[@]}"'
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    result = subprocess.run(
-        [str(BASH), "--norc", "-c", program],
-        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=True,
+    changes = {"PATH": path, "PYTHONPATH": str(ROOT), "TERM": "dumb", "PS1": "$ ", "INPUTRC": os.devnull}
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (50, 200))
+    shell = subprocess.Popen(
+        [str(BASH), "--norc", "--noprofile", "-i"],
+        env=os.environ | changes,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
     )
-    assert result.stdout.splitlines() == ["complete -o nosort -F _hgld_completion hgld", "happier-sop"]
-    assert result.stderr == ""
+
+    def answer(typed: str, shown: str) -> str:
+        os.write(ours, typed.encode())
+        seen, until = b"", time.monotonic() + 60
+        while shown.encode() not in seen and time.monotonic() < until:
+            if select.select([ours], [], [], 0.1)[0]:
+                seen += os.read(ours, 1 << 16)
+        return seen.decode()
+
+    try:
+        answer('eval "$(hgld completion bash)"; complete -p hgld\n', "complete -o nosort -F _hgld_completion hgld\r")
+        yield answer
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BASH is None, reason="there is no bash here")
+def test_bash_completes_behind_at_and_equals_signs(bash):
+    for typed, whole in (
+        ("hgld train happier-so", "hgld train happier-sop"),
+        ("hgld evaluate --metrics mAP@1", "hgld evaluate --metrics mAP@100"),
+        ("hgld evaluate --metrics=mAP@1", "hgld evaluate --metrics=mAP@100"),
+        ("hgld evaluate --metrics H-AP,TR@", "hgld evaluate --metrics H-AP,TR@10"),
+        ("hgld evaluate --metrics R@1,ND", "hgld evaluate --metrics R@1,NDCG"),
+        ("hgld evaluate --metrics 'H-AP,TR@", "hgld evaluate --metrics H-AP,TR@10"),
+        ("hgld train x --loss=SupH", "hgld train x --loss=SupHAP"),
+        ("FIRST=1 hgld train x --pooling g", "FIRST=1 hgld train x --pooling gem"),
+    ):
+        printed = bash(f"{typed}\t\x01echo :\n", f"\n:{whole}\r")  # Ctrl-A: to the beginning of the line
+        assert f"\n:{whole}\r" in printed, typed

@@ -129,8 +129,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 @pytest.mark.parametrize("typed", ["bu", "train happier-", "train x --loss Su", "evaluate --metrics H", "datasets s"])
 def test_completion_imports_nothing_heavy(typed):
-    words = f"hgld {typed}"
-    asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1), "_HGLD_COMPLETE": "bash_complete"}
+    asked = {"COMP_LINE": f"hgld {typed}", "COMP_WORDBREAKS": " =@", "_HGLD_COMPLETE": "bash_complete"}
     result, heavy = _imported([], asked)
     assert result.stdout.startswith("plain,"), result.stderr
     assert heavy == "[]"

@@ -50,8 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be no text at all
     if COMPLETE_VARIABLE in os.environ:
-        from click.shell_completion import shell_complete
+        from click.shell_completion import add_completion_class, shell_complete
 
+        from hgld.cli.bash_completion import WholeWords
+
+        add_completion_class(WholeWords)
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))
     try:
         _refuse_bytes(given)

@@ -19,8 +19,9 @@ def completion_command() -> click.Command:
         from click.shell_completion import get_completion_class
 
         from hgld.cli import COMPLETE_VARIABLE, cli
+        from hgld.cli.bash_completion import WholeWords
 
-        made = get_completion_class(shell)
+        made = WholeWords if shell == WholeWords.name else get_completion_class(shell)
         assert made is not None
         echo(made(cli, {}, "hgld", COMPLETE_VARIABLE).source(), nl=False)
 
