@@ -14,6 +14,8 @@ from hgld.errors import InputError, TableError
 KEY = "key"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
+_UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
+_DIGITS = r"^[+-]?[0-9]+$"
 _POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
 
 
@@ -117,7 +119,8 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
         levels: names of the columns, finest first: integer class ids or class names.
 
     Returns:
-        the levels' columns, and ``key`` if the file has it, in the order of the file; null is unknown.
+        the levels' columns, and ``key`` if the file has it, in the order of the file; null is unknown. Names come
+        without the blanks around them.
 
     Raises:
         TableError: another kind of file, one that cannot be read, missing columns, or columns of another type (a CSV
@@ -129,7 +132,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
         if file.suffix.lower() == ".parquet":
             table = pl.read_parquet(file)
         elif file.suffix.lower() == ".csv":
-            table = pl.read_csv(file, infer_schema_length=None, schema_overrides={KEY: pl.String})
+            table = pl.read_csv(file, infer_schema=False)
         else:
             raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
     except OSError as error:
@@ -146,11 +149,31 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
             f"{file}: no column {', '.join(map(repr, missing))}; its columns are {', '.join(table.columns)}. "
             "Name the levels among them, finest first."
         )
-    for level in levels:
-        dtype = table.schema[level]
-        if not (dtype.is_integer() or dtype in (pl.String, pl.Null) or isinstance(dtype, pl.Categorical | pl.Enum)):
-            raise TableError(f"{file}: column {level!r} holds {dtype}; expected integer class ids or class names.")
-    return table.select(*([KEY] if KEY in table.columns else []), *levels)
+    is_csv = file.suffix.lower() == ".csv"
+    read = [_classes(table[level], is_csv, f"{file}: column {level!r}") for level in levels]
+    keys = [table[KEY]] if KEY in table.columns and KEY not in levels else []
+    return pl.DataFrame([*keys, *read])
+
+
+def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:
+    """Class ids or names; of a CSV, which has no types, ids if each is spelled as its number is: 01 and 1 are names."""
+    dtype = column.dtype
+    if dtype.is_integer() or dtype == pl.Null:
+        return column
+    if not (dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)):
+        raise TableError(f"{where} holds {dtype}; expected integer class ids or class names.")
+    texts = column.cast(pl.String).str.strip_chars()
+    names = texts.set(texts.str.contains(_UNKNOWN), None)
+    known = names.drop_nulls()
+    if known.is_empty():
+        return names.cast(pl.Null)
+    if not is_csv:
+        return names
+    others = known.filter(~known.str.contains(_DIGITS))
+    if len(others) and known.cast(pl.Float64, strict=False).null_count() == 0:
+        raise TableError(f"{where} holds numbers such as {others[0]}; expected integer class ids or class names.")
+    ids = names.cast(pl.Int64, strict=False)
+    return ids if ids.cast(pl.String).equals(names, null_equal=True) else names
 
 
 def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:

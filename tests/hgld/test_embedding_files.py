@@ -266,8 +266,7 @@ def test_parquet_without_vectors_is_refused(tmp_path, column, said):
     [
         ("product,category\n0,0\n", "1 rows, .*e.npy 8"),
         ("product,kind\n0,0\n", "no column 'category'; its columns are product, kind"),
-        ("product,category\n" + "0.5,0\n" * 8, "'product' holds Float64"),
-        ("product,category\n" + "true,0\n" * 8, "'product' holds Boolean"),
+        ("product,category\n" + "0.5,0\n" * 8, r"'product' holds numbers such as 0\.5"),
         ("product,category\n1,2\n1,2,3\n", "not a readable label table"),
         ("", "not a readable label table"),
     ],
@@ -276,6 +275,41 @@ def test_broken_labels_are_refused(tmp_path, embeddings, text, said):
     (tmp_path / "l.csv").write_text(text)
     with pytest.raises(TableError, match=said):
         evaluate_files(write_embeddings(tmp_path / "e.npy", embeddings), tmp_path / "l.csv", levels=LEVELS)
+
+
+def test_parquet_labels_of_another_type_are_refused(tmp_path):
+    pl.DataFrame({"product": [True, False]}).write_parquet(tmp_path / "l.parquet")
+    with pytest.raises(TableError, match="'product' holds Boolean"):
+        read_labels(tmp_path / "l.parquet", ["product"])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_empty_names_are_unknown_and_match_nothing(tmp_path, suffix):
+    path = tmp_path / f"l.{suffix}"
+    names = pl.DataFrame({"product": ["", "", " ", " ", "cat", "cat ", None], "category": [""] * 7})
+    names.write_csv(path, quote_style="always") if suffix == "csv" else names.write_parquet(path)
+    table = read_labels(path, LEVELS)
+    assert table["product"].to_list() == [None] * 4 + ["cat", "cat", None]
+    assert label_codes([table], LEVELS)[0].tolist() == [[-1, -1]] * 4 + [[0, -1]] * 2 + [[-1, -1]]
+    write_embeddings(tmp_path / "e.npy", np.eye(7) + 0.1)
+    report = evaluate_files(tmp_path / "e.npy", path, levels=LEVELS, metrics=["R@1"])
+    assert report.undefined == {"R@1/product": 5, "R@1/category": 5}
+    ids = pl.DataFrame({"category": [1, 2]})
+    assert label_codes([table, ids], ["category"])[1].tolist() == [[1], [2]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "codes"),
+    [
+        (["1", "12", "-1", "", "0"], [1, 12, -1, -1, 0]),  # ids
+        (["01", "1", "-1", "", "1"], [0, 1, -1, -1, 1]),  # names: 01 is another class than 1
+        (["1", "cat", "-1", "", "+1"], [1, 2, -1, -1, 0]),
+        (["1", str(2**64), "-1", "", "1"], [0, 1, -1, -1, 0]),  # beyond 64 bits
+    ],
+)
+def test_numbers_in_a_csv_are_ids_only_where_each_is_spelled_as_its_number_is(tmp_path, texts, codes):
+    (tmp_path / "l.csv").write_text("product\n" + "".join(f'"{text}"\n' for text in texts))
+    assert label_codes([read_labels(tmp_path / "l.csv", ["product"])], ["product"])[0][:, 0].tolist() == codes
 
 
 def test_label_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
