@@ -170,9 +170,13 @@ def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) 
     number, path = row["landmark_id"] or "", row["path"] or ""
     if not re.fullmatch(r"\d{1,18}", number):
         raise TableError(f"{where}: landmark_id is {number!r}; expected a whole number.")
-    file = (inside / path).resolve()
+    try:
+        file = (inside / path).resolve()
+        is_file = file.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, links in a circle
+        raise TableError(f"{where}: path {path[:100]!r} cannot be one ({error}). Correct or remove the row.") from error
     if not file.is_relative_to(inside):
         raise TableError(f"{where}: path {path!r} leads out of {inside}; expected a path inside that folder.")
-    if not file.is_file():
+    if not is_file:
         raise TableError(f"{where}: there is no file {path!r} in {inside}. Correct the row or remove it.")
     return (row["split"], int(number)), _whole_file(path, file)

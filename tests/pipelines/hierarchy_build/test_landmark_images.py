@@ -134,11 +134,18 @@ def test_large_images_are_handed_on_small(tmp_path):
         ("split,landmark_id,path\ntrain,1,gone.jpg\n", "there is no file 'gone.jpg'"),
         ("split,landmark_id,path\ntrain\n", "landmark_id is ''"),
         (b"split,landmark_id,path\ntrain,1,\xff.jpg\n", "not a CSV in UTF-8"),
+        ("split,landmark_id,path\ntrain,1,a\0.jpg\n", r"line 2: path 'a\\x00.jpg' cannot be one .*embedded null"),
+        (f"split,landmark_id,path\ntrain,1,{'a' * 300}.jpg\n", r"line 2: path 'a+' cannot be one .*too long"),
+        (
+            "split,landmark_id,path\ntrain,1,round/a.jpg\n",
+            r"line 2: (path 'round/a.jpg' cannot be one|there is no file 'round)",
+        ),
     ],
 )
 def test_a_manifest_that_cannot_be_used_names_its_line(tmp_path, text, error):
     put(tmp_path / "secret.jpg", picture("red"))
     put(tmp_path / "images" / "images.csv", text if isinstance(text, bytes) else text.encode())
+    (tmp_path / "images" / "round").symlink_to("round")
     with pytest.raises(TableError, match=error):
         find_images(tmp_path / "images")
 
