@@ -25,12 +25,12 @@ from pipelines import (
     scrape,
     toplevel,
 )
-from pipelines.config import BuildConfig
+from pipelines.config import SPLIT_NAME, BuildConfig
 from pipelines.decision_files import read_decisions
 from pipelines.encoders import make_encoder
 from pipelines.progress import Progress
 from pipelines.provenance import PROVENANCE, SourceFile, provenance, read_provenance, sealed
-from pipelines.stage import StageRun, sha256_of, write_json
+from pipelines.stage import StageRun, sha256_of, sync, write_json
 
 STAGES = "stages"
 LOCK = ".hgld-build"
@@ -97,6 +97,12 @@ def _check(config: BuildConfig) -> None:
     splits = [split for split, _ in config.tables]
     if len(set(splits)) != len(splits):
         raise ConfigError(f"the splits of the tables are {splits}; each split has one table. Join the tables first.")
+    for split in splits:
+        if not SPLIT_NAME.fullmatch(split):
+            raise ConfigError(
+                f"split {split!r} cannot be part of a file's name; expected letters of ASCII, digits, '_' and, not "
+                "first, '-', at most 64. Name it otherwise: --landmarks train=CSV."
+            )
     clustering.check_options(config.cluster)
     toplevel.check_options(config.toplevel)
     assign.check_options(config.assign, config.embed)
@@ -207,6 +213,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
     listed = sorted(_listed(out) | set(made))
     part = out / _PART
     write_json(part, listed)
+    sync(part)
     part.replace(out / _REPLACING)
     (out / PROVENANCE).unlink(missing_ok=True)
     for name, path in made.items():
@@ -222,7 +229,11 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
 
 def _listed(out: Path) -> set[str]:
     """Files that earlier builds put into ``out``; names that a build never writes are not believed."""
-    listed: list[Any] = list((read_provenance(out) or {}).get("outputs", ()))
-    if (out / _REPLACING).is_file():
-        listed += json.loads((out / _REPLACING).read_text(encoding="utf-8"))
+    known = (read_provenance(out) or {}).get("outputs")
+    listed: list[Any] = list(known) if isinstance(known, dict) else []
+    try:
+        replacing = json.loads((out / _REPLACING).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        replacing = []  # not there, or cut short: the build goes on with what it knows
+    listed += replacing if isinstance(replacing, list) else []
     return {name for name in listed if isinstance(name, str) and _OWN_FILE.fullmatch(name)}

@@ -5,10 +5,12 @@ its metadata the flag's help. Fields that cannot change a stage's output (rates,
 ``key=False`` and are left out of the stage's done-key.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
 WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
 

@@ -1,6 +1,5 @@
 """Stage "export": GLDv2's label CSVs, the table of raw scraped names, the hierarchy, and what is in none of them."""
 
-import re
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +17,6 @@ DROPPED = "dropped.parquet"
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 _KEY = ["split", "landmark_id"]
-_SPLIT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, progress: Progress) -> StageRun:
@@ -30,7 +28,7 @@ def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, pr
     with the stage that left them out and its reason.
 
     Raises:
-        TableError: a split's name cannot be part of a file's name, or a landmark is neither labelled nor dropped.
+        TableError: a landmark is neither labelled nor dropped.
     """
     inputs = {
         "scrape/landmarks": scraped.path("landmarks.parquet"),
@@ -41,7 +39,7 @@ def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, pr
 
     def work(directory: Path) -> Outcome:
         scrape, clean_dropped, labelled, assign_dropped = (pl.read_parquet(file) for file in inputs.values())
-        splits = _splits(scrape)
+        splits = scrape["split"].unique().sort().to_list()
         for done, split in enumerate(splits):
             progress("write label tables", done, len(splits))
             write_labels(labelled.filter(pl.col("split") == split), directory / f"{split}{LABEL_SUFFIX}")
@@ -104,17 +102,6 @@ def hierarchy_of(labelled: pl.DataFrame) -> Hierarchy:
 def _write_csv(rows: pl.DataFrame, file: Path) -> None:
     empty_is_null = pl.col(pl.String).replace("", None)  # polars would write "" for an empty text, csv.writer nothing
     rows.with_columns(empty_is_null).write_csv(file, quote_style="necessary", line_terminator="\n")
-
-
-def _splits(scrape: pl.DataFrame) -> list[str]:
-    splits = scrape["split"].unique().sort().to_list()
-    for split in splits:
-        if not _SPLIT.fullmatch(split):
-            raise TableError(
-                f"split {split!r} cannot be part of a file's name; expected letters, digits, '-' and '_', at most 64. "
-                "Give the table another name: --landmarks train=CSV."
-            )
-    return splits
 
 
 def _all_dropped(

@@ -87,7 +87,6 @@ def run_stage(
     config: Any,
     inputs: Mapping[str, Path],
     work: Work,
-    force: bool = False,
 ) -> StageRun:
     """Run ``work`` for the stage ``name`` under ``root``, unless it was done already with the same key.
 
@@ -98,7 +97,6 @@ def run_stage(
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
         work: writes the files into the folder it is given and returns their :class:`Outcome`.
-        force: do it again even if it is done.
 
     Raises:
         InputError: an input cannot be read.
@@ -108,7 +106,7 @@ def run_stage(
     """
     directory = root / name
     key, stated = _key(name, version, config, inputs)
-    if not force and (done := _read_done(directory, key)) is not None:
+    if (done := _read_done(directory, key)) is not None:
         return StageRun(name, directory, _outcome(done), ran=False, record=done)
     started = time.time()
     aside = root / f".{name}.part"
@@ -224,19 +222,20 @@ def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
 
 def _commit(aside: Path, directory: Path, record: Mapping[str, Any]) -> None:
     for path in aside.rglob("*"):
-        _sync(path)
+        sync(path)
     (directory / DONE).unlink(missing_ok=True)  # first, so that whatever is marked as done is whole
     shutil.rmtree(directory, ignore_errors=True)
     aside.replace(directory)
     marker = directory / f"{DONE}.part"
     write_json(marker, record)
-    _sync(marker)
+    sync(marker)
     marker.replace(directory / DONE)
-    _sync(directory)
-    _sync(directory.parent)
+    sync(directory)
+    sync(directory.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have what was written to a file or folder reach the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -105,10 +105,12 @@ class SplitTable(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
         if isinstance(value, tuple):
             return value
+        from pipelines.config import SPLIT_NAME
+
         split, separator, path = str(value).partition("=")
         if not separator:
             split, path = self.default_split or "", str(value)
-        if not split.isidentifier():
+        if not SPLIT_NAME.fullmatch(split):
             self.fail(f"{value!r}: expected {self.name}, for instance train=train_label_to_category.csv.", param, ctx)
         if not Path(path).is_file():
             self.fail(f"{path!r} is not a file.", param, ctx)

@@ -1,6 +1,7 @@
 """The cluster stage on disk: its tables, their order, its bytes, and inputs that do not fit."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ FILES = ("names.parquet", "groups.parquet", "k_curve.parquet", "map.parquet")
 
 
 def stage(root, name, write):
-    return run_stage(name, root, version=1, config={}, inputs={}, work=lambda out: write(out) or Outcome(), force=True)
+    shutil.rmtree(root / name, ignore_errors=True)
+    return run_stage(name, root, version=1, config={}, inputs={}, work=lambda out: write(out) or Outcome())
 
 
 @pytest.fixture

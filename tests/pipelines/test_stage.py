@@ -39,7 +39,6 @@ class Stage:
         version: int = 1,
         name: str = "toy",
         role: str = "source",
-        force: bool = False,
         work: Callable[[Path], Outcome] | None = None,
     ) -> StageRun:
         config = config or Config()
@@ -57,7 +56,6 @@ class Stage:
             version=version,
             config=key_fields(config),
             inputs={role: self.source},
-            force=force,
             work=work or write,
         )
 
@@ -138,10 +136,9 @@ def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Pa
         lambda stage: stage.run(Config(letters="abd")),
         lambda stage: stage.run(version=2),
         lambda stage: stage.run(role="origin"),
-        lambda stage: stage.run(force=True),
         lambda stage: stage.source.write_text("Source") and stage.run(),
     ],
-    ids=["config", "version", "role", "force", "input"],
+    ids=["config", "version", "role", "input"],
 )
 def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Callable[[Stage], StageRun]):
     stage.run()

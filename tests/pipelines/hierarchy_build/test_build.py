@@ -193,6 +193,17 @@ def test_an_earlier_provenance_cannot_have_other_files_deleted(tmp_path, names_c
     assert victim.read_text() == (out / ".bashrc").read_text() == "precious"
 
 
+@pytest.mark.parametrize("listed", ["", '["train_label', "7", '{"raw_names.csv": 1}', "\udcff"])
+def test_a_list_of_files_that_was_cut_short_does_not_stop_the_next_run(tmp_path, names_config, listed):
+    out = tmp_path / "out"
+    build_hierarchy(out, names_config, silent)
+    before = contents(out)
+    (out / "provenance.json").write_text('{"outputs": 3}')
+    (out / ".replacing.json").write_bytes(listed.encode(errors="surrogateescape"))
+    build_hierarchy(out, names_config, silent)
+    assert contents(out) == before
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path, sample_config):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ConfigError, match=r"holds files that are not a build's \(thesis.tex\)\. Name a new or empty"):
@@ -223,6 +234,10 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, sample_config):
     [
         ({"tables": (("train", Path("x.csv")),)}, "'sample' was given 1 tables; expected none"),
         ({"source": "names"}, "'names' was given 0 tables"),
+        *(
+            ({"source": "names", "tables": ((split, Path("x.csv")),)}, "cannot be part of a file's name")
+            for split in ("../../etc", "a b", "", "-x", "tráin", "x" * 65, "train\n")
+        ),
         (
             {"source": "names", "tables": (("train", Path("a.csv")), ("train", Path("b.csv")))},
             "each split has one table",

@@ -133,16 +133,3 @@ def test_a_landmark_without_label_or_reason_is_refused(tmp_path, tiny_stages):
     pl.read_parquet(dropped).head(0).write_parquet(dropped)
     with pytest.raises(TableError, match="neither a label nor a reason, the first is index/2"):
         build(tmp_path, stages)
-
-
-@pytest.mark.parametrize("split", ["../../etc", "a b", ""])
-def test_a_split_that_is_no_file_name_is_refused(tmp_path, tiny_stages, split):
-    stages = tiny_stages(tmp_path)
-    for file in (stages["scrape"].path("landmarks.parquet"), stages["clean"].path("landmarks.parquet")):
-        pl.read_parquet(file).with_columns(split=pl.lit(split)).write_parquet(file)
-    assigned = assign.run(
-        tmp_path, stages["scrape"], stages["clean"], stages["review"], AssignConfig(), EmbedConfig("lexical"), silent
-    )
-    with pytest.raises(TableError, match="cannot be part of a file's name"):
-        export.run(tmp_path, stages["scrape"], stages["clean"], assigned, silent)
-    assert not (tmp_path / "export").exists()
