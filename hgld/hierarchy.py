@@ -14,6 +14,8 @@ from hgld.errors import HierarchyError, SchemaError
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
+_COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
+_PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged files
 
 
 def _read_schema_version(path: Path, found: object) -> None:
@@ -67,11 +69,12 @@ class Hierarchy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
         object.__setattr__(self, "names", tuple(tuple(names) for names in self.names))
-        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)
+        object.__setattr__(self, "parents", tuple(np.asarray(p) for p in self.parents))
+        self._check()
+        parents = tuple(np.array(p, dtype=np.int32) for p in self.parents)  # no number wraps: all are class ids or -1
         for array in parents:
             array.setflags(write=False)
         object.__setattr__(self, "parents", parents)
-        self._check()
 
     def _check(self) -> None:
         if not self.levels or len(set(self.levels)) != len(self.levels) or not all(self.levels):
@@ -95,6 +98,8 @@ class Hierarchy:
                     f"level {self.levels[c]!r} has {size} classes and parents of shape {parent.shape}; "
                     "expected one parent a class."
                 )
+            if size and not np.issubdtype(parent.dtype, np.integer):
+                raise HierarchyError(f"level {self.levels[c]!r} has parents of {parent.dtype}; expected integers.")
             wrong = np.flatnonzero((parent < -1) | (parent >= above))
             if wrong.size:
                 raise HierarchyError(
@@ -283,7 +288,7 @@ class Hierarchy:
                     "name": list(names),
                     "parent": self.parents[c] if c < len(self.parents) else [None] * len(names),
                 },
-                schema={"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32},
+                schema=_COLUMNS,
             )
             for c, (level, names) in enumerate(zip(self.levels, self.names, strict=True))
         ]
@@ -306,29 +311,37 @@ class Hierarchy:
         try:
             metadata = pl.read_parquet_metadata(file)
             frame = pl.read_parquet(file)
-        except pl.exceptions.PolarsError as error:
+        except _PARQUET_FAULTS as error:
             raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
         _read_schema_version(file, metadata.get("hgld.schema_version"))
-        missing = {"level", "label", "name", "parent"} - set(frame.columns)
-        if missing:
-            raise SchemaError(f"{file}: columns {sorted(missing)} are missing; expected level, label, name, parent.")
+        wrong = [name for name, dtype in _COLUMNS.items() if frame.schema.get(name) != dtype]
+        if wrong:
+            found = ", ".join(f"{name} ({frame.schema.get(name, 'missing')})" for name in wrong)
+            expected = ", ".join(f"{name}: {dtype}" for name, dtype in _COLUMNS.items())
+            raise SchemaError(f"{file}: wrong or missing columns {found}; expected {expected}.")
         try:
-            levels = [str(level) for level in json.loads(metadata["hgld.levels"])]
-        except (KeyError, ValueError, TypeError) as error:
-            raise SchemaError(f"{file}: metadata 'hgld.levels' is not a JSON list of level names.") from error
-        parts = [frame.filter(pl.col("level") == level).sort("label") for level in levels]
-        return cls._from_parts(file, levels, [p["label"].to_list() for p in parts], parts)
+            levels = json.loads(metadata["hgld.levels"])
+        except (KeyError, ValueError, RecursionError):
+            levels = None
+        if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+            raise SchemaError(f"{file}: metadata 'hgld.levels' is not a JSON list of level names.")
+        return cls._from_frame(file, levels, frame)
 
     @classmethod
-    def _from_parts(
-        cls, file: Path, levels: Sequence[str], labels: Sequence[list[int]], parts: Sequence[pl.DataFrame]
-    ) -> "Hierarchy":
-        for level, ids in zip(levels, labels, strict=True):
-            if ids != list(range(len(ids))):
-                raise HierarchyError(f"{file}: level {level!r} has labels that are not 0..{len(ids) - 1}, each once.")
+    def _from_frame(cls, file: Path, levels: Sequence[str], frame: pl.DataFrame) -> "Hierarchy":
+        other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
+        if len(other):
+            raise HierarchyError(f"{file}: {len(other)} rows of level {other['level'][0]!r}; expected {list(levels)}.")
+        parts = [frame.filter(pl.col("level") == level).sort("label") for level in levels]
+        for level, part in zip(levels, parts, strict=True):
+            if part["label"].to_list() != list(range(len(part))):
+                raise HierarchyError(f"{file}: level {level!r} has labels that are not 0..{len(part) - 1}, each once.")
         names = tuple(tuple(p["name"].to_list()) for p in parts)
         parents = tuple(p["parent"].fill_null(-1).to_numpy() for p in parts[:-1])
-        return cls(tuple(levels), names, parents)
+        try:
+            return cls(tuple(levels), names, parents)
+        except HierarchyError as error:
+            raise HierarchyError(f"{file}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready form: schema version, levels, names and parents."""
@@ -354,14 +367,14 @@ class Hierarchy:
         file = Path(path)
         try:
             data = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SchemaError(f"{file}: not valid JSON ({error}).") from error
         if not isinstance(data, dict):
             raise SchemaError(f"{file}: expected a JSON object with levels, names and parents.")
         _read_schema_version(file, data.get("schema_version"))
         try:
             names = tuple(tuple(str(n) for n in level) for level in data["names"])
-            parents = tuple(np.array(p, dtype=np.int32) for p in data["parents"])
+            parents = tuple(np.array(p) for p in data["parents"])
             return cls(tuple(str(level) for level in data["levels"]), names, parents)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, HierarchyError):

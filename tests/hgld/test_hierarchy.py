@@ -156,6 +156,51 @@ def test_files_of_another_kind_or_version_are_named(tmp_path, tree):
         Hierarchy.from_parquet(table)
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"parent": pl.col("parent").cast(pl.String)},
+            r"columns parent \(String\); expected level: String, label: Int32",
+        ),
+        ({"parent": pl.col("parent").cast(pl.Float64).fill_null(float("nan"))}, r"parent \(Float64\)"),
+        ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"parent \(Int64\)"),
+        ({"label": pl.col("label").cast(pl.String), "name": pl.lit(1)}, r"label \(String\), name \(Int32\)"),
+        ({"parent": pl.lit(7, pl.Int32)}, "parents that do not exist"),
+        ({"name": pl.lit(None, pl.String)}, "without a name"),
+        ({"level": pl.lit(None, pl.String)}, "rows of level None"),
+        ({"level": pl.lit("land")}, "rows of level 'land'"),
+        ({"label": pl.lit(None, pl.Int32)}, "not 0..4, each once"),
+    ],
+)
+def test_damaged_tables_are_refused(tmp_path, tree, columns, said):
+    path = tmp_path / "hierarchy.parquet"
+    metadata = {"hgld.schema_version": "1", "hgld.levels": json.dumps(tree.levels)}
+    tree.to_frame().with_columns(**columns).write_parquet(path, metadata=metadata)
+    with pytest.raises((SchemaError, HierarchyError), match=said) as caught:
+        Hierarchy.from_parquet(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("levels", ["[" * 100_000, '"landmark"', "[1, 2, 3]", "{}", "nothing"])
+def test_levels_that_are_no_list_of_names_are_refused(tmp_path, tree, levels):
+    path = tmp_path / "hierarchy.parquet"
+    tree.to_frame().write_parquet(path, metadata={"hgld.schema_version": "1", "hgld.levels": levels})
+    with pytest.raises(SchemaError, match="not a JSON list of level names"):
+        Hierarchy.from_parquet(path)
+
+
+@pytest.mark.parametrize("parents", [[2**32], [0.5], [float("nan")], ["0"], [True], [2**70]])
+def test_parents_that_are_no_class_ids_are_refused(tmp_path, parents):
+    with pytest.raises(HierarchyError, match=r"expected integers|do not exist"):
+        Hierarchy(("fine", "coarse"), (("x",), ("y",)), (np.array(parents),))
+    path = tmp_path / "hierarchy.json"
+    tree = {"schema_version": 1, "levels": ["fine", "coarse"], "names": [["x"], ["y"]], "parents": [parents]}
+    path.write_text(json.dumps(tree))
+    with pytest.raises(HierarchyError, match=r"expected integers|do not exist"):
+        Hierarchy.from_json(path)
+
+
 def test_the_public_surface_is_what_all_says():
     assert {name for name in hgld.__all__ if getattr(hgld, name) is not None} == set(hgld.__all__)
     assert set(dir(hgld)) >= set(hgld.__all__)
