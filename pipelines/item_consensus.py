@@ -11,6 +11,9 @@ from hgld.dataset_files import BOX, REJECTED, TABLES, check_levels, index_schema
 from hgld.errors import ConfigError, InputError
 from pipelines.shard_scan import WRONG_SUFFIX, ShardScan
 
+MOST_LEVELS = 64  # more than any taxonomy has ranks
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # at most; so a single tar of a set of a million classes can be read
+
 
 class ItemConsensus:
     """Items of scanned shards, narrowed down to those that agree with each other.
@@ -30,7 +33,8 @@ class ItemConsensus:
 
         Raises:
             ConfigError: ``levels`` contradict the items.
-            InputError: no sound item.
+            InputError: no sound item, too many levels, or labels so far beyond the number of items that the tables of
+                their classes' names would fill the memory.
         """
         self._rejected = [_faults(scan) for scan in scans]
         rows = [scan.items.with_columns(pl.lit(scan.name).alias("shard")) for scan in scans]
@@ -48,6 +52,7 @@ class ItemConsensus:
             *(pl.col("labels").list.get(c).alias(_label(c)) for c in range(len(self.levels))),
             *(pl.col("names").list.get(c).alias(_name(c)) for c in range(len(self.levels))),
         )
+        self._refuse_sparse(root)
         for c in range(len(self.levels)):
             self._settle(_label(c), _name(c), pl.col(_label(c)) >= 0, "other-name")
         for c in range(len(self.levels) - 1):
@@ -80,6 +85,11 @@ class ItemConsensus:
 
     def _settle_levels(self, root: Path, given: Sequence[str] | None) -> tuple[str, ...]:
         depth = int(self.items["labels"].list.len().mode().sort()[0])
+        if depth > MOST_LEVELS:
+            raise InputError(
+                f"{root}: most items have {depth} labels; expected one a level, and at most {MOST_LEVELS} levels. "
+                "Write the tars with fewer."
+            )
         length = pl.col("labels").list.len()
         self._set_aside(length != depth, "other-levels", f"most items have {depth} labels, this one", length)
         stated = self.items.filter(pl.col("levels").list.len() > 0)["levels"]
@@ -96,6 +106,20 @@ class ItemConsensus:
         differs = (pl.col("levels").list.len() > 0) & (found != ", ".join(names))
         self._set_aside(differs, "other-levels", f"most items have {', '.join(names)}, this one", found)
         return names
+
+    def _refuse_sparse(self, root: Path) -> None:
+        """Every class below the largest label has a name and a parent, so a single label can be a table of millions."""
+        most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
+        largest = [int(np.max(self.items[_label(c)].to_numpy(), initial=-1)) for c in range(len(self.levels))]
+        if sum(largest) + len(largest) <= most:
+            return
+        c = int(np.argmax(largest))
+        shard, key = self.items.select("shard", "key").row(self.items[_label(c)].arg_max() or 0)
+        raise InputError(
+            f"{root}: {shard} has {key!r} with label {largest[c]} at {self.levels[c]!r}; for {len(self.items)} items, "
+            f"all levels together may have {most} classes. Write the tars with the classes of a level numbered from 0 "
+            "without gaps, as hgld build-shards manifest does."
+        )
 
     def _settle(self, label: str, of: str, known: pl.Expr, reason: str) -> None:
         """Set items aside whose value ``of`` is not the one that most items of their class have."""

@@ -143,6 +143,32 @@ def test_classes_without_names_and_gaps_are_called_by_number(tmp_path):
     assert Hierarchy.from_parquet(tmp_path / files.HIERARCHY).names == (("0", "1", "2"), ("0",))
 
 
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (
+            [7, (1 << 24) - 1],
+            r"x\.tar has 'b' with label 16777215 at 'level_1'; for 2 items, .* 1048776 classes.*without",
+        ),
+        ([0] * 65, r"most items have 65 labels; expected .* at most 64 levels"),
+    ],
+)
+def test_labels_whose_tables_would_fill_the_memory_are_refused(tmp_path, labels, message):
+    """A tar of ten kilobytes must not ask for gigabytes."""
+    small = foreign_json(labels=[0] * len(labels), names=[""] * len(labels))
+    large = foreign_json(labels=labels, names=[""] * len(labels))
+    write_tar(tmp_path / "x.tar", [("a.jpg", picture(0)), ("a.json", small), ("b.jpg", picture(1)), ("b.json", large)])
+    with pytest.raises(InputError, match=message):
+        rebuilt(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.tar"]
+
+
+def test_a_few_items_of_a_set_of_very_many_classes_are_read(tmp_path):
+    foreign_tar(tmp_path / "x.tar", labels=[200_000, 300])
+    assert rebuilt(tmp_path).manifest.splits["train"]["classes"] == {"level_0": 1, "level_1": 1}
+    assert Hierarchy.from_parquet(tmp_path / files.HIERARCHY).num_classes == (200_001, 301)
+
+
 def test_two_classes_of_one_name_are_refused_before_anything_is_written(tmp_path):
     members = [("a.jpg", picture(0)), ("a.json", foreign_json(0)), ("b.jpg", picture(1)), ("b.json", foreign_json(1))]
     write_tar(tmp_path / "x.tar", members)
