@@ -91,6 +91,7 @@ def pack(unit: PackUnit) -> int:
     """
     plan = pl.read_parquet(unit.plan)
     output = ShardOutput(unit.out)
+    unit.record.unlink(missing_ok=True)  # of another plan: it must not speak of the shard that comes
     aside = output.aside(unit.name, unit.record.parent)
     try:
         with open(aside, "wb", buffering=1 << 20) as file, _Sources(unit.root, unit.origins) as sources:
@@ -101,6 +102,7 @@ def pack(unit: PackUnit) -> int:
             ]
             sha256 = tar.finish()
         output.publish(aside, unit.name)
+        output.settle()  # else a power failure could leave an older shard of that name beside the new record
     except OSError as error:
         if isinstance(error, StorageError):
             raise

@@ -1,8 +1,8 @@
 """``hgld index``: the index, the hierarchy and the manifest of a dataset directory, made anew from its tars alone.
 
 What the items say is taken by majority where they contradict each other; a member or item that cannot be used is a row
-of ``rejected.parquet``. New files are written aside; the manifest is removed first and comes back last, so that while
-it is there, the files belong together.
+of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes last, so
+that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier one.
 """
 
 import shutil
@@ -20,9 +20,11 @@ from pipelines.item_consensus import ItemConsensus
 from pipelines.progress import Progress
 from pipelines.shard_scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
 from pipelines.stage import sha256_of, write_json
+from pipelines.unit_records import sync
 from pipelines.verify_index import short_runs
 
 _ASIDE = ".index.part"
+_EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
 _OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # what is kept as it is
 
 
@@ -47,12 +49,13 @@ def rebuild_index(
     """Make ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
 
     The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, the group
-    size and the provenance; rejected items, lists, judgements and the card stay as they are.
+    size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere and run
+    again, it gives the same bytes.
 
     Args:
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
-        force: replace an index that is there and can be read.
+        force: replace an index that can be read and that a manifest speaks of.
         workers: shards read at a time; 0: one a core.
         progress: told of every shard.
 
@@ -102,10 +105,14 @@ def _name(root: Path) -> str:
 
 
 def _refuse_readable(root: Path) -> None:
+    if not (root / files.MANIFEST).exists():
+        return  # a run that was stopped leaves an index of its own
     try:
         files.read_index(root / files.INDEX)
     except InputError:
         return
+    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves these
+    shutil.rmtree(root / _ASIDE, ignore_errors=True)
     raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
 
 
@@ -133,10 +140,25 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
     )
     manifest = replace(manifest, files={**manifest.files, **_fingerprints([aside / files.CROISSANT])})
     (aside / files.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    (root / files.MANIFEST).unlink(missing_ok=True)
-    for file in sorted(aside.iterdir(), key=lambda p: p.name == files.MANIFEST):
-        file.replace(root / file.name)
+    _put_in_place(aside, root)
     return manifest
+
+
+def _put_in_place(aside: Path, root: Path) -> None:
+    """Move all files, the manifest last; the system writes each step to the disk before the next."""
+    for file in aside.iterdir():
+        sync(file)
+    if _read_manifest(root / files.MANIFEST) is not None:
+        (root / files.MANIFEST).replace(root / _EARLIER)
+    else:
+        (root / files.MANIFEST).unlink(missing_ok=True)
+    sync(root)
+    for file in sorted(path for path in aside.iterdir() if path.name != files.MANIFEST):
+        file.replace(root / file.name)
+    sync(root)
+    (aside / files.MANIFEST).replace(root / files.MANIFEST)
+    sync(root)
+    (root / _EARLIER).unlink(missing_ok=True)
 
 
 def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files.ShardFacts, ...]:
@@ -166,9 +188,13 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
 
 
 def _earlier_manifest(root: Path) -> files.Manifest | None:
-    """The manifest that is there, if it can be read."""
+    """The manifest that is there, or that a run which was stopped has set aside, if it can be read."""
+    return _read_manifest(root / files.MANIFEST) or _read_manifest(root / _EARLIER)
+
+
+def _read_manifest(path: Path) -> files.Manifest | None:
     try:
-        with opened_regular(root / files.MANIFEST) as file:
+        with opened_regular(path) as file:
             return files.Manifest.from_json(file.read(files.MAX_MANIFEST_BYTES + 1))
     except HgldError:
         return None

@@ -105,6 +105,9 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
     written += [CARD, CROISSANT]
     manifest = replace(manifest, files={name: _facts(folder / name) for name in sorted(written)})
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    for stale in sorted(path for path in folder.iterdir() if path.name not in (*written, MANIFEST)):
+        output.remove(stale.name)  # of a run with other lists, which was stopped after it had written them
+        stale.unlink()
     for name in written:
         _publish(folder / name, output)
     output.settle()

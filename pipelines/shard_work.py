@@ -2,19 +2,21 @@
 
 A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
 with which key; so what lies there may be replaced when the options change before the build is done. A finished dataset
-is never touched again.
+is only touched again if files of it are lost. What a build wrote is known by its plans and tables, so a person's own
+files stay.
 """
 
 import fcntl
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgld.dataset_names import CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED, is_shard_name
+from hgld.dataset_names import MANIFEST
 from hgld.errors import ConfigError
 from hgld.manifest import MAX_MANIFEST_BYTES, Manifest
 from pipelines.shard_output import ShardOutput
@@ -22,7 +24,6 @@ from pipelines.stage import write_json
 from pipelines.unit_records import aside_of, put_in_place, sync
 
 SCHEMA_VERSION = 1
-OWN_FILES = (INDEX, HIERARCHY, REJECTED, LISTS, JUDGEMENTS, CARD, CROISSANT, MANIFEST)
 _INSIDE = ".build"
 _STATE = "build.json"
 _LOCK = "lock"
@@ -42,7 +43,7 @@ class WorkFolder:
 
     @property
     def plans(self) -> Path:
-        """The items of every shard, in order."""
+        """The items of every shard, in order: ``SHARD.parquet`` for each that was begun."""
         return self.path / "plans"
 
     @property
@@ -96,6 +97,9 @@ def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
 def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolder]:
     """The work folder of a build, for this process alone.
 
+    Shards of another key give their space back; what was examined is kept, and used where it still holds. A dataset
+    that lost files is not changed yet.
+
     Args:
         path: of :func:`work_path`.
         output: where the dataset goes.
@@ -106,8 +110,8 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
     """
     state = _read_state(path)
     sizes = output.sizes()
-    foreign = [name for name in sizes if name != _INSIDE and not (state or MANIFEST in sizes) and name[:1] != "."]
-    if foreign:
+    foreign = [name for name in sizes if name[:1] != "."]
+    if foreign and not state and MANIFEST not in sizes:
         shown = ", ".join(foreign[:_SHOWN])
         raise ConfigError(
             f"{output.root} is not empty ({shown}{', ...' if len(foreign) > _SHOWN else ''}); shards are built into an "
@@ -121,9 +125,8 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
             raise ConfigError(f"another process is building {output.root} now; wait for it, or stop it.") from error
         work = WorkFolder(path)
         if state != key:
-            _begin_anew(output, work, sizes)
-            _write_state(path, key)
-        output.remove(MANIFEST)  # of a dataset that lost files: while it is there, the dataset is whole
+            _drop_shards(work, output, keep=())
+            _write_state(path, key)  # before anything else of the place changes, so that it is known as ours
         output.remove_parts()
         for part in path.rglob(".*.part"):
             part.unlink(missing_ok=True)
@@ -132,19 +135,42 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
 
 def remove_work(path: Path) -> None:
     """Remove the work folder of a finished build, if it is still there."""
-    if (path / _STATE).is_file() or (path / _LOCK).is_file():
+    if not path.is_dir():
+        return
+    if (path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir()):
         for folder in (entry for entry in path.iterdir() if entry.is_dir()):
             shutil.rmtree(folder, ignore_errors=True)  # first: while build.json is there, the folder is known as ours
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _begin_anew(output: ShardOutput, work: WorkFolder, sizes: dict[str, int]) -> None:
-    """Forget shards that were made with other options; what was examined is kept, and used where it still holds."""
-    for name in sizes:
-        if is_shard_name(name) or name in OWN_FILES:
-            output.remove(name)
-    for folder in (work.packed, work.plans, work.tables):
-        shutil.rmtree(folder, ignore_errors=True)
+def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]) -> None:
+    """From here on the place changes: its manifest goes, and shards of earlier runs that this one does not make.
+
+    Those are the ones that have a plan, and the manifest's that are called as a build calls them; whichever name is
+    removed is still known by one of both, should the build stop in between.
+
+    Args:
+        work: with the plans of this run's shards, and of earlier runs'.
+        output: where the dataset goes.
+        shards: names of this run's shards.
+    """
+    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
+    if data is not None:  # a dataset that lost files
+        for shard in Manifest.from_json(data, f"{output.root}/{MANIFEST}").shards:
+            if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
+                output.remove(shard.name)
+        output.remove(MANIFEST)  # while it is there, the dataset is whole
+        output.settle()
+    _drop_shards(work, output, keep=shards)
+
+
+def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]) -> None:
+    """Remove the shards that runs with this work folder began, but for some; the plan goes last: it names them."""
+    for plan in sorted(work.plans.glob("*.parquet")):
+        if plan.stem not in keep:
+            output.remove(plan.stem)
+            (work.packed / plan.name).unlink(missing_ok=True)
+            plan.unlink()
 
 
 def _read_state(path: Path) -> str | None:
@@ -161,3 +187,4 @@ def _write_state(path: Path, key: str) -> None:
     write_json(aside, {"schema_version": SCHEMA_VERSION, "key": key})
     put_in_place(aside, path / _STATE)
     sync(path)
+    sync(path.parent)

@@ -29,7 +29,7 @@ from pipelines.shard_finish import DatasetParts, PackedShard, finish, tables_abo
 from pipelines.shard_output import ShardOutput
 from pipelines.shard_plan import PlanOptions, plan_shards, tar_size
 from pipelines.shard_provenance import build_key, provenance
-from pipelines.shard_work import WorkFolder, finished_dataset, opened_work, remove_work, work_path
+from pipelines.shard_work import WorkFolder, begin_packing, finished_dataset, opened_work, remove_work, work_path
 from pipelines.sources import OWN_DATA, resolve, source_name
 from pipelines.stage import sha256_of
 from pipelines.unit_records import key_of, read_facts
@@ -208,6 +208,7 @@ class _Build:
             unit = self._pack_unit(str(shard), part, hierarchy, examination)
             units.append(unit)
             splits[unit.name] = part["split"][0]
+        begin_packing(self.work, self.output, splits)
         sizes = self.output.sizes()
         pending = [unit for unit in units if not _is_packed(unit, sizes)]
         finished = len(units) - len(pending)

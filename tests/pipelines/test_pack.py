@@ -155,6 +155,20 @@ def test_a_full_disk_is_said_and_nothing_is_left(tmp_path, monkeypatch):
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_a_record_never_speaks_of_the_shard_of_another_plan(tmp_path, monkeypatch):
+    """Stopped between the shard and its record; a later run with the first plan must not take the one for the other."""
+    first = unit_of(tmp_path)
+    pack(first)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pack_module.UnitRecord, "write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        pack(replace(first, key="another"))
+    assert read_facts(first.record, first.key) is None
+
+
 def test_to_a_url(tmp_path):
     import fsspec
 

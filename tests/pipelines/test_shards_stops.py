@@ -1,0 +1,176 @@
+"""Stopped at any change of the disk and run again, builds, repairs and rebuilt indexes end in the same bytes."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld import dataset_files as files
+from hgld.errors import ConfigError, InputError
+from pipelines.catalog import Catalog
+from pipelines.progress import silent
+from pipelines.reindex import rebuild_index
+from tests.pipelines.stops import Stopped, stop_everywhere
+from tests.pipelines.tiny_shards import TinyShards
+from tests.pipelines.toy_release import ToyRelease, build
+
+MINE = {"my-backup.tar": b"precious", "train-2.tar": b"mine", "notes.txt": b"mine too"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    return ToyRelease.make((2, 2, 3)).write(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture
+def catalog(source) -> Catalog:
+    return ToyRelease.make((2, 2, 3)).catalog(source)
+
+
+@pytest.fixture(params=[pytest.param(1, marks=pytest.mark.slow), 23])
+def every(request) -> int:
+    """Which moments a run is stopped at: all of them, or each so many-th."""
+    return request.param
+
+
+def contents(root: Path) -> dict[str, bytes | None]:
+    """Everything in a folder; None: a folder."""
+    return {str(path.relative_to(root)): path.read_bytes() if path.is_file() else None for path in root.rglob("*")}
+
+
+def ends_as(whole: dict[str, bytes | None], places: Iterator[Path], again: Callable[[Path], object]) -> None:
+    """Hold every stopped place to what an uninterrupted run leaves."""
+    stops = 0
+    for place in places:
+        again(place)
+        assert contents(place) == whole, f"stop {stops}"
+        stops += 1
+    assert stops > 1
+
+
+def unfinished(places: Iterator[Path]) -> Iterator[Path]:
+    """Those that were stopped before the manifest was there."""
+    return takewhile(lambda place: not (place / files.MANIFEST).exists(), places)
+
+
+def test_a_build(catalog, tmp_path, every):
+    def run(out: Path) -> None:
+        build(catalog, out, shard_items=3)
+
+    run(tmp_path / "whole")
+    ends_as(contents(tmp_path / "whole"), stop_everywhere(lambda n: tmp_path / f"out-{n}", run, every), run)
+
+
+def test_other_options_and_lists_after_a_stop(catalog, tmp_path, every):
+    """Fewer splits, shards and tables than the stopped build had: nothing of that stays, a person's files do."""
+    lists = pl.DataFrame({"list": ["small"], "key": ["0/0"]})
+    fewer = replace(catalog, items=catalog.items.filter(pl.col("split") == "train"))
+
+    def first(out: Path) -> None:
+        build(replace(catalog, lists=lists), out, shard_items=2)
+
+    def again(out: Path) -> None:
+        mine = MINE if (out / ".build" / "build.json").exists() else {}
+        for name, data in mine.items():
+            (out / name).write_bytes(data)
+        build(fewer, out, shard_items=3)
+        for name, data in mine.items():
+            assert (out / name).read_bytes() == data
+            (out / name).unlink()
+
+    build(fewer, tmp_path / "whole", shard_items=3)
+    whole = contents(tmp_path / "whole")
+    ends_as(whole, unfinished(stop_everywhere(lambda n: tmp_path / f"out-{n}", first, every)), again)
+
+
+def test_shards_of_other_options_give_their_space_back_first(catalog, tmp_path, monkeypatch):
+    """A disk that is full of them would have no room for what --resize keeps of examined images."""
+    out = tmp_path / "out"
+    monkeypatch.setattr("pipelines.shards.finish", stop)
+    with pytest.raises(Stopped):
+        build(catalog, out, shard_items=3)
+    assert len(list(out.glob("*.tar"))) > 1
+    (out / "my-backup.tar").write_bytes(b"precious")
+    monkeypatch.setattr("pipelines.shards.run_examination", stop)
+    with pytest.raises(Stopped):
+        build(catalog, out, shard_items=3, resize=16)
+    assert [path.name for path in out.glob("*.tar")] == ["my-backup.tar"]
+
+
+def stop(*_: object) -> None:
+    raise Stopped
+
+
+def test_a_repair(catalog, tmp_path, every):
+    build(catalog, tmp_path / "whole", shard_items=3)
+    whole = {**contents(tmp_path / "whole"), **MINE}
+
+    def damaged(n: int) -> Path:
+        out = shutil.copytree(tmp_path / "whole", tmp_path / f"out-{n}")
+        (out / "train-000001.tar").unlink()
+        for name, data in MINE.items():
+            (out / name).write_bytes(data)
+        return out
+
+    def run(out: Path) -> None:
+        build(catalog, out, shard_items=3)
+
+    ends_as(whole, stop_everywhere(damaged, run, every), run)
+
+
+def test_a_repair_without_the_release_leaves_what_is_there(catalog, tmp_path):
+    build(catalog, tmp_path / "out")
+    (tmp_path / "out" / "train-000000.tar").unlink()
+    left = contents(tmp_path / "out")
+    with pytest.raises(InputError, match="none of the 9 images"):
+        build(replace(catalog, root=tmp_path / "elsewhere"), tmp_path / "out")
+    assert {name: data for name, data in contents(tmp_path / "out").items() if name[0] != "."} == left
+
+
+def test_a_build_that_goes_on_with_fewer_images(tmp_path, every):
+    release = ToyRelease.make((2, 2, 3))
+
+    def begun(n: int) -> Path:
+        release.write(tmp_path / f"source-{n}")
+        return tmp_path / f"out-{n}"
+
+    def run(out: Path) -> None:
+        build(release.catalog(out.with_name(out.name.replace("out", "source"))), out, shard_items=2)
+
+    def again(out: Path) -> None:
+        for image in ("0/0.jpg", "0/1.jpg", "1/1.jpg"):
+            (out.with_name(out.name.replace("out", "source")) / image).unlink(missing_ok=True)
+        run(out)
+
+    again(begun(0))
+    whole = contents(tmp_path / "out-0")
+    shutil.rmtree(tmp_path / "out-0")
+    ends_as(whole, unfinished(stop_everywhere(begun, run, every)), again)
+
+
+@pytest.mark.parametrize("force", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_an_index(tmp_path, force):
+    """The manifest's name, group size and provenance come through; without ``force`` the same command goes on."""
+    TinyShards().write(tmp_path / "whole", licence="mine")
+    if not force:
+        (tmp_path / "whole" / files.INDEX).write_bytes(b"torn")
+    shutil.copytree(tmp_path / "whole", tmp_path / "before")
+
+    def run(root: Path) -> None:
+        rebuild_index(root, force=force, progress=silent)
+
+    run(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    assert json.loads(whole[files.MANIFEST] or b"")["provenance"].keys() == {"disjoint", "licence", "rebuilt"}
+
+    def again(root: Path) -> None:
+        with nullcontext() if force else suppress(ConfigError):  # it was stopped at its end: the index is there
+            run(root)
+
+    ends_as(whole, stop_everywhere(lambda n: shutil.copytree(tmp_path / "before", tmp_path / f"out-{n}"), run), again)
