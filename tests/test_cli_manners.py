@@ -168,6 +168,7 @@ def test_bad_input_is_one_line_and_the_traceback_comes_on_request(hgld, nowhere,
         "embed --checkpoint nothing --data nothing --out {}.npy",
         "search file.csv --checkpoint nothing --data nothing --page {}.html",
         "export --checkpoint nothing --out {}.onnx",
+        "report nothing --out {}.html",
     ],
 )
 @pytest.mark.parametrize("place", ["file.csv/new/x", "/proc/x"])

@@ -6,16 +6,14 @@ from typing import Any
 
 import click
 
-from hgld.cli.options import EXISTING_FILE, FOLDER, json_option
+from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, json_option
 from hgld.cli.shown import echo, print_json, progress_bars
 
 
 def report_command() -> click.Command:
     @click.command()
     @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path, exists=True))
-    @click.option(
-        "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The page: one HTML file."
-    )
+    @click.option("--out", required=True, type=NewFile(), help="The page: one HTML file.")
     @click.option("--data", metavar="DIR|URL", help="The dataset: pictures of the galleries, names of the classes.")
     @click.option("--plots", type=FOLDER, help="Keep every figure in this folder too, as PNG and SVG.")
     @click.option(
