@@ -25,9 +25,9 @@ from pipelines import (
     scrape,
     toplevel,
 )
-from pipelines.config import SPLIT_NAME, BuildConfig
+from pipelines.config import SPLIT_NAME, BuildConfig, EmbedConfig
 from pipelines.decision_files import read_decisions
-from pipelines.encoders import make_encoder
+from pipelines.encoders import Encoder, make_encoder
 from pipelines.progress import Progress
 from pipelines.provenance import PROVENANCE, SourceFile, provenance, read_provenance, sealed
 from pipelines.stage import StageRun, sha256_of, sync, write_json
@@ -109,16 +109,27 @@ def _check(config: BuildConfig) -> None:
 
 
 def _check_resources(config: BuildConfig) -> None:
-    """Refuse an encoder or decisions that cannot be had: better said before hours of scraping than after them."""
-    embedding = config.embed
-    make_encoder(
-        embedding.encoder,
-        names=("name",),
-        templates=embedding.templates,
-        device=embedding.device,
-        batch_size=embedding.batch_size,
-    )
+    """Refuse an encoder that there is not and decisions that cannot be read, before anything is written."""
+    _encoder(config.embed)
     read_decisions(config.review.decisions)
+
+
+def _encoder(config: EmbedConfig) -> Encoder:
+    return make_encoder(
+        config.encoder,
+        names=("name",),
+        templates=config.templates,
+        device=config.device,
+        batch_size=config.batch_size,
+    )
+
+
+def _try_encoder(config: EmbedConfig) -> None:
+    """Encode a name, which has weights downloaded and read: better found wanting before hours of scraping than after.
+
+    Not before every build: one whose embeddings are cached needs no weights.
+    """
+    _encoder(config).encode(["name"])
 
 
 def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:
@@ -129,7 +140,7 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
     elif config.source == "names":
         scraped = landmark_tables.run_names(root, tables, progress)
     else:
-        scraped = scrape.run(root, tables, config.scrape, progress)
+        scraped = scrape.run(root, tables, config.scrape, progress, before_asking=lambda: _try_encoder(config.embed))
     cleaned = clean.run(root, scraped, config.clean, progress)
     embedded = embed.run(root, cleaned, config.embed, progress)
     clustered = cluster.run(root, cleaned, embedded, scraped, config.cluster, progress)

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +57,7 @@ def run(
     config: ScrapeConfig,
     progress: Progress = silent,
     client: Client | None = None,
+    before_asking: Callable[[], object] = lambda: None,
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
 
@@ -69,6 +70,7 @@ def run(
         config: route, addresses, language, manners.
         progress: told what is asked and how far it is.
         client: asks the servers; by default a :class:`PoliteClient` under ``config``.
+        before_asking: called once before the first request, if there is any to make; may refuse by raising.
 
     Raises:
         TableError: a table cannot be used.
@@ -77,13 +79,19 @@ def run(
         ServiceError: the servers kept refusing; the answers so far are kept.
         StorageError: the disk is full; the answers so far are kept.
     """
+
+    def connect() -> Client:
+        connected = client or polite_client(config, progress)
+        before_asking()
+        return connected
+
     _check(config)
     read = read_landmarks(tables)
     known = _titles(read.landmarks)
     titles = _distinct(known)
     with ScrapeStore(root / STORE, _source(config)) as store:
         refreshes = _begin_refreshes(config, titles, store)
-        resolved = answer_all(titles, store, lambda: client or polite_client(config, progress), config, progress)
+        resolved = answer_all(titles, store, connect, config, progress)
         for refresh in refreshes:
             store.end(refresh)
         scraped = _scraped(read.landmarks, known, resolved)

@@ -11,8 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld.cli import main
+from hgld.cli import hierarchy_verbs, main
 from pipelines import pictures
+from pipelines.lexical_encoder import LexicalEncoder
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
 
 KINDS = {
@@ -97,12 +98,18 @@ def labels(out: Path, split: str) -> dict[int, dict[str, str]]:
         return {int(row["landmark_id"]): row for row in csv.DictReader(file)}
 
 
-def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
-    out = tmp_path / "out"
+def test_people_are_shown_the_plan_first(arguments, capsys, monkeypatch):
+    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: True)
     assert build(*arguments) == 0
     printed = capsys.readouterr()
     assert "48 landmarks in 27 Commons categories, 27 to ask for." in printed.err
     assert "to ask for" not in printed.out
+
+
+def test_from_categories_to_labels(arguments, server, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert build(*arguments) == 0
+    assert "to ask for" not in capsys.readouterr().err, "nobody sits there"
     train, index = labels(out, "train"), labels(out, "index")
     assert set(train) == {*range(LANDMARKS), *NAMED}
     assert set(index) == set(range(LANDMARKS))
@@ -133,6 +140,23 @@ def test_a_second_run_asks_nothing(arguments, server, capsys):
     assert build(*arguments, "--json") == 0
     assert len(server.log) == asked
     assert not any(stage["ran"] for stage in json.loads(capsys.readouterr().out)["stages"].values())
+
+
+def test_an_encoder_that_cannot_encode_is_found_before_the_first_request(
+    arguments, server, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    (tmp_path / "modules.json").write_text("[]")
+    sbert = [*arguments, "--encoder", f"sbert:{tmp_path}"]
+    assert build(*sbert) == 2
+    assert "pip install 'hgld[sbert]'" in capsys.readouterr().err
+    assert not server.log
+    assert build(*arguments) == 0
+    asked = len(server.log)
+    tried = []
+    monkeypatch.setattr(LexicalEncoder, "encode", lambda *given: tried.append(given))
+    assert build(*arguments) == 0, "nothing to ask, so that weights need not be there"
+    assert (tried, len(server.log)) == ([], asked)
 
 
 def test_both_routes_label_alike(arguments, tmp_path):
