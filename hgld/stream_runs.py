@@ -9,7 +9,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from hgld.dataset_files import is_safe_key, parse_item_json
+from hgld.dataset_files import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.dataset_names import IMAGE_SUFFIXES
 from hgld.decoding.batch import Fault
 from hgld.decoding.encoded import EncodedImage
@@ -56,35 +56,44 @@ def item_number(key: str) -> int:
 
 
 def read_items(file: BinaryIO, where: str) -> Generator[Item | BadItem, None, None]:
-    """Items of a tar: neighbours that share a key, an image and its JSON; what is damaged comes with the reason."""
-    key, parts = "", {}
+    """Items of a tar: neighbours that share a key, an image and its JSON; what is damaged comes with the reason.
+
+    Other members are passed over, and of a key with several images or JSONs no more than the first is held.
+    """
+    key, parts = "", dict[str, bytes]()
     for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
         if member.fault is not None:
             yield BadItem(-1, f"{where}: {member.name or 'a member'} at offset {member.offset}", member.fault)
         folder, slash, name = member.name.rpartition("/")
         stem, _, suffix = name.partition(".")
-        if member.kind != "file" or not suffix:
+        suffix = suffix.lower()
+        kind = "JSON" if suffix == "json" else "image" if suffix in IMAGE_SUFFIXES else ""
+        if member.kind != "file" or not kind:
             continue
         if folder + slash + stem != key and parts:
             yield _item(key, parts, where)
             parts = {}
         key = folder + slash + stem
-        if member.fault is None:
-            parts[suffix.lower()] = data
+        if member.fault is not None:
+            continue
+        if kind in parts:
+            parts[f"second {kind}"] = b""
+        else:
+            parts[kind] = data[: MAX_ITEM_JSON_BYTES + 1] if kind == "JSON" else data
     if parts:
         yield _item(key, parts, where)
 
 
 def _item(key: str, parts: Mapping[str, bytes], where: str) -> Item | BadItem:
     number, where = item_number(key), f"{where}: key {key!r}"
-    image = next((parts[suffix] for suffix in IMAGE_SUFFIXES if suffix in parts), None)
-    if image is None or "json" not in parts:
-        return BadItem(number, where, "has no image" if image is None else "has no JSON")
+    for kind in ("image", "JSON"):
+        if kind not in parts or f"second {kind}" in parts:
+            return BadItem(number, where, f"has a second {kind}" if kind in parts else f"has no {kind}")
     if not is_safe_key(key):
         return BadItem(number, where, "has a key that is not safe as the name of a file")
     try:
-        facts = parse_item_json(parts["json"], "its JSON")
-        header = read_header(image)
+        facts = parse_item_json(parts["JSON"], "its JSON")
+        header = read_header(parts["image"])
     except InputError as error:
         return BadItem(number, where, str(error))
     width, height = upright_size(header.width, header.height, turn_of(header.orientation))
@@ -93,7 +102,9 @@ def _item(key: str, parts: Mapping[str, bytes], where: str) -> Item | BadItem:
         if right > width or bottom > height:
             return BadItem(number, where, f"has the box {facts.box} in an image of {width} x {height} pixels")
         width, height = right - left, bottom - top
-    return Item(number, EncodedImage(image, header.orientation, facts.box, where), (width, height), facts.labels)
+    return Item(
+        number, EncodedImage(parts["image"], header.orientation, facts.box, where), (width, height), facts.labels
+    )
 
 
 def read_runs(tars: Sequence[Tar], k: int, short: Short) -> Generator[Run, None, None]:

@@ -1,6 +1,7 @@
 import io
 import json
 import tarfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hgld
-from hgld.dataset_files import item_json
+from hgld.dataset_files import MAX_ITEM_JSON_BYTES, item_json
 from hgld.decoding.decode import decode_batch
 from hgld.decoding.encoded import EncodedImage
 from hgld.decoding.views import places
@@ -218,6 +219,9 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
     [
         ([("1.jpg", IMAGE)], "has no JSON"),
         ([("1.json", facts(0))], "has no image"),
+        ([("1.jpg", IMAGE), ("1.png", IMAGE), ("1.json", facts(0))], "has a second image"),
+        ([("1.jpg", IMAGE), ("1.json", facts(0)), ("1.JSON", facts(1))], "has a second JSON"),
+        ([("1.jpg", IMAGE), ("1.json", bytes(MAX_ITEM_JSON_BYTES + 9))], f"expected at most {MAX_ITEM_JSON_BYTES}"),
         ([("1.jpg", IMAGE), ("1.json", b"{")], "not valid JSON"),
         ([("1.jpg", IMAGE), ("1.json", b'{"labels": ["a"]}')], "'labels'"),
         ([("1.jpg", b"GIF89a"), ("1.json", facts(0))], "cannot be read as an image"),
@@ -234,6 +238,18 @@ def test_what_cannot_be_used_is_named_with_the_reason(tmp_path, members, reason)
     assert reason in bad[0].reason
     assert bad[0].where.startswith("a.tar: ")
     assert isinstance(found(path)[-1], Item)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "json", "txt", "x{}"])
+def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
+    path, size = tmp_path / "a.tar", 1 << 19
+    write_tar(path, [(f"1.{suffix.format(n)}", bytes(size)) for n in range(24)])
+    tracemalloc.start()
+    try:
+        found(path)
+        assert tracemalloc.get_traced_memory()[1] < 6 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_links_are_not_followed(tmp_path):
