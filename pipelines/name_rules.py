@@ -100,7 +100,7 @@ class NameRules:
         if len(raw) > self.max_length:
             return ""
         name = raw
-        for _ in range(self.max_length):
+        for _ in range(2 * self.max_length):  # "(((" loses one parenthesis at a time
             before, name = name, unicodedata.normalize("NFC", name)
             for rule in self.rewrites:
                 name = rule.pattern.sub(rule.replacement, name)

@@ -90,6 +90,7 @@ texts = st.one_of(st.text(max_size=40), st.lists(pieces, max_size=14).map("".joi
 @given(texts)
 @example("e(1889)\u0301")
 @example("(1889(1889(1889)))")
+@example("(" * 250)
 def test_canonical_is_idempotent_and_tidy(raw):
     name = RULES.canonical(raw)
     assert RULES.canonical(name) == name
