@@ -153,9 +153,8 @@ class Loader:
 
     def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int) -> _Pending:
         """Set the threads to work on a batch."""
-        items = self.sampler.batch(epoch, step)
-        share = self.sampler.batch_size // self.sampler.process_count  # a last batch may be shorter
-        where = places(step, share, self.sampler.process_index)[: len(items)]
+        first, items = self.sampler.part(epoch, step)
+        where = places(step, first + len(items))[first:]
         images = self._buffers.take(len(items), self.view.size)
         edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
         parts = [

@@ -17,7 +17,8 @@ class BatchSampler(ABC):
     whole state, and a run may go on with another number of processes. Process r of n gets the r-th part of every batch,
     and all parts in order are the batch of a single process.
 
-    Iterating goes on from the current position to the end of its epoch, and leaves the position at the next epoch.
+    Iterating goes on from the current position to the end of its epoch, and leaves the position at the next epoch. A
+    part without items, of a last batch that is shorter than there are processes, is passed over there.
 
     Args:
         batch_size: items of a batch, of all processes together.
@@ -60,16 +61,20 @@ class BatchSampler(ABC):
             step: from 0, below ``len(self)``.
 
         Returns:
-            (B / process_count,) int64 item numbers.
+            (B / process_count,) int64 item numbers; of a short last batch fewer, maybe none.
 
         Raises:
             ConfigError: there is no such step.
         """
+        return self.part(epoch, step)[1]
+
+    def part(self, epoch: int, step: int) -> tuple[int, np.ndarray]:
+        """Where in the batch of all processes this process's part begins, and :meth:`batch`."""
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
             raise ConfigError(f"step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}.")
         whole = self._whole_batch(epoch, step)
         begin, end = (len(whole) * r // self.process_count for r in (self.process_index, self.process_index + 1))
-        return whole[begin:end].copy()  # the caller's own, not a piece of an epoch's order
+        return begin, whole[begin:end].copy()  # the caller's own, not a piece of an epoch's order
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
@@ -79,11 +84,13 @@ class BatchSampler(ABC):
         while True:
             items = self.batch(self._epoch, self._step).tolist()
             self._step += 1
-            if self._step == self._batches:
+            ended = self._step == self._batches
+            if ended:
                 self._epoch, self._step = self._epoch + 1, 0
+            if items:
                 yield items
+            if ended:
                 return
-            yield items
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; within the current one the position stays, so that a resumed run goes on."""

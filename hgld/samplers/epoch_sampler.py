@@ -10,7 +10,8 @@ class EpochSampler(BatchSampler):
     """Every item once an epoch, in random order or in that of the dataset; to train a classifier, or to embed.
 
     Without ``drop_last`` the last batch is as short as it must be, and its parts may differ by an item between
-    processes.
+    processes. If it has fewer items than there are processes, some get none of it: one batch less from iterating, an
+    empty one from :meth:`batch` and a :class:`hgld.loader.Loader`.
 
     Args:
         num_items: number of items.

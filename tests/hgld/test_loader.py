@@ -89,6 +89,17 @@ def test_parts_of_processes_are_the_single_processs_batch(dataset):
         assert torch.equal(one.indices, torch.cat([part.indices for part in two]))
 
 
+@pytest.mark.parametrize("processes", [2, 9])
+def test_parts_of_a_short_last_batch_are_the_single_processs_too(dataset, processes):
+    whole = list(Loader(dataset, EpochSampler(len(dataset), 18), VIEW))
+    shares = [{"process_index": r, "process_count": processes} for r in range(processes)]
+    parts = [list(Loader(dataset, EpochSampler(len(dataset), 18, **share), VIEW)) for share in shares]
+    for one, *others in zip(whole, *parts, strict=True):
+        assert torch.equal(one.images, torch.cat([part.images for part in others]))
+        assert torch.equal(one.indices, torch.cat([part.indices for part in others]))
+    assert {len(part[-1].indices) for part in parts} == ({3} if processes == 2 else {0, 1})
+
+
 def test_epochs_differ_and_come_again(dataset):
     loader = Loader(dataset, pk(dataset), VIEW)
     first, second = list(loader), list(loader)

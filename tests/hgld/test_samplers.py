@@ -3,6 +3,7 @@ import pickle
 from collections import Counter
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -468,6 +469,17 @@ def test_epochs_in_order_have_a_short_last_batch():
     parts = [EpochSampler(10, 4, shuffle=False, process_index=r, process_count=4) for r in range(4)]
     assert [part.batch(0, 2).tolist() for part in parts] == [[], [8], [], [9]]
     assert list(EpochSampler(10, 4, shuffle=False, drop_last=True)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_torch_gets_no_part_without_items():
+    given = []
+    numbers: Any = torch.arange(10)
+    for index in range(4):
+        sampler: Any = EpochSampler(10, 4, shuffle=False, process_index=index, process_count=4)
+        loader = torch.utils.data.DataLoader(numbers, batch_sampler=sampler)
+        given.append([batch.tolist() for batch in loader])
+        assert sampler.state_dict() == {"epoch": 1, "step": 0}
+    assert given == [[[0], [4]], [[1], [5], [8]], [[2], [6]], [[3], [7], [9]]]
 
 
 def test_shuffled_epochs_take_every_item_once():
