@@ -35,6 +35,7 @@ class ReadAhead(Generic[T]):
         self._ready: deque[T] = deque()
         self._changed = threading.Condition()
         self._closed, self._ended = False, False
+        self._at_exit = False
         self._error: BaseException | None = None
         self.waited = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -79,6 +80,8 @@ class ReadAhead(Generic[T]):
 
     def close(self) -> None:
         """Stop the thread; nothing can be taken any more."""
+        if self._at_exit:  # the thread was waited for, and names of modules may be gone
+            return
         self._ask_to_end()
         if self._thread is not threading.current_thread():
             self._thread.join(_SECONDS_TO_END)
@@ -112,3 +115,4 @@ def _end_all() -> None:
         ahead._ask_to_end()
     for ahead in left:
         ahead._thread.join(max(0.0, deadline - time.monotonic()))
+        ahead._at_exit = True

@@ -79,10 +79,24 @@ next(ahead)
 """
 
 
-def test_a_thread_that_was_not_closed_ends_with_the_interpreter():
+LEFT_OPEN = """
+import itertools, threading
+from hgld.read_ahead import ReadAhead
+
+def batches():
+    with ReadAhead((i for i in itertools.count()), 3, "left open") as values:
+        yield from values
+
+threading.kept = batches()  # closed when the names of that module are gone
+next(threading.kept)
+"""
+
+
+@pytest.mark.parametrize("program", [LEFT_RUNNING, LEFT_OPEN], ids=["running", "open"])
+def test_what_was_not_closed_ends_with_the_interpreter(program):
     """Killed inside of OpenCV by the interpreter's end, it would abort the process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    command = [sys.executable, "-c", LEFT_RUNNING]
+    command = [sys.executable, "-c", program]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
