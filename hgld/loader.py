@@ -1,12 +1,15 @@
 """Batches of decoded images from a dataset with an index: read and decoded by threads, ahead of who takes them."""
 
+import atexit
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import chain, islice, pairwise
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -131,6 +134,7 @@ class Loader:
         position = self.sampler.state_dict()
         epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
         with closing(self._batches(epoch, first)) as batches:
+            _open.add(batches)
             for step in range(first, last + 1):
                 began = time.perf_counter()
                 batch = next(batches)
@@ -231,3 +235,14 @@ class Loader:
         present = np.isin(same, items)
         others = chain(same[~present][:_MOST_TRIED].tolist(), same[present].tolist(), np.unique(items).tolist())
         return (other for other in others if other not in damaged)
+
+
+_open: WeakSet[Generator[Any, None, None]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End what was left open while the names are still there that thread pools need for it."""
+    for batches in list(_open):
+        if getgeneratorstate(batches) != GEN_RUNNING:
+            batches.close()

@@ -1,4 +1,7 @@
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -98,6 +101,24 @@ def test_parts_of_a_short_last_batch_are_the_single_processs_too(dataset, proces
         assert torch.equal(one.images, torch.cat([part.images for part in others]))
         assert torch.equal(one.indices, torch.cat([part.indices for part in others]))
     assert {len(part[-1].indices) for part in parts} == ({3} if processes == 2 else {0, 1})
+
+
+def test_an_iterator_left_open_ends_quietly_with_the_interpreter(tmp_path):
+    written(tmp_path / "data")
+    program = """
+import concurrent.futures.thread, sys, hgld
+from hgld.decoding.views import TestView
+from hgld.loader import Loader
+from hgld.samplers import EpochSampler
+
+dataset = hgld.open_dataset(sys.argv[1])
+concurrent.futures.thread.kept = iter(Loader(dataset, EpochSampler(len(dataset), 4), TestView(8, 8), workers=2))
+next(concurrent.futures.thread.kept)  # closed when the names of that module are gone
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", program, str(tmp_path / "data")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_epochs_differ_and_come_again(dataset):
