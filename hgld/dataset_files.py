@@ -38,6 +38,7 @@ from hgld.dataset_names import (
 from hgld.errors import InputError, SchemaError
 from hgld.item_facts import MAX_ITEM_JSON_BYTES, ItemFacts, item_json, parse_item_json
 from hgld.manifest import MAX_MANIFEST_BYTES, FileFacts, Manifest, ShardFacts, SplitFacts
+from hgld.table_files import POLARS_FAULTS, wrong_columns
 
 __all__ = [
     "BOX",
@@ -96,7 +97,6 @@ _MAY_BE_NULL = {"duplicate_of", *BOX}
 _LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "group": 0}
 _MOST_TABLE_BYTES = 16 << 30
 _MOST_ROWS = 1 << 30
-_PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged files
 
 
 def index_schema(levels: Sequence[str], boxes: bool = False) -> pl.Schema:
@@ -201,17 +201,13 @@ def _read_parquet(
         return pl.read_parquet(again(), columns=columns), pl.read_parquet_metadata(again())
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
-    except _PARQUET_FAULTS as error:
+    except POLARS_FAULTS as error:
         raise InputError(f"{where}: not a readable parquet file ({short(str(error))}).") from error
 
 
 def _check_columns(frame: pl.DataFrame, schema: pl.Schema, where: str) -> None:
-    wrong = [
-        f"{name!r} ({frame.schema.get(name, 'missing')})" for name in schema if frame.schema.get(name) != schema[name]
-    ]
-    if wrong:
-        expected = ", ".join(f"{name}: {dtype}" for name, dtype in schema.items())
-        raise InputError(f"{where}: wrong or missing columns {', '.join(wrong)}; expected {expected}.")
+    if wrong := wrong_columns(frame, schema):
+        raise InputError(f"{where}: {wrong}")
 
 
 def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:

@@ -10,13 +10,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.errors import InputError, TableError
+from hgld.table_files import POLARS_FAULTS
 
 KEY = "key"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
 _DIGITS = r"^[+-]?[0-9]+$"
-_POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
         found = reader(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, SafetensorError, *_POLARS_FAULTS) as error:
+    except (ValueError, SafetensorError, *POLARS_FAULTS) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({error}).") from error
@@ -137,7 +137,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
             raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
     except OSError as error:
         raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except _POLARS_FAULTS as error:
+    except POLARS_FAULTS as error:
         raise TableError(f"{file}: not a readable label table ({error}).") from error
     missing = [level for level in levels if level not in table.columns]
     if not levels or len(set(levels)) != len(levels):

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import HierarchyError, SchemaError
+from hgld.table_files import POLARS_FAULTS, wrong_columns
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
-_PARQUET_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged files
 
 
 def _read_schema_version(path: Path, found: object) -> None:
@@ -311,14 +311,11 @@ class Hierarchy:
         try:
             metadata = pl.read_parquet_metadata(file)
             frame = pl.read_parquet(file)
-        except _PARQUET_FAULTS as error:
+        except POLARS_FAULTS as error:
             raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
         _read_schema_version(file, metadata.get("hgld.schema_version"))
-        wrong = [name for name, dtype in _COLUMNS.items() if frame.schema.get(name) != dtype]
-        if wrong:
-            found = ", ".join(f"{name} ({frame.schema.get(name, 'missing')})" for name in wrong)
-            expected = ", ".join(f"{name}: {dtype}" for name, dtype in _COLUMNS.items())
-            raise SchemaError(f"{file}: wrong or missing columns {found}; expected {expected}.")
+        if wrong := wrong_columns(frame, _COLUMNS):
+            raise SchemaError(f"{file}: {wrong}")
         try:
             levels = json.loads(metadata["hgld.levels"])
         except (KeyError, ValueError, RecursionError):

@@ -12,6 +12,7 @@ import polars as pl
 
 from hgld.errors import InputError, SchemaError
 from hgld.report.tables import html_page, html_table, latex, markdown, markdown_table, number
+from hgld.table_files import POLARS_FAULTS
 
 SCHEMA_VERSION = 1
 _PER_QUERY_SUFFIX = ".per_query.parquet"
@@ -165,7 +166,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
         frame = pl.read_parquet(file)
     except OSError as error:
         raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:  # it panics at some damaged files
+    except POLARS_FAULTS as error:
         raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
     if dict(frame.schema) != schema:
         raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")

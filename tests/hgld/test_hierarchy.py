@@ -161,11 +161,11 @@ def test_files_of_another_kind_or_version_are_named(tmp_path, tree):
     [
         (
             {"parent": pl.col("parent").cast(pl.String)},
-            r"columns parent \(String\); expected level: String, label: Int32",
+            r"columns 'parent' \(String\); expected level: String, label: Int32",
         ),
-        ({"parent": pl.col("parent").cast(pl.Float64).fill_null(float("nan"))}, r"parent \(Float64\)"),
-        ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"parent \(Int64\)"),
-        ({"label": pl.col("label").cast(pl.String), "name": pl.lit(1)}, r"label \(String\), name \(Int32\)"),
+        ({"parent": pl.col("parent").cast(pl.Float64).fill_null(float("nan"))}, r"'parent' \(Float64\)"),
+        ({"parent": pl.col("parent").cast(pl.Int64) + 2**32}, r"'parent' \(Int64\)"),
+        ({"label": pl.col("label").cast(pl.String), "name": pl.lit(1)}, r"'label' \(String\), 'name' \(Int32\)"),
         ({"parent": pl.lit(7, pl.Int32)}, "parents that do not exist"),
         ({"name": pl.lit(None, pl.String)}, "without a name"),
         ({"level": pl.lit(None, pl.String)}, "rows of level None"),
