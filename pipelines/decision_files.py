@@ -31,6 +31,7 @@ from typing import Any, get_args
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
 from pipelines.decisions import ACTIONS, Decision, Drop, Entry, Role
+from pipelines.stage import sync
 from pipelines.yaml_text import Node, YamlTextError, quoted, read_tree
 
 SCHEMA_VERSION = 1
@@ -230,7 +231,7 @@ def append_locked(file: FileIO, path: Path, decisions: Sequence[Decision], role:
         _check_appendable(path, before, decisions)
         entries = entries if before.endswith(b"\n") else b"\n" + entries
     _write_at_end(file.fileno(), entries, len(before))
-    _sync_folder(path.parent)
+    sync(path.parent)
 
 
 def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) -> None:
@@ -265,11 +266,3 @@ def _write_at_end(descriptor: int, data: bytes, size: int) -> None:
     except OSError:
         os.ftruncate(descriptor, size)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

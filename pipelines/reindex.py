@@ -19,8 +19,7 @@ from pipelines.croissant import croissant, facts_of_known
 from pipelines.item_consensus import ItemConsensus
 from pipelines.progress import Progress
 from pipelines.shard_scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
-from pipelines.stage import sha256_of, write_json
-from pipelines.unit_records import sync
+from pipelines.stage import sha256_of, sync, write_json
 from pipelines.verify_index import short_runs
 
 _ASIDE = ".index.part"

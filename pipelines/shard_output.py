@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
-from pipelines.unit_records import aside_of, put_in_place, sync
+from pipelines.stage import sync
+from pipelines.unit_records import aside_of, put_in_place
 
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
 _PART = ".part"

@@ -20,8 +20,8 @@ from hgld.dataset_names import MANIFEST
 from hgld.errors import ConfigError
 from hgld.manifest import MAX_MANIFEST_BYTES, Manifest
 from pipelines.shard_output import ShardOutput
-from pipelines.stage import write_json
-from pipelines.unit_records import aside_of, put_in_place, sync
+from pipelines.stage import sync, write_json
+from pipelines.unit_records import aside_of, put_in_place
 
 SCHEMA_VERSION = 1
 _INSIDE = ".build"

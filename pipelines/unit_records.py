@@ -13,6 +13,8 @@ from typing import Any
 
 import polars as pl
 
+from pipelines.stage import sync
+
 _KEY, _FACTS = "hgld.key", "hgld.facts"
 
 
@@ -67,12 +69,3 @@ def put_in_place(aside: Path, path: Path) -> None:
     """
     sync(aside)
     aside.replace(path)
-
-
-def sync(path: Path) -> None:
-    """Have the system write a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
