@@ -25,6 +25,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from hgld.errors import ConfigError, HgldError
+from training.process_place import process_place
 from training.stop import stop_requests
 
 if TYPE_CHECKING:  # these take a second to import, and only sharded runs need them
@@ -65,7 +66,7 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
     Raises:
         ConfigError: the environment is incomplete, or there are more processes on this machine than GPUs.
     """
-    index, count, local = _environment()
+    index, count, local = process_place()
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
         backend, timeout = "nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
@@ -122,21 +123,6 @@ def taking_part(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
         leave(processes)
 
 
-def is_main_process() -> bool:
-    """Whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
-    names = _variables()
-    return names is None or os.environ.get(names[0]) == "0"
-
-
-def _variables() -> tuple[str, str, str] | None:
-    """Which variables hold index, count and index on this machine; None for a process of its own."""
-    if "RANK" in os.environ:
-        return "RANK", "WORLD_SIZE", "LOCAL_RANK"
-    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
-        return "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
-    return None
-
-
 def is_lost_process(error: BaseException) -> bool:
     """Whether an error of torch says that another process of the run does not answer any more.
 
@@ -144,21 +130,6 @@ def is_lost_process(error: BaseException) -> bool:
     where the exchange was that of a backward pass.
     """
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
-
-
-def _environment() -> tuple[int, int, int]:
-    """Index, count and index on this machine, as torchrun or else Slurm (srun) says."""
-    names = _variables()
-    if names is None:
-        return 0, 1, 0
-    missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ConfigError(
-            f"{names[0]} is set but {', '.join(missing)} is not; start with torchrun, or under Slurm export "
-            "MASTER_ADDR and MASTER_PORT of the first node (docs/training.md has the lines)."
-        )
-    index, count, local = (int(os.environ[name]) for name in names)
-    return index, count, local
 
 
 def _device(asked: str, local: int) -> torch.device:

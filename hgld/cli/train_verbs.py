@@ -222,8 +222,8 @@ def _as_flag(flag: str, value: Any) -> str:
 
 def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None, profile: bool) -> int:
     from hgld.cli import EXIT_STOPPED
-    from training.distributed import is_main_process
     from training.loop import train
+    from training.process_place import is_main_process
 
     with _shown(quiet=as_json) as progress:
         summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
@@ -258,7 +258,7 @@ def _sweep(
 ) -> int:
     from hgld.cli import EXIT_STOPPED
     from training.data import training_facts
-    from training.distributed import is_main_process
+    from training.process_place import is_main_process
     from training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
 
     if init_from is not None:

@@ -19,12 +19,12 @@ from training.distributed import (
     any_process,
     from_main,
     gather_with_gradients,
-    is_main_process,
     launch,
     taking_part,
     wrap,
 )
 from training.models.pooling import GeM
+from training.process_place import is_main_process
 
 ROOT = Path(__file__).resolve().parents[2]
 
