@@ -84,10 +84,15 @@ def split_section(
         figures: draws.
         progress: called with a task, the number of queries done and their total.
     """
-    some = next(iter(evaluations.values()))
+    leading, some = next(iter(evaluations.items()))
     levels = tuple(some.levels)
-    ranked = {n: e for n, e in evaluations.items() if e.ranked is not None and tuple(e.levels) == levels}
-    missing = [f"{n}: no curves, maps and galleries, for {e.why_not}." for n, e in evaluations.items() if e.why_not]
+    lacking = {
+        n: e.why_not if e.ranked is None else f"its levels are not those of {leading}"
+        for n, e in evaluations.items()
+        if e.ranked is None or tuple(e.levels) != levels
+    }
+    ranked = {n: e for n, e in evaluations.items() if n not in lacking}
+    missing = [f"{n}: no curves, maps and galleries, for {reason}." for n, reason in lacking.items()]
     first = {n: _first_ranks(e, f"rank {split}, {n}", progress) for n, e in ranked.items()}
     names = {name: _name_of(evaluation, dataset) for name, evaluation in ranked.items()}
     found = {name: severity(first[name], len(levels)) for name in ranked}

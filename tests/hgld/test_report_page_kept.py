@@ -10,6 +10,7 @@ import pytest
 from hgld.errors import InputError, SchemaError
 from hgld.evaluate_files import evaluate_files
 from hgld.report import RetrievalReport
+from hgld.report_page.page import write_report_page
 from hgld.report_page.runs import read_runs
 
 SIZE = 60
@@ -20,7 +21,9 @@ def embeddings(seed):
     return (np.random.default_rng(seed).normal(size=(SIZE, 8)) + 2 * np.eye(8)[fine % 8]).astype(np.float32)
 
 
-def keep(folder: Path, *, gallery: bool = False, metrics=("R@1", "AP", "H-AP"), **options) -> RetrievalReport:
+def keep(
+    folder: Path, *, gallery: bool = False, metrics=("R@1", "AP", "H-AP"), levels=("fine", "top"), **options
+) -> RetrievalReport:
     """An evaluation with its files, as ``hgld evaluate --embeddings e.npy --out x.json`` leaves them."""
     sides = {}
     for role, seed in (("", 0), ("gallery_", 1))[: 1 + gallery]:
@@ -30,7 +33,7 @@ def keep(folder: Path, *, gallery: bool = False, metrics=("R@1", "AP", "H-AP"), 
             folder / f"{role}l.parquet"
         )
         sides |= {f"{role}embeddings": folder / f"{role}e.npy", f"{role}labels": folder / f"{role}l.parquet"}
-    report = evaluate_files(**sides, levels=("fine", "top"), metrics=metrics, **options)
+    report = evaluate_files(**sides, levels=levels, metrics=metrics, **options)
     report.save_json(folder / "x.json")
     return report
 
@@ -49,6 +52,17 @@ def test_what_was_evaluated_is_taken(tmp_path, options):
     keep(tmp_path, **options)
     [run] = read_runs([tmp_path / "x.json"])
     assert run.evaluations["evaluation"].ranked is not None
+
+
+def test_a_run_of_other_levels_is_named_where_it_is_left_out(tmp_path):
+    for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
+        (tmp_path / name).mkdir()
+        keep(tmp_path / name, levels=levels)
+        (tmp_path / name / "x.json").rename(tmp_path / name / f"{name}.json")
+    write_report_page([tmp_path / "both" / "both.json", tmp_path / "one" / "one.json"], tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "one: no curves, maps and galleries, for its levels are not those of both." in text
+    assert "both: no curves" not in text
 
 
 @pytest.mark.parametrize("gallery", [False, True])
