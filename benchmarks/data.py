@@ -32,10 +32,10 @@ from torchvision import transforms
 from webdataset.compat import WebDataset
 
 from hgld import open_dataset
-from hgld.decoding.batch import Batch, normalize
-from hgld.decoding.decode import decode_batch
-from hgld.decoding.views import TrainView, places
-from hgld.loader import Loader
+from hgld.data.batch import Batch, normalize
+from hgld.data.decode import decode_batch
+from hgld.data.loader import Loader
+from hgld.data.views import TrainView, places
 from hgld.samplers import PKSampler
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

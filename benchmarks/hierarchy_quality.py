@@ -21,11 +21,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.preprocessing import normalize
 
-from pipelines.clustering import cluster_names
-from pipelines.config import ClusterConfig
-from pipelines.encoders import make_encoder
-from pipelines.lexical_encoder import LexicalEncoder
-from pipelines.noun_kinds import NounKinds
+from hgld.pipelines.hierarchy.clustering import cluster_names
+from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder, NounKinds
+from hgld.pipelines.hierarchy.encoders.registry import make_encoder
 
 SETS = ("gldv2_washington_landmarks", "taxonomies/geonames", "taxonomies/cub200", "taxonomies/places365")
 Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, names, groups, seed -> (N,) labels

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines import clean, embed, landmark_tables
-from pipelines.build import build_hierarchy
-from pipelines.config import BuildConfig, EmbedConfig
-from pipelines.progress import silent
+from hgld.pipelines.hierarchy import clean, embed, landmark_tables
+from hgld.pipelines.hierarchy.build import build_hierarchy
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.stage import silent
 
 MOST_SECONDS = 60
 MOST_BYTES = 4 * 2**30

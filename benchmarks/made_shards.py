@@ -14,7 +14,7 @@ import polars as pl
 from webdataset.writer import ShardWriter
 
 from hgld import Hierarchy
-from hgld.dataset_files import (
+from hgld.data.index import (
     HIERARCHY,
     INDEX,
     MANIFEST,
@@ -26,8 +26,8 @@ from hgld.dataset_files import (
     split_facts,
     write_index,
 )
-from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
-from pipelines.pack import TarWriter
+from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
+from hgld.pipelines.shards.pack import TarWriter
 
 LEVELS = ("fine", "middle", "coarse")
 PER_SHARD = 2000
@@ -62,7 +62,7 @@ def names_of(labels: tuple[int, ...]) -> list[str]:
 
 
 class UnhashedTar:
-    """pipelines.pack.TarWriter without its checksum."""
+    """hgld.pipelines.shards.pack.TarWriter without its checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.bytes = file, 0

@@ -57,7 +57,7 @@ def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
 def by_hgld(
     embeddings: torch.Tensor, labels: torch.Tensor, metrics: tuple[str, ...] = HGLD_METRICS
 ) -> dict[str, float]:
-    from hgld.evaluator import evaluate
+    from hgld.evaluation.evaluate import evaluate
 
     return evaluate(embeddings, labels, levels=LEVELS, metrics=metrics).values
 

@@ -24,11 +24,10 @@ from typing import Any
 
 import polars as pl
 
-from pipelines.shard_config import ShardConfig, SourceConfig
-from pipelines.shards import build_shards
-from training.config import TrainConfig
-from training.config_files import flat, with_fields
-from training.recipes import load_recipe
+from hgld.pipelines.shards.build import build_shards
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.training.config import TrainConfig, flat, with_fields
+from hgld.training.recipes import load_recipe
 
 LEVELS = {
     "grocery": ("fine", "coarse", "top"),
@@ -106,7 +105,7 @@ def measure(job: Job) -> dict[str, Any]:
     """Train, and evaluate on the classes that were not trained on."""
     import torch
 
-    from training.loop import train
+    from hgld.training.loop import train
 
     torch.set_num_threads(1)
     shutil.rmtree(job.out, ignore_errors=True)  # of an earlier config

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.config import ScrapeConfig
-from pipelines.progress import silent
-from pipelines.scrape import STORE, run
+from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.scrape.scrape import STORE, run
+from hgld.pipelines.stage import silent
 
 CLASSES, ANCESTORS = 5_700, 6_000
 _STATEMENT = (

@@ -19,10 +19,9 @@ os.environ["OMP_NUM_THREADS"] = "1"  # faiss and torch each bring an OpenMP that
 import numpy as np
 import torch
 
-from hgld.neighbors import nearest_neighbors
-from hgld.ranking import exact_products, prepare_embeddings
-from training.faiss_index import FaissIndex, IndexKind
-from training.search_index import KeptIndex
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.scores import exact_products, prepare_embeddings
+from hgld.training.search_index import FaissIndex, IndexKind, KeptIndex
 
 K = 10
 SIDES = ("exact", "ivf", "hnsw")
@@ -70,7 +69,7 @@ def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: in
 
 
 def exhaustive(gallery: torch.Tensor) -> Callable[[np.ndarray], Found]:
-    """The products and the choice of :func:`hgld.neighbors.nearest_neighbors`, without preparing the gallery again."""
+    """Search as :func:`hgld.evaluation.neighbors.nearest_neighbors` does, without preparing the gallery again."""
 
     def ask(queries: np.ndarray) -> Found:
         with exact_products(gallery.device):

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import made_shards
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.loop import train
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.loop import train
 
 PARTS = ("prepare", "forward", "gradients", "optimizer", "rest")
 

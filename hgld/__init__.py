@@ -7,35 +7,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hgld import data as data
+    from hgld import distributed as distributed
     from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld import samplers as samplers
-    from hgld.dataset import open_dataset as open_dataset
-    from hgld.evaluator import evaluate as evaluate
+    from hgld.data.dataset import open_dataset as open_dataset
+    from hgld.data.streaming import stream as stream
+    from hgld.evaluation.evaluate import evaluate as evaluate
+    from hgld.evaluation.report import RetrievalReport as RetrievalReport
     from hgld.hierarchy import Hierarchy as Hierarchy
     from hgld.relevance import graded_relevance as graded_relevance
     from hgld.relevance import shared_levels as shared_levels
-    from hgld.report import RetrievalReport as RetrievalReport
-    from hgld.shard_stream import stream as stream
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
-    "RetrievalReport": "hgld.report",
-    "evaluate": "hgld.evaluator",
+    "RetrievalReport": "hgld.evaluation.report",
+    "evaluate": "hgld.evaluation.evaluate",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
-    "open_dataset": "hgld.dataset",
+    "open_dataset": "hgld.data.dataset",
     "shared_levels": "hgld.relevance",
-    "stream": "hgld.shard_stream",
+    "stream": "hgld.data.streaming",
 }
 
-_NAMESPACES = ("losses", "metrics", "samplers")
+_NAMESPACES = ("data", "distributed", "losses", "metrics", "samplers")
 
 __all__ = [
     "Hierarchy",
     "RetrievalReport",
     "__version__",
+    "data",
+    "distributed",
     "evaluate",
     "graded_relevance",
     "losses",

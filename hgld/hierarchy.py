@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS, wrong_columns
 from hgld.errors import HierarchyError, SchemaError
-from hgld.table_files import POLARS_FAULTS, wrong_columns
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5

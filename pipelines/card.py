@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from data_cards import card_path
+from hgld.data_cards import card_path
 
 PUBLISHED_GROUPS = 78
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#.!|~$&:@])")  # not + and -: they are markup at the start of a line only
@@ -33,7 +33,7 @@ def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landm
 
     Args:
         file: where to.
-        facts: what the build was made of (:func:`pipelines.provenance.provenance`).
+        facts: what the build was made of (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
         groups: review's ``groups.parquet``.
         landmarks: assign's ``landmarks.parquet``.
     """

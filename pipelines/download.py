@@ -1,10 +1,9 @@
-"""Large files over HTTP: several at a time, resumed where they broke off, checked against published checksums.
+"""A file that grows beside its place until it is whole, over as many runs as that takes."""
 
-What makes resuming safe is the server's validator (a strong ETag, or Last-Modified): the rest of a file is asked for
-only if the server still has the same version (``If-Range``); otherwise it is fetched anew.
-"""
-
+import fcntl
 import hashlib
+import json
+import os
 import re
 import shutil
 import threading
@@ -14,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import requests
@@ -23,9 +23,100 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from hgld import __version__
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
-from pipelines.partial_file import PartialFile
-from pipelines.progress import Progress, silent
-from pipelines.web import is_http_address, noting
+from hgld.pipelines.shards.sources.gldv2 import (
+    BASE_URL,
+    MAX_CSV_BYTES,
+    MAX_TAR_BYTES,
+    checksum_name,
+    metadata_names,
+    parse_checksum,
+    tar_name,
+)
+from hgld.pipelines.stage import Progress, silent
+from hgld.pipelines.web import is_http_address, noting
+
+
+class PartialFile:
+    """``NAME.part``, and in ``NAME.part.json`` the version of the remote file that its bytes belong to.
+
+    Used as a context; meanwhile no other process writes the same file.
+
+    Args:
+        final: where the whole file goes.
+        url: where its bytes come from; bytes of another address are thrown away.
+
+    Attributes:
+        validator: the server's name for the version (an ETag or date); empty where nothing can be resumed.
+
+    Raises:
+        StorageError: another process is writing it.
+    """
+
+    def __init__(self, final: Path, url: str) -> None:
+        self.validator = ""
+        self._final, self._url = final, url
+        self._path = final.with_name(f"{final.name}.part")
+        self._facts = final.with_name(f"{final.name}.part.json")
+        self._handle: BinaryIO
+
+    def __enter__(self) -> "PartialFile":
+        self._handle = open(self._path, "ab+")
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._handle.close()
+            raise StorageError(f"{self._path} is being written by another process; wait for it or stop it.") from error
+        self.validator = self._read_validator()
+        if not self.validator:
+            self.restart("")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._handle.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        return os.fstat(self._handle.fileno()).st_size
+
+    def restart(self, validator: str) -> None:
+        """Throw the bytes away and begin with those of another version."""
+        self._handle.truncate(0)
+        self.validator = validator
+        self._facts.write_text(json.dumps({"url": self._url, "validator": validator}), encoding="utf-8")
+
+    def write(self, data: bytes) -> None:
+        """Append."""
+        self._handle.write(data)
+        self._handle.flush()
+
+    def md5(self) -> str:
+        """The MD5 of the bytes that are there, 32 hex digits."""
+        with open(self._path, "rb") as file:
+            return hashlib.file_digest(file, "md5").hexdigest()
+
+    def finish(self) -> int:
+        """Put the whole file in its place; its size in bytes."""
+        size = self.size
+        os.fsync(self._handle.fileno())
+        self._path.replace(self._final)
+        self._facts.unlink(missing_ok=True)
+        return size
+
+    def _read_validator(self) -> str:
+        """The validator of an earlier run's bytes; empty where it cannot be read or is of another address."""
+        try:
+            facts = json.loads(self._facts.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return ""
+        known = isinstance(facts, dict) and facts.get("url") == self._url
+        return str(facts.get("validator", "")) if known else ""
+
+
+# Large files over HTTP: several at a time, resumed where they broke off, checked against published checksums.
+#
+# What makes resuming safe is the server's validator (a strong ETag, or Last-Modified): the rest of a file is asked for
+# only if the server still has the same version (``If-Range``); otherwise it is fetched anew.
 
 _CHUNK = 1 << 18
 _PROGRESS = 1 << 16  # bytes that make an attempt count as one that came further
@@ -376,3 +467,53 @@ def _validator(response: requests.Response) -> str:
 def _retry_after(response: requests.Response) -> float:
     value = response.headers.get("Retry-After", "")
     return min(float(value), _LONGEST_WAIT) if re.fullmatch(r"[0-9]{1,9}", value) else 0.0
+
+
+# Fetching GLDv2 from its owners: tars with their published checksums, and the lists.
+
+_MAX_CHECKSUM_BYTES = 1 << 10
+
+
+def download_gldv2(
+    out: Path,
+    split: str,
+    tars: Sequence[int],
+    *,
+    metadata: bool,
+    downloader: Downloader,
+    base_url: str = BASE_URL,
+) -> list[Fetched]:
+    """Fetch tars of a split, and its lists, into a folder that ``hgld build-shards gldv2`` reads.
+
+    Args:
+        out: the folder; files get the relative paths of :mod:`hgld.pipelines.shards.sources.gldv2`.
+        split: ``train``, ``index`` or ``test``.
+        tars: their numbers.
+        metadata: whether to fetch the split's CSVs too.
+        downloader: fetches the files.
+        base_url: the owners' address, or a mirror's.
+
+    Returns:
+        what became of every CSV and tar.
+
+    Raises:
+        ConfigError: a tar that the split does not have.
+        InputError: a published checksum cannot be read.
+        ServiceError: a file could not be had, or came with other bytes than published.
+        StorageError: the disk is full or cannot be written.
+    """
+
+    def remote(name: str, most_bytes: int, md5: str | None = None) -> RemoteFile:
+        return RemoteFile(f"{base_url.rstrip('/')}/{name}", out / name, md5, most_bytes)
+
+    names = {tar_name(split, number): checksum_name(split, number) for number in sorted(set(tars))}
+    small = [remote(name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
+    sums = [remote(name, _MAX_CHECKSUM_BYTES) for name in names.values()]
+    fetched = downloader.fetch([*small, *sums])[: len(small)]
+    published = {
+        tar: parse_checksum(
+            (out / name).read_text(encoding="utf-8", errors="replace"), tar.rpartition("/")[2], str(out / name)
+        )
+        for tar, name in names.items()
+    }
+    return fetched + downloader.fetch([remote(tar, MAX_TAR_BYTES, md5) for tar, md5 in published.items()])

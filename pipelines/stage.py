@@ -1,9 +1,4 @@
-"""Running a stage: one config, files in, a directory out, done once.
-
-A stage's work is written into a folder beside its final place, synced, renamed into place and only then marked done
-with a key over its name, its code's version, its config and the contents of its inputs. So a stage that was stopped
-anywhere leaves either nothing or all of its output, and one that was done with the same key is not done again.
-"""
+"""How a stage tells a person where it is, without knowing whether anyone looks."""
 
 import errno
 import hashlib
@@ -15,11 +10,88 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
 
 from hgld.errors import InputError, SchemaError, StorageError
+
+
+class Progress(Protocol):
+    """Called with what is being done, how many units are done, and how many there are (None: not known)."""
+
+    def __call__(self, task: str, done: int, total: int | None) -> None: ...
+
+
+def silent(task: str, done: int, total: int | None) -> None:
+    """A progress that nobody looks at."""
+
+
+# What a finished unit of work leaves: a table beside which a key says what it was made from.
+#
+# The file is written aside, synced and renamed, so that it is whole or absent: while it is there, the unit is done.
+
+_KEY, _FACTS = "hgld.key", "hgld.facts"
+
+
+@dataclass(frozen=True)
+class UnitRecord:
+    """A finished unit.
+
+    Attributes:
+        key: of what determines its result (:func:`key_of`).
+        table: its result.
+        facts: further JSON-ready facts.
+    """
+
+    key: str
+    table: pl.DataFrame
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Put the record at ``path``."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = aside_of(path)
+        self.table.write_parquet(aside, metadata={_KEY: self.key, _FACTS: json.dumps(self.facts)})
+        put_in_place(aside, path)
+
+
+def read_facts(path: Path, key: str) -> dict[str, Any] | None:
+    """The facts of the unit recorded at ``path``; None if there is none, or it was made from something else."""
+    if not path.is_file():
+        return None
+    try:
+        metadata = pl.read_parquet_metadata(path)
+        facts = json.loads(metadata.get(_FACTS, "null"))
+    except (pl.exceptions.PolarsError, ValueError):
+        return None  # cut short by a power failure: the unit is simply done again
+    return facts if metadata.get(_KEY) == key and isinstance(facts, dict) else None
+
+
+def key_of(*parts: Any) -> str:
+    """A hash of JSON-ready values."""
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def aside_of(path: Path) -> Path:
+    """Where a file is written before it takes its place; another one in every process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def put_in_place(aside: Path, path: Path) -> None:
+    """Sync a file that was written aside and rename it to its place.
+
+    The folder is not synced: a name that a power failure takes away only means that the work is done again.
+    """
+    sync(aside)
+    aside.replace(path)
+
+
+# Running a stage: one config, files in, a directory out, done once.
+#
+# A stage's work is written into a folder beside its final place, synced, renamed into place and only then marked done
+# with a key over its name, its code's version, its config and the contents of its inputs. So a stage that was stopped
+# anywhere leaves either nothing or all of its output, and one that was done with the same key is not done again.
 
 SCHEMA_VERSION = 1
 DONE = "done.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hgld.postprocess import Whitening
-from pipelines import sample
-from pipelines.titles import category_title
+from hgld.evaluation.postprocess import Whitening
+from hgld.pipelines.hierarchy import sample
+from hgld.pipelines.hierarchy.scrape.titles import category_title
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset

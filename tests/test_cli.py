@@ -10,8 +10,8 @@ import pytest
 
 from hgld import __version__
 from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
-from pipelines import build as building
-from pipelines import pictures
+from hgld.pipelines.hierarchy import build as building
+from hgld.pipelines.hierarchy import report
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
@@ -42,8 +42,8 @@ def table(tmp_path):
 @pytest.fixture
 def no_pictures(monkeypatch):
     """Pictures are most of a small build's time."""
-    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
 
 
 def test_help_and_version(hgld):

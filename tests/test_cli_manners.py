@@ -21,14 +21,14 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import EXIT_BAD_INPUT, EXIT_FAULT, EXIT_NO_READER, EXIT_STOPPED, VERBS, cli, main
-from hgld.cli.shown import echo, progress_bars
+from hgld.cli.output import echo, progress_bars
 from hgld.errors import HgldError
+from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
-from pipelines.progress import silent
+from hgld.training.progress import Bars, Lines, shown_on
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import write_run
-from training.progress import Bars, Lines, shown_on
 
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
@@ -182,8 +182,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere
 @pytest.mark.parametrize(
     ("verb", "option", "writer"),
     [
-        ("evaluate", "--out {}/new/r.json", "hgld.report.retrieval.RetrievalReport.save_json"),
-        ("search", "--page {}/new/p.html", "training.search_page.write_search_page"),
+        ("evaluate", "--out {}/new/r.json", "hgld.evaluation.report.RetrievalReport.save_json"),
+        ("search", "--page {}/new/p.html", "hgld.training.search.write_search_page"),
     ],
 )
 def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path, verb, option, writer):
@@ -344,7 +344,7 @@ def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term)
 
     asked: list[bool] = []
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("pipelines.build.build_hierarchy", build)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.build.build_hierarchy", build)
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -401,7 +401,7 @@ def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
     def refused(*arguments, **options):
         raise PermissionError(13, "Permission denied", "labels.csv")
 
-    monkeypatch.setattr("pipelines.compare.compare", refused)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.compare.compare", refused)
     code, out, err = hgld("compare", "file.csv", "file.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert err == "hgld: labels.csv: Permission denied. With --debug hgld shows where that was met.\n"

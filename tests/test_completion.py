@@ -15,11 +15,11 @@ from typing import get_args
 import pytest
 
 from hgld.cli import COMPLETE_VARIABLE, VERBS, main
-from hgld.cli.completers import METRICS
-from hgld.metrics.names import _BINARY, _GRADED, Metric
-from pipelines.sources import OWN_DATA, SOURCES
-from training.config import LossName
-from training.recipes import RECIPES
+from hgld.cli.options import METRICS
+from hgld.evaluation.metric import _BINARY, _GRADED, Metric
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+from hgld.training.config import LossName
+from hgld.training.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
 BASH = shutil.which("bash")

@@ -16,17 +16,16 @@ import polars as pl
 import pytest
 
 import hgld
-from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_run, main
-from hgld.cli.demo_run import DemoResult, DemoSize, run_demo
-from hgld.cli.demo_verbs import demo_text
+from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, cli, demo_verbs, main
+from hgld.cli.demo_verbs import DemoResult, DemoSize, demo_text, run_demo
 from hgld.errors import ConfigError, StorageError
-from hgld.report import RetrievalReport
-from pipelines.progress import silent
-from pipelines.scenes import landscapes
-from pipelines.scenes.drawn_dataset import DrawnConfig, build_drawn_dataset
-from pipelines.scenes.scenes import painter_of
-from training.config_files import flat
-from training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
+from hgld.evaluation.report import RetrievalReport
+from hgld.pipelines.demo import landscapes
+from hgld.pipelines.demo.dataset import DrawnConfig, build_drawn_dataset
+from hgld.pipelines.demo.scenes import painter_of
+from hgld.pipelines.stage import silent
+from hgld.training.config import flat
+from hgld.training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
 
 ROOT = Path(__file__).parents[1]
 TINY = DemoSize(landmarks=60, images=4, epochs=1, steps=3)
@@ -43,7 +42,7 @@ def tiny(tmp_path_factory):
 @pytest.fixture
 def tiny_verb(monkeypatch, capsys):
     """``tiny_verb(*arguments)`` runs ``hgld demo`` in small: exit code, stdout, stderr."""
-    monkeypatch.setattr(demo_run, "DemoSize", lambda: TINY)
+    monkeypatch.setattr(demo_verbs, "DemoSize", lambda: TINY)
 
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:
@@ -137,7 +136,7 @@ def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
 
 def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_path):
     out = tmp_path / "out"
-    for when in (demo_run.DATASET, f"training {HIERARCHICAL}"):
+    for when in (demo_verbs.DATASET, f"training {HIERARCHICAL}"):
 
         def stop(task: str, done: int, total: int | None, when: str = when) -> None:
             if task == when and done == 2:
@@ -153,7 +152,7 @@ def test_stopping_ends_with_130_and_says_how_to_go_on(tmp_path, tiny_verb, monke
     def stop(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo_run, "_run", stop)
+    monkeypatch.setattr(demo_verbs, "_run", stop)
     code, out, err = tiny_verb("--out", tmp_path / "out")
     assert (code, out) == (EXIT_STOPPED, "")
     assert err == "hgld: stopped; the same command goes on from here.\n"
@@ -170,7 +169,7 @@ def test_other_settings_and_other_peoples_folders_are_refused(tiny, tmp_path, ti
         run_demo(tmp_path, 0, silent, TINY)
     with pytest.raises(ConfigError, match="is a file"):
         run_demo(tmp_path / "mine.txt", 0, silent, TINY)
-    with open(out / demo_run.MARKER, encoding="utf-8") as marker:
+    with open(out / demo_verbs.MARKER, encoding="utf-8") as marker:
         fcntl.flock(marker, fcntl.LOCK_EX)
         with pytest.raises(StorageError, match="another demo is running"):
             run_demo(out, 0, silent, TINY)

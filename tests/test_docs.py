@@ -20,9 +20,9 @@ from markdown_it import MarkdownIt
 from torch.distributed.run import get_args_parser
 
 import hgld
-from hgld import protocols
 from hgld.cli import VERBS, cli, main
-from pipelines.decision_files import parse_decisions
+from hgld.evaluation import protocols
+from hgld.pipelines.hierarchy.review.decision_files import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer

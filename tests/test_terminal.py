@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.cli import EXIT_CHECK_FAILED, main
-from hgld.cli.shown import echo, print_json, print_rich
-from hgld.report.tables import latex, markdown
+from hgld.cli.output import echo, print_json, print_rich
+from hgld.evaluation.report import latex, markdown
 from hgld.terminal import printable, printable_json
 from tests.hgld.small_dataset import items_of_classes
 from tests.training.untrained_run import write_run

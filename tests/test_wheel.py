@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("hgld", "pipelines", "training", "data_cards")
+ROOMS = ("hgld", "pipelines", "training", "data_cards")
 
 
 def run(*words: object, cwd: Path, **environment: str) -> str:
@@ -29,8 +29,8 @@ def run(*words: object, cwd: Path, **environment: str) -> str:
 def installed(tmp_path_factory):
     """The folder that the wheel was installed to, and the clone that it was made of."""
     clone, place = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("place")
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, clone / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
@@ -43,8 +43,8 @@ def installed(tmp_path_factory):
 def files_of(folder: Path) -> set[str]:
     return {
         path.relative_to(folder).as_posix()
-        for package in PACKAGES
-        for path in (folder / package).rglob("*")
+        for room in ROOMS
+        for path in (folder / room).rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hgld.errors import InputError, SchemaError, StorageError
-from training.json_files import read_json_object
+from hgld.training.config import read_json_object
 
 SCHEMA_VERSION = 1
 FOLDER = "checkpoints"

@@ -1,14 +1,152 @@
-"""Options that contradict each other, found before any work."""
+"""Which options each loss takes, for the command line and for the checks of a config; imports nothing heavy."""
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from hgld.errors import ConfigError
-from training.config import SECTIONS, TrainConfig
-from training.config_files import flat
-from training.field_readers import READERS, second_term
-from training.loss_options import COMPOSITIONS, TAKEN, WITH_PROXIES
+from hgld.training.config import SECTIONS, TrainConfig, flat
+
+_SUP = frozenset({"tau", "rho", "delta"})
+_BINARY = frozenset({"level", "sum_levels"})
+_SECOND = frozenset({"lambda_", "decomposability", "proxy_temperature", "pair_positive", "pair_negative"})
+_RECALL = frozenset({"recall_at", "recall_temperature"})
+_MEMORY = frozenset({"memory", "memory_from_epoch", "memory_weight"})
+_RANK = _MEMORY | {"simix"}
+_WEIGHTED = _BINARY | _RANK | {"class_weights"}
+
+TAKEN: dict[str, frozenset[str]] = {
+    "HAPPIER": _SUP | _SECOND | _RANK | {"alpha", "relevance"},
+    "RODNDCG": _SUP | _SECOND | _RANK,
+    "ROADMAP": _SUP | _SECOND | _RANK | _BINARY,
+    "RODRecall": _SUP | _SECOND | _RANK | _BINARY | _RECALL,
+    "SupHAP": _SUP | _RANK | {"alpha", "relevance"},
+    "SmoothHAP": _RANK | {"tau", "alpha", "relevance"},
+    "SupNDCG": _SUP | _RANK,
+    "SupAP": _SUP | _WEIGHTED,
+    "SmoothAP": _WEIGHTED | {"tau"},
+    "SupRecall": _SUP | _WEIGHTED | _RECALL,
+    "SmoothRecall": _WEIGHTED | _RECALL | {"tau"},
+    "SoftBinAP": _WEIGHTED | {"bins"},
+    "FastAP": _WEIGHTED | {"bins"},
+    "BlackboxAP": _WEIGHTED | {"blackbox_lambda", "blackbox_margin"},
+    "PNP": _WEIGHTED | {"pnp", "pnp_b", "alpha", "tau"},
+    "CSL": frozenset({"csl_margins", "csl_scale"}),
+    "NormSoftmax": _BINARY | {"proxy_temperature"},
+    "ProxyNCApp": _BINARY | {"proxy_temperature"},
+    "Triplet": _BINARY | _MEMORY | {"margin"},
+    "Contrastive": _BINARY | _MEMORY | {"margin", "contrastive"},
+    "Margin": _BINARY | {"margin", "beta"},
+    "MultiGrain": frozenset({"level", "lambda_", "margin", "beta"}),
+    "CalibrationLoss": _BINARY | _MEMORY | {"pair_positive", "pair_negative"},
+}
+
+COMPOSITIONS = {"HAPPIER": "SupHAP", "RODNDCG": "SupNDCG", "ROADMAP": "SupAP", "RODRecall": "SupRecall"}
+"""The losses of two terms, and the rank loss that is the first."""
+
+WITH_PROXIES = frozenset({"CSL", "NormSoftmax", "ProxyNCApp", "MultiGrain", "Margin"})
+"""Losses with parameters of their own, whatever their options."""
+
+
+# Which fields of a config are read only where others say so; imports nothing heavy.
+#
+# What a loss takes is in ``training/config_checks.py``. Not in the table are fields that recipes set for a whole family
+# of runs (``lr_proxies``), and those that nobody would take for a change of the result (``lanes``).
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What reads a field.
+
+    Attributes:
+        reads: whether a config has it.
+        name: in the words of the flags, to be read after "only".
+    """
+
+    reads: Callable[[TrainConfig], bool]
+    name: str
+
+
+def second_term(config: TrainConfig) -> str:
+    """The second term of the loss where it is a composition: ``pair`` or ``proxy``; else empty."""
+    loss = config.loss
+    if loss.loss not in COMPOSITIONS:
+        return ""
+    return loss.decomposability or ("pair" if loss.loss == "ROADMAP" else "proxy")
+
+
+def _has_own_parameters(config: TrainConfig) -> bool:
+    return config.loss.loss in WITH_PROXIES or second_term(config) == "proxy"
+
+
+def _courses(config: TrainConfig) -> tuple[str, str, str]:
+    """The courses of the rates of backbone, head and the loss's own parameters; none for what is not there."""
+    optimizer = config.optimizer
+    proxies = optimizer.schedule_proxies or optimizer.schedule
+    return (
+        optimizer.schedule,
+        optimizer.schedule_head or optimizer.schedule,
+        proxies if _has_own_parameters(config) else "",
+    )
+
+
+def _optimizers(config: TrainConfig) -> set[str]:
+    optimizer = config.optimizer
+    own = {optimizer.optimizer_proxies or optimizer.optimizer} if _has_own_parameters(config) else set()
+    return {optimizer.optimizer} | own
+
+
+def _alpha(config: TrainConfig) -> bool:
+    loss = config.loss
+    return loss.pnp == "Dq" if loss.loss == "PNP" else loss.relevance in ("population", "total")
+
+
+_GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
+_GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
+_MEMORY_READERS = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
+_OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
+_PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
+_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
+_STEP = Reader(lambda c: "step" in _courses(c), "the schedule step reads it")
+
+READERS: dict[str, Reader] = {
+    "gem_p": _GEM,
+    "gem_learned": _GEM,
+    "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
+    "coverage": Reader(
+        lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
+    ),
+    "images_per_class": Reader(
+        lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
+    ),
+    "super_level": _GROUPS,
+    "super_classes": _GROUPS,
+    "repeats": Reader(lambda c: c.batch.sampler == "repeated-augmentation", "sampler repeated-augmentation reads it"),
+    "alpha": Reader(_alpha, "relevance population or total, or PNP's variant Dq, reads it"),
+    "pnp_b": Reader(lambda c: c.loss.pnp == "Ib", "PNP's variant Ib reads it"),
+    "pair_positive": _PAIR,
+    "pair_negative": _PAIR,
+    "proxy_temperature": _PROXY,
+    "memory_from_epoch": _MEMORY_READERS,
+    "memory_weight": _MEMORY_READERS,
+    "optimizer_proxies": _OWN,
+    "schedule_proxies": _OWN,
+    "lr_floor_proxies": Reader(
+        lambda c: _courses(c)[2] in ("cosine", "linear"),
+        "a schedule cosine or linear of a loss with parameters of its own reads it",
+    ),
+    "lr_floor": Reader(
+        lambda c: bool({"cosine", "linear"} & {*_courses(c)[:2]}), "schedules cosine and linear read it"
+    ),
+    "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
+    "milestones": _STEP,
+    "gamma": _STEP,
+}
+"""Of every field in it: what reads it. A value that nothing reads would be without effect."""
+
+
+# Options that contradict each other, found before any work.
 
 _EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that give no class more than its images
 

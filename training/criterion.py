@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from hgld import losses
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from training.config import LossConfig
-from training.loss_options import COMPOSITIONS
+from hgld.training.config import LossConfig
+from hgld.training.config_checks import COMPOSITIONS
 
 
 class Criterion(nn.Module):

@@ -10,8 +10,7 @@ fine-tune pretrained nets was chosen for both together, by their results on the 
   likely; pretrained embeddings are apart from the start.
 """
 
-from training.config import TrainConfig
-from training.config_files import with_fields
+from hgld.training.config import TrainConfig, with_fields
 
 BASELINE, HIERARCHICAL = "ROADMAP", "HAPPIER"
 

@@ -1,4 +1,4 @@
-"""A trained model together with how it looks at images."""
+"""Image files of anyone, read as items of a dataset are."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,23 +8,99 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from hgld.dataset import ShardDataset, open_dataset
-from hgld.decoding.batch import Fault
-from hgld.decoding.views import TestView
+from hgld import distributed
+from hgld.data.batch import Fault
+from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
+from hgld.data.views import TestView
+from hgld.distributed import Processes
 from hgld.errors import InputError
-from hgld.evaluator import Progress
-from training import distributed
-from training.checkpoint import find_checkpoint
-from training.config import TrainConfig
-from training.data import evaluation_view
-from training.distributed import Processes
-from training.embedding import Amp, Decoder, embed, embed_encoded
-from training.image_files import read_images
-from training.loading import load_model
-from training.models.embedding_model import EmbeddingModel
-from training.resolution import choose_gem_p, set_gem_p
+from hgld.evaluation.evaluate import Progress
+from hgld.training.batches import evaluation_view
+from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
+from hgld.training.config import CONFIG, TrainConfig, read_config
+from hgld.training.embedding import Amp, Decoder, embed, embed_encoded
+from hgld.training.models.backbones import build_model
+from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.resolution import choose_gem_p, set_gem_p
+
+_MOST_BYTES = 1 << 28
+
+
+def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.int64]]:
+    """Read image files.
+
+    Args:
+        paths: N files: JPEG, PNG, WebP or GIF.
+
+    Returns:
+        the encoded images, and their (N, 2) width and height when upright.
+
+    Raises:
+        InputError: a file cannot be read, is too large or is no such image.
+    """
+    images, sizes = [], np.empty((len(paths), 2), dtype=np.int64)
+    for row, path in enumerate(paths):
+        data = _read(path)
+        try:
+            header = read_header(data)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+        sizes[row] = upright_size(header.width, header.height, turn_of(header.orientation))
+        images.append(EncodedImage(data, header.orientation, None, str(path)))
+    return images, sizes
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(f"{path}: {size} bytes; expected an image of at most {_MOST_BYTES}.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+# A trained model, back from its run.
+
+
+def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
+    """The model of a checkpoint, with its averaged weights where the run kept an average.
+
+    Args:
+        place: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
+        which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
+
+    Returns:
+        the model, on the CPU in evaluation mode, and the run's config.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
+        SchemaError: the config is of another schema version.
+    """
+    checkpoint = find_checkpoint(place, which)
+    config = read_config(checkpoint.parent.parent / CONFIG)
+    averaged = checkpoint / "ema.safetensors"
+    # Named but lost, it is read all the same, and its loss told: the weights before averaging are other ones.
+    was_written = "ema" in read_state(checkpoint).get("files", {})
+    file = averaged if was_written or averaged.is_file() else checkpoint / "model.safetensors"
+    tensors = read_tensors(file)
+    eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
+    model = build_model(eager, image_size=config.images.size, load_weights=False)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:400]
+        raise InputError(
+            f"{file} does not hold the model that the run's {CONFIG} describes: {reason} Was {CONFIG} changed?"
+        ) from error
+    return model.eval(), config
+
+
+# A trained model together with how it looks at images.
 
 _MOST_AT_ONCE = 256
 
@@ -53,7 +129,7 @@ class Embedder:
         view: which part of an image is seen, at scale 1.
         processes: that share the work.
         batch_size: images at a time, a process.
-        scales: see :func:`training.embedding.embed`, like the three that follow.
+        scales: see :func:`hgld.training.embedding.embed`, like the three that follow.
         decoder: of the images.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
@@ -172,7 +248,7 @@ def trained_embedder(
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
-            (:func:`training.resolution.choose_gem_p`); None: as trained.
+            (:func:`hgld.training.resolution.choose_gem_p`); None: as trained.
         data: dataset directory or its address whose training split ``auto`` draws from.
 
     Raises:
@@ -180,7 +256,7 @@ def trained_embedder(
         ConfigError: a device that is not there, a resize below the size, or gem_p for a model that pools otherwise.
         HgldError: another process died.
     """
-    with distributed.taking_part(device, lambda: "Start the same command again.") as processes:
+    with distributed.process_group(device, lambda: "Start the same command again.") as processes:
         found = find_checkpoint(checkpoint, which)
         model, config = load_model(found)
         usual = Embedder.as_trained(model.to(processes.device), config, processes)

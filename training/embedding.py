@@ -15,18 +15,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import normalize as unit_rows
 
-from hgld.dataset import ShardDataset
-from hgld.decoding.batch import Fault, normalize
-from hgld.decoding.decode import decode_batch
-from hgld.decoding.encoded import EncodedImage
-from hgld.decoding.views import TestView
-from hgld.embedding_files import KEY
+from hgld.data.batch import Fault, normalize
+from hgld.data.dataset import ShardDataset
+from hgld.data.decode import decode_batch
+from hgld.data.images import EncodedImage
+from hgld.data.loader import Loader
+from hgld.data.views import TestView
+from hgld.distributed import Processes, any_process, from_all, gather, is_sharded
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
-from hgld.evaluator import Progress
-from hgld.loader import Loader
+from hgld.evaluation.embedding_files import KEY
+from hgld.evaluation.evaluate import Progress
 from hgld.samplers import BatchSampler
-from training.distributed import Processes, any_process, from_all, gather, is_sharded
-from training.models.embedding_model import EmbeddingModel
+from hgld.training.models.embedding_model import EmbeddingModel
 
 Amp = Literal["off", "bf16", "fp16"]
 Decoder = Literal["fast", "torchvision"]
@@ -59,7 +59,7 @@ def embed(
         view: which part of the images is seen, at scale 1.
         batch_size: images at a time, a process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
-        decoder: of the images, see :func:`hgld.decoding.decode.decode_batch`.
+        decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         processes: of the run; None: this one alone.

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from polars.exceptions import PolarsError
 
-from hgld.dataset import open_dataset
+from hgld.data.dataset import open_dataset
+from hgld.distributed import Processes, from_all
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluate_files import evaluate_files
-from hgld.evaluator import Progress, evaluate
-from hgld.metrics.names import resolve
-from hgld.report import RetrievalReport
-from training.config import TrainConfig
-from training.distributed import Processes, from_all
-from training.embedder import Embedded, Embedder
-from training.embedding import labels_file, write_embeddings
-from training.models.embedding_model import EmbeddingModel
+from hgld.evaluation.evaluate import Progress, evaluate
+from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.evaluation.metric import resolve
+from hgld.evaluation.report import RetrievalReport
+from hgld.training.config import TrainConfig
+from hgld.training.embedder import Embedded, Embedder
+from hgld.training.embedding import labels_file, write_embeddings
+from hgld.training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
@@ -308,14 +308,14 @@ def evaluate_trained(
     progress: Progress | None = None,
     **options: Any,
 ) -> RetrievalReport | None:
-    """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluate_files` offers.
+    """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluation.evaluate_files` offers.
 
     Args:
         embedder: whose processes embed and rank together.
         task: queries and gallery.
         levels: of the dataset, finest first; None: all.
         progress: called with a task, the number of units done and their total.
-        options: of :func:`hgld.evaluate_files.evaluate_files`: metrics, whitening, query_expansion, ...
+        options: of :func:`hgld.evaluation.evaluate_files.evaluate_files`: metrics, whitening, query_expansion, ...
 
     Returns:
         the report; None on other processes than the main one.

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
-from training.config import TrainConfig
-from training.data import evaluation_view
-from training.loading import load_model
-from training.models.embedding_model import EmbeddingModel
+from hgld.training.batches import evaluation_view
+from hgld.training.config import TrainConfig
+from hgld.training.embedder import load_model
+from hgld.training.models.embedding_model import EmbeddingModel
 
 SCHEMA_VERSION = 1
 Format = Literal["torchscript", "onnx"]

@@ -5,9 +5,16 @@ A run that goes on from a checkpoint first removes the rows of steps that it wil
 
 import csv
 import importlib.util
-from collections.abc import Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import nn
 
 from hgld.errors import MissingResourceError, StorageError
 
@@ -142,3 +149,180 @@ def _start_wandb(project: str, run: Path, config: Mapping[str, Any]) -> Any:
 
     # One run of Weights & Biases for one folder, however often it is stopped and goes on.
     return wandb.init(project=project, dir=str(run), id=run.resolve().name, resume="allow", config=dict(config))
+
+
+# How a run ended, and how fast it went.
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended.
+
+    Attributes:
+        finished: whether it reached its last epoch and its last evaluation.
+        step: steps done.
+        epoch: epochs done.
+        best: metric, value, epoch and step of the best checkpoint; empty before the first evaluation.
+        values: the last evaluation's metrics by split.
+        seconds: of this call.
+        images_per_second: over this call's steps, evaluations left out.
+        wait_share: share of the steps' time in which the model waited for images.
+        faults: images that were replaced because they could not be read, in this call, over all processes.
+        run: the run's folder.
+        profile: milliseconds of a step by phase, where they were asked for.
+    """
+
+    finished: bool
+    step: int
+    epoch: int
+    best: Mapping[str, Any]
+    values: Mapping[str, Mapping[str, float]]
+    seconds: float
+    images_per_second: float
+    wait_share: float
+    faults: int
+    run: str
+    profile: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """A few lines for people."""
+        state = "finished" if self.finished else "stopped; the same command goes on"
+        speed = f"{self.images_per_second:.1f} images/s, {self.wait_share:.1%} waiting for data"
+        lines = [f"{self.run}: {state} after {self.step} steps ({self.epoch} epochs), {self.seconds:.0f} s, {speed}"]
+        if self.faults:
+            lines.append(f"{self.faults} images could not be read and were replaced (faults.csv names them)")
+        for split, metrics in self.values.items():
+            lines.append(f"{split}: {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}")
+        if self.best:
+            lines.append(f"best: {self.best['metric']} {self.best['value']:.4f} after epoch {self.best['epoch']}")
+        return "\n".join(lines)
+
+
+@dataclass
+class Timing:
+    """Seconds of steps and of waiting for images, and what went through."""
+
+    images: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    faults: int = 0
+
+    def add(self, images: int, seconds: float, waited: float, faults: int) -> None:
+        """Count a step."""
+        self.images += images
+        self.seconds += seconds
+        self.waited += waited
+        self.faults += faults
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def wait_share(self) -> float:
+        return self.waited / self.seconds if self.seconds else 0.0
+
+
+# Where the time of a step goes: the phases of some steps, each without the phases inside it.
+
+_WARM_UP = 3
+_STEPS = 20
+
+Phase = Callable[[str], AbstractContextManager[None]]
+
+
+class StepProfile:
+    """Times the phases of the first steps of a call, after some to warm up.
+
+    The device is waited for at the borders of the phases, so that a profiled step takes a little longer than another.
+    ``gradients`` is the backward pass with the exchange between processes, ``forward`` the model (twice where a batch
+    passes in chunks), ``rest`` what lies between the steps: logs, counters.
+
+    Args:
+        device: of the model.
+        modules: modules whose forward pass is a phase, by its name.
+    """
+
+    def __init__(self, device: torch.device, modules: dict[str, nn.Module]) -> None:
+        self._device = device
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = 0.0
+        self._steps = -_WARM_UP
+        self._hooks = []
+        for name, module in modules.items():
+            self._hooks.append(module.register_forward_pre_hook(self._entering(name)))
+            self._hooks.append(module.register_forward_hook(self._leaving))
+
+    @property
+    def done(self) -> bool:
+        """Whether enough steps were seen."""
+        return self._steps >= _STEPS
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time the body as a phase; it is taken out of the phase around it."""
+        self._enter(name)
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._count()
+        self._steps += 1
+        if self._steps == 0:
+            self._seconds.clear()
+
+    def close(self) -> None:
+        """Take the hooks off the modules."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def milliseconds(self) -> dict[str, float]:
+        """Mean over the steps by phase, the longest first; empty before the first step after the warm-up."""
+        if self._steps < 1:
+            return {}
+        steps = self._steps
+        found = {name: 1000 * seconds / steps for name, seconds in self._seconds.items()}
+        return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+
+    def to_text(self) -> str:
+        """A table of the phases."""
+        found = self.milliseconds()
+        if not found:
+            return f"no profile: the run had no more than the {_WARM_UP} steps of the warm-up."
+        total = sum(found.values())
+        lines = [f"{name:<12}{value:>10.2f} ms {value / total:>6.1%}" for name, value in found.items()]
+        return "\n".join([f"a step, mean of {self._steps}:", *lines, f"{'total':<12}{total:>10.2f} ms"])
+
+    def _entering(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any) -> None:
+            self._enter(name)
+
+        return hook
+
+    def _leaving(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._leave()
+
+    def _enter(self, name: str) -> None:
+        self._count()
+        self._open.append(name)
+
+    def _leave(self) -> None:
+        self._count()
+        self._open.pop()
+
+    def _count(self) -> None:
+        """Give the time since the last border to the innermost open phase."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        now = time.perf_counter()
+        if self._since:
+            self._seconds[self._open[-1] if self._open else "rest"] += now - self._since
+        self._since = now

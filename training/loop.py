@@ -16,24 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.decoding.batch import Batch
+from hgld import distributed
+from hgld.data.batch import Batch
+from hgld.distributed import StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
-from training import distributed
-from training.checkpoint import checkpoint_folder, newest_checkpoint
-from training.config import TrainConfig
-from training.config_checks import check_config
-from training.config_files import flat
-from training.evaluation import evaluate_splits, keep_reports
-from training.large_batch import Backward, StepInput, StepValues
-from training.log import RunLog, write_faults
-from training.models.embedding_model import prepare_images
-from training.optimizers import groups_of, set_rates
-from training.progress import Shown, Silent
-from training.run_state import Run, check_folder, prepare_run, save_run, set_frozen
-from training.run_summary import RunSummary, Timing
-from training.step_profile import Phase, StepProfile
-from training.stop import StopRequests, stop_requests
-from training.undo import BufferSnapshot
+from hgld.training.checkpoint import checkpoint_folder, newest_checkpoint
+from hgld.training.config import TrainConfig, flat
+from hgld.training.config_checks import check_config
+from hgld.training.evaluation import evaluate_splits, keep_reports
+from hgld.training.log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
+from hgld.training.models.embedding_model import prepare_images
+from hgld.training.optimizers import groups_of, set_rates
+from hgld.training.progress import Shown, Silent
+from hgld.training.state import Run, check_folder, prepare_run, save_run, set_frozen
+from hgld.training.step import Backward, BufferSnapshot, StepInput, StepValues
 
 SUMMARY = "summary.json"
 _LEAST_SCALE = 2.0**-14  # below this even gradients that are infinite for fp16 would be representable
@@ -104,7 +100,7 @@ def train(
         kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
         return f"Start the same command again: {kept}."
 
-    with stop_requests() as stop, distributed.taking_part(config.run.device, go_on) as processes:
+    with stop_requests() as stop, distributed.process_group(config.run.device, go_on) as processes:
         run = prepare_run(config, data, out, processes, init_from)
         return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
 

@@ -1,16 +1,61 @@
-"""The optimizers: groups of parameters with their own rates, rates as functions of the step, state as named tensors."""
+"""An exponential moving average of the weights, which is what is evaluated."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hgld.distributed import placed_like
 from hgld.errors import ConfigError, InputError
-from training.config import OptimizerConfig
-from training.distributed import placed_like
+from hgld.training.config import OptimizerConfig
+
+
+class WeightAverage:
+    """Averages w <- d w + (1 - d) weights after every step, with d = min(decay, (1 + t) / (10 + t)) at step t.
+
+    The smaller decay at the start lets the average forget the initial weights soon. Buffers (statistics of batch norm)
+    are taken as they are.
+
+    Args:
+        model: whose floating parameters are averaged.
+        decay: of the average, 0..1.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.updates = 0
+        self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take in the weights after a step."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        self.updates += 1
+        for name, parameter in model.named_parameters():
+            self.weights[name].lerp_(parameter.detach(), 1 - decay)
+
+    @contextmanager
+    def in_place_of(self, model: nn.Module) -> Iterator[None]:
+        """The model with the averaged weights; its own come back at the end."""
+        own = {name: p.detach().clone() for name, p in model.named_parameters()}
+        try:
+            _copy(model, self.weights)
+            yield
+        finally:
+            _copy(model, own)
+
+
+@torch.no_grad()
+def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])
+
+
+# The optimizers: groups of parameters with their own rates, rates as functions of the step, state as named tensors.
 
 PARTS = ("backbone", "head", "proxies")
 Named = Iterable[tuple[str, nn.Parameter]]

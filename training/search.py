@@ -1,24 +1,31 @@
 """The nearest images of a dataset to images of anyone."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from hgld.dataset import ShardDataset
-from hgld.embedding_files import KEY, check_same_items, read_embeddings, read_labels
-from hgld.errors import InputError
-from hgld.evaluator import Progress
-from hgld.neighbors import nearest_neighbors
-from training.distributed import any_process
-from training.embedder import Embedder
-from training.embedding import faults_file, labels_file
-from training.search_index import KeptIndex
+from hgld.data.dataset import ShardDataset
+from hgld.data.decode import decode_with_pillow
+from hgld.data.images import turn_of, turned
+from hgld.distributed import any_process
+from hgld.errors import InputError, StorageError
+from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
+from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.training.embedder import Embedder, read_images
+from hgld.training.embedding import faults_file, labels_file
+from hgld.training.search_index import KeptIndex
 
 _COMPARED = 8  # items of kept embeddings that are embedded again
 _ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale is below
@@ -161,7 +168,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     The files do not say which model made them, so a few items are embedded again and compared.
 
     Args:
-        path: of the embeddings; their keys lie beside them (:func:`training.embedding.labels_file`).
+        path: of the embeddings; their keys lie beside them (:func:`hgld.training.embedding.labels_file`).
         dataset: whose items they are, but for those that could not be read.
         embedder: that made them.
 
@@ -198,3 +205,84 @@ def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset
         f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
         "with, or embed that split anew with hgld embed."
     )
+
+
+# What a search has found, as one HTML page that needs nothing else.
+
+_PIXELS = 160
+_MOST_BYTES = 9_000_000  # of pictures; mail and browsers take pages of 10 MB
+
+
+@dataclass
+class _Pictures:
+    """Small pictures as data URIs, as many as fit the page."""
+
+    bytes: int = 0
+    made: dict[str, str] = field(default_factory=dict)
+
+    def uri(self, name: str, opened: Callable[[], Image.Image]) -> str:
+        """Of a picture; empty where there is no room any more, and then it is not opened either."""
+        if self.bytes > _MOST_BYTES:
+            return ""
+        if name not in self.made:
+            self.made[name] = _uri(opened())
+        self.bytes += len(self.made[name])
+        return self.made[name] if self.bytes <= _MOST_BYTES else ""
+
+
+def _uri(picture: Image.Image) -> str:
+    picture.thumbnail((_PIXELS, _PIXELS))
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """A query and what was found for it; pictures as data URIs."""
+
+    name: str
+    picture: str
+    matches: list[tuple[Match, str]]
+
+
+def write_search_page(path: Path, found: Sequence[Found], dataset: ShardDataset) -> None:
+    """Write a page of the queries' pictures and those of what was found, with classes at every level.
+
+    It loads nothing from anywhere; names are escaped. Pictures that would make it larger than 9 MB are left out, and
+    their places say so.
+
+    Args:
+        path: of the page; replaced whole.
+        found: what :func:`hgld.training.search.search` gave.
+        dataset: that was searched.
+
+    Raises:
+        InputError: a picture cannot be read any more.
+        StorageError: the page cannot be written.
+    """
+    pictures = _Pictures()
+    queries = [pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found]  # they come first
+    strips = [
+        _Strip(
+            one.image,
+            query,
+            [(match, pictures.uri(f"item {match.key}", partial(dataset.image, match.index))) for match in one.matches],
+        )
+        for one, query in zip(found, queries, strict=True)
+    ]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+    page = template.render(dataset=dataset.manifest.name, strips=strips)
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error.strerror or error}). Write the page elsewhere.") from error
+
+
+def _open(path: Path) -> Image.Image:
+    ((image,), _) = read_images([path])
+    return Image.fromarray(turned(decode_with_pillow(image), turn_of(image.orientation)))

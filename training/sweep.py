@@ -11,9 +11,8 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
-from training.config import TrainConfig
-from training.config_checks import check_config
-from training.config_files import CONFIG, flat, parse_field, read_config, with_fields
+from hgld.training.config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
+from hgld.training.config_checks import check_config
 
 TABLE, MARKDOWN, SUMMARY = "sweep.csv", "sweep.md", "summary.json"
 _MOST_RUNS = 1000

@@ -5,8 +5,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from pipelines.data_card import DataCard, load_card
-from pipelines.sources import OWN_DATA, SOURCES
+from hgld.pipelines.shards.cards import DataCard, load_card
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 
 
 class DatasetCards(SphinxDirective):

@@ -13,7 +13,7 @@ from sphinx.domains.python import PythonDomain
 from sphinx.environment import BuildEnvironment
 from sphinx.util.typing import ExtensionMetadata
 
-_OURS = ("hgld", "pipelines", "training")
+_OURS = ("hgld",)
 _TYPE = ":type: "
 _FLAG = re.compile(r"(--[a-z][a-z-]*)")
 

@@ -8,8 +8,8 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from training.recipes import RECIPES
-from training.recipes.recipe import Recipe
+from hgld.training.recipes import RECIPES
+from hgld.training.recipes.recipe import Recipe
 
 
 class RecipeList(SphinxDirective):

@@ -15,7 +15,7 @@ from typing import TextIO
 import click
 
 from hgld import __version__
-from hgld.cli.shown import echo
+from hgld.cli.output import echo
 from hgld.errors import ConfigError, HgldError, StorageError
 
 EXIT_CHECK_FAILED, EXIT_BAD_INPUT, EXIT_FAULT, EXIT_STOPPED, EXIT_NO_READER = 1, 2, 70, 130, 141
@@ -25,18 +25,18 @@ COMPLETE_VARIABLE = "_HGLD_COMPLETE"  # by which shells ask for completions
 VERBS = {  # verb: where its command is made, and what it does
     "demo": ("demo_verbs:demo_command", "The whole way on landmarks that hgld ships, offline."),
     "build-hierarchy": ("hierarchy_verbs:build_hierarchy_command", "Landmark categories in, hierarchical labels out."),
-    "review": ("review_verbs:review_command", "Finish the hierarchy on a local web page."),
+    "review": ("hierarchy_verbs:review_command", "Finish the hierarchy on a local web page."),
     "compare": ("hierarchy_verbs:compare_command", "Judge one label file against another."),
     "build-shards": ("shard_verbs:build_shards_command", "A dataset's release in, WebDataset shards out."),
-    "index": ("check_verbs:index_command", "Rebuild a dataset's index from its tars alone."),
-    "verify": ("check_verbs:verify_command", "Read a dataset back and list whatever is off."),
+    "index": ("shard_verbs:index_command", "Rebuild a dataset's index from its tars alone."),
+    "verify": ("shard_verbs:verify_command", "Read a dataset back and list whatever is off."),
     "card": ("catalog_verbs:card_command", "The data card of a dataset directory, made anew."),
     "datasets": ("catalog_verbs:datasets_command", "The datasets that hgld can shard, and how to obtain them."),
     "download": ("catalog_verbs:download_command", "Fetch a release whose owners allow direct download."),
     "train": ("train_verbs:train_command", "Train a model by a recipe, on one process or many."),
     "embed": ("embed_verbs:embed_command", "A dataset's images in, embeddings of a trained model out."),
     "evaluate": ("measure_verbs:evaluate_command", "Metrics at every level, from embeddings and labels."),
-    "report": ("report_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
+    "report": ("measure_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
     "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
     "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if COMPLETE_VARIABLE in os.environ:
         from click.shell_completion import add_completion_class, shell_complete
 
-        from hgld.cli.bash_completion import WholeWords
+        from hgld.cli.completion_verbs import WholeWords
 
         add_completion_class(WholeWords)
         sys.exit(shell_complete(cli, {}, "hgld", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE]))

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.completers import complete_choices, complete_datasets
-from hgld.cli.options import FOLDER, json_option
-from hgld.cli.shown import echo, print_json, print_rich, progress_bars
+from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option
+from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pipelines.data_card import DataCard
-    from pipelines.download import Fetched
+    from hgld.pipelines.download import Fetched
+    from hgld.pipelines.shards.cards import DataCard
 
 _DOWNLOADABLE = ("gldv2",)
 _MOST_NUMBERS = 10_000
@@ -47,8 +46,8 @@ def datasets_command() -> click.Command:
         Counts are those that publications state. Your own images need no card: see folders and manifest of
         hgld build-shards.
         """
-        from pipelines.data_card import load_card
-        from pipelines.sources import OWN_DATA, SOURCES, source_name
+        from hgld.pipelines.shards.cards import load_card
+        from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
 
         if name is not None:
             source = source_name(name)
@@ -130,7 +129,7 @@ def card_command() -> click.Command:
 
         Shows where the counts differ from the published ones. The manifest is brought up to date with the new files.
         """
-        from pipelines.card_files import remake_card
+        from hgld.pipelines.shards.card_files import remake_card
 
         made = remake_card(root)
         if as_json:
@@ -175,7 +174,7 @@ def download_command() -> click.Command:
         Stopped anywhere, the same command goes on. Tars are compared with the MD5 sums that the owners publish; files
         that are there and right are not fetched again.
         """
-        from pipelines.sources import source_name
+        from hgld.pipelines.shards.sources import source_name
 
         source = source_name(name)
         if source not in _DOWNLOADABLE:
@@ -185,9 +184,8 @@ def download_command() -> click.Command:
             )
         if not tars and not metadata:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
-        from pipelines.download import Downloader
-        from pipelines.gldv2_download import download_gldv2
-        from pipelines.gldv2_files import BASE_URL
+        from hgld.pipelines.download import Downloader, download_gldv2
+        from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
         with progress_bars() as progress:
             downloader = Downloader(workers=workers, retries=retries, timeout=timeout, progress=progress)

@@ -1,18 +1,236 @@
-"""The verb that shows the whole way: demo."""
+"""The whole way from landmark names to a report, in one folder: what ``hgld demo`` does.
 
+The only place where what ``pipelines`` makes is trained on by ``training``.
+"""
+
+import fcntl
+import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hgld import __version__
 from hgld.cli.options import FOLDER, json_option
-from hgld.cli.shown import echo, print_json, progress_bars
+from hgld.cli.output import echo, print_json, progress_bars
+from hgld.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from hgld.cli.demo_run import DemoResult
+    from hgld.pipelines.stage import Progress
+    from hgld.training.config import TrainConfig
+    from hgld.training.log import RunSummary
+    from hgld.training.progress import Shown
+
+
+LABELS, RUNS, REPORT = "labels", "runs", "report.html"
+LABEL_FILE = "train_label_to_hierarchical.csv"
+MARKER, RESULT = ".hgld-demo", "result.json"
+SPLIT = "test"
+DATASET = "photographs, shards"
+
+
+@dataclass(frozen=True)
+class DemoSize:
+    """How much is drawn and trained; the defaults take a minute or two on two cores.
+
+    Attributes:
+        landmarks: to draw; two thirds are trained on.
+        images: of each.
+        epochs: of both runs, with an evaluation behind each.
+        steps: an epoch.
+    """
+
+    landmarks: int = 330
+    images: int = 12
+    epochs: int = 4
+    steps: int = 100
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """A finished demo.
+
+    Attributes:
+        labelled: landmarks that the build labelled.
+        groups: that it put them into.
+        splits: images and landmarks of every split.
+        values: metrics on the test split by run, the baseline first.
+        example: the photograph, relative to the demo's folder, that the last run is neither good nor bad at.
+    """
+
+    labelled: int
+    groups: int
+    splits: Mapping[str, Mapping[str, int]]
+    values: Mapping[str, Mapping[str, float]]
+    example: str
+
+    def places(self, out: Path) -> dict[str, Path]:
+        """What lies where: labels, shards, report and one run folder by name."""
+        runs = {name: out / RUNS / name for name in self.values}
+        return {"labels": out / LABELS / LABEL_FILE, "shards": out / "shards", "report": out / REPORT, **runs}
+
+
+def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None = None) -> DemoResult:
+    """Build, draw, shard, train twice, evaluate and report; or go on where an earlier call stopped.
+
+    Args:
+        out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
+        seed: of everything random.
+        progress: told what is being done.
+        size: how much is drawn and trained.
+
+    Raises:
+        ConfigError: ``out`` holds something else.
+        StorageError: another demo runs in ``out``, or the disk is full or not writable.
+        KeyboardInterrupt: a signal asked to stop.
+    """
+    size = size or DemoSize()
+    _refuse_foreign(out)
+    with _locked(out, {"hgld": __version__, "seed": seed, **asdict(size)}):
+        finished = _finished(out)
+        return finished if finished is not None else _run(out, seed, size, progress)
+
+
+def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResult:
+    from hgld.pipelines.demo.dataset import PHOTOGRAPHS, DrawnConfig, build_drawn_dataset
+    from hgld.pipelines.demo.drawings import LEVELS
+    from hgld.pipelines.hierarchy.build import build_hierarchy
+    from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig
+    from hgld.report_page.page import write_report_page
+    from hgld.training.demo_runs import demo_runs
+
+    config = BuildConfig("sample", embed=EmbedConfig(encoder="lexical"), cluster=ClusterConfig(seed=seed))
+    build = build_hierarchy(out / LABELS, config, _part("hierarchy", progress))
+    drawn = DrawnConfig(landmarks=size.landmarks, images=size.images, seed=seed)
+    dataset = build_drawn_dataset(build.files[LABEL_FILE], out, drawn, _part(DATASET, progress))
+    configs = demo_runs(seed, epochs=size.epochs, steps=size.steps)
+    summaries = {name: _train(name, one, dataset.out, out, progress) for name, one in configs.items()}
+    folders = [out / RUNS / name for name in configs]
+    title, shown = "hgld demo: drawn landmarks", _part("report", progress)
+    write_report_page(folders, out / REPORT, data=dataset.out, title=title, progress=shown)
+    counts = build.stages["assign"].outcome.counts
+    result = DemoResult(
+        labelled=int(counts["landmarks"]),
+        groups=int(counts["groups"]),
+        splits={
+            name: {"images": facts["items"], "landmarks": facts["classes"][LEVELS[0]]}
+            for name, facts in dataset.manifest.splits.items()
+        },
+        values={name: dict(summary.values[SPLIT]) for name, summary in summaries.items()},
+        example=f"{PHOTOGRAPHS}/{_typical(folders[-1], size.epochs, dataset.out)}.jpg",
+    )
+    _keep(out, result)
+    return result
+
+
+def _typical(run: Path, epochs: int, data: str) -> str:
+    """Key of the test image whose H-AP after a run's last epoch is the median."""
+    import numpy as np
+
+    from hgld.data.dataset import open_dataset
+    from hgld.evaluation.report import RetrievalReport
+
+    kept = RetrievalReport.load_json(run / "reports" / f"{SPLIT}-epoch-{epochs}.json").per_query["H-AP"]
+    return open_dataset(data, SPLIT).keys[int(np.argsort(kept, kind="stable")[len(kept) // 2])]
+
+
+def _part(name: str, progress: "Progress") -> "Progress":
+    """All tasks of a part of the demo as one, so that a terminal has room for them."""
+
+    def told(task: str, done: int, total: int | None) -> None:
+        progress(name, done, total)
+
+    return told
+
+
+def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Progress") -> "RunSummary":
+    """One run on one thread: its values do not depend on how many cores there are, nor its speed on how busy."""
+    import torch
+
+    from hgld.training.loop import train
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        summary = train(config, data, out / RUNS / name, progress=_shown(name, progress))
+    finally:
+        torch.set_num_threads(threads)
+    if not summary.finished:
+        raise KeyboardInterrupt  # what the signal that the run heard asks for; its state is kept
+    return summary
+
+
+def _shown(name: str, progress: "Progress") -> "Shown":
+    """A run's steps as one more task of the demo's progress."""
+    from hgld.training.progress import Silent
+
+    class Steps(Silent):
+        total = 0
+
+        def begin(self, step: int, total: int) -> None:
+            self.total = total
+            self.advance(step)
+
+        def advance(self, step: int) -> None:
+            progress(f"training {name}", step, self.total)
+
+    return Steps()
+
+
+def _refuse_foreign(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out} is a file; expected a folder, which is made if it is not there.")
+    if out.is_dir() and not (out / MARKER).is_file() and any(out.iterdir()):
+        raise ConfigError(f"--out {out} holds files that are not a demo's. Name a new or empty folder.")
+
+
+@contextmanager
+def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Hold ``out`` against a second demo, and against one of other settings."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        marker = open(out / MARKER, "a+", encoding="utf-8")  # noqa: SIM115  # closed below, with the lock
+    except OSError as error:
+        raise StorageError(f"cannot write to --out {out}: {error.strerror}. Choose another folder.") from error
+    with marker:
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(f"another demo is running in {out}. Wait for it, or name another --out.") from error
+        marker.seek(0)
+        stated, now = marker.read(), json.dumps(settings)
+        if not stated:
+            marker.write(now)
+            marker.flush()
+        elif stated != now:
+            raise ConfigError(f"{out} holds a demo of {stated[:200]}; this one is of {now}. Name another --out.")
+        yield
+
+
+def _finished(out: Path) -> DemoResult | None:
+    """What an earlier call ended with, where all that it made is still there."""
+    try:
+        result = DemoResult(**json.loads((out / RESULT).read_text(encoding="utf-8")))
+        places = result.places(out).values()
+    except (OSError, ValueError, TypeError, AttributeError):  # not there, or not what was written
+        return None
+    return result if all(place.exists() for place in places) else None
+
+
+def _keep(out: Path, result: DemoResult) -> None:
+    part = out / f".{RESULT}.part"
+    try:
+        part.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+        part.replace(out / RESULT)
+    except OSError as error:
+        raise StorageError(f"cannot write {out / RESULT}: {error.strerror}. Free space, then run it again.") from error
+
+
+# The verb that shows the whole way: demo.
 
 
 def demo_command() -> click.Command:
@@ -29,8 +247,6 @@ def demo_command() -> click.Command:
         labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that neither
         has seen, and writes a report. Stopped anywhere, the same command goes on; run again, it shows the result.
         """
-        from hgld.cli.demo_run import run_demo
-
         with progress_bars() as progress:
             result = run_demo(out, seed, progress)
         if as_json:

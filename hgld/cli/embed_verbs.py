@@ -1,16 +1,108 @@
-"""The verbs that use a trained model: embed, search, export."""
+"""Options of the verbs that use a trained model, and the model that they ask for."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.checkpoint_options import CHECKPOINT, checkpoint_options, open_embedder, take_checkpoint_options
-from hgld.cli.options import EXISTING_FILE, NewFile, json_option
-from hgld.cli.shown import echo, print_json, progress_bars
+from hgld.cli.options import EXISTING_FILE, NewFile, Numbers, json_option
+from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from training.search import Found
+    from hgld.training.embedder import Embedder
+    from hgld.training.search import Found
+
+
+CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
+_LEAST_ONE = click.IntRange(min=1)
+
+
+class _GemP(click.ParamType):
+    """``auto`` or a number above 0."""
+
+    name = metavar = "auto|FLOAT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            number = value if value == "auto" else float(value)
+        except ValueError:
+            number = 0.0
+        if number != "auto" and not 0 < number < float("inf"):
+            self.fail(f"{value!r}: expected auto or a number above 0.", param, ctx)
+        return number
+
+
+_OPTIONS = {
+    "which": click.option(
+        "--which", type=click.Choice(["best", "last"]), default="best", show_default=True, help="Checkpoint of the run."
+    ),
+    "size": click.option(
+        "--size", type=_LEAST_ONE, help="Side of the square that the model sees, pixels. [default: as in training]"
+    ),
+    "resize": click.option(
+        "--resize",
+        type=_LEAST_ONE,
+        help="Short side before the central square is cut out, pixels. [default: in proportion to --size]",
+    ),
+    "scales": click.option(
+        "--scales",
+        type=Numbers(),
+        default=(1.0,),
+        help="Factors of the image's size whose embeddings are averaged, for instance 1,0.7071,0.5. [default: 1]",
+    ),
+    "gem_p": click.option(
+        "--gem-p",
+        type=_GemP(),
+        help="Exponent of GeM pooling; auto: the best of 1 to 10 at --size, by views of training images of --data. "
+        "[default: as trained]",
+    ),
+    "batch_size": click.option(
+        "--batch-size", type=_LEAST_ONE, help="Images at a time, a process. [default: as in training, 256 at most]"
+    ),
+    "workers": click.option(
+        "--workers", type=_LEAST_ONE, help="Threads that read and decode, a process. [default: as in training]"
+    ),
+    "amp": click.option(
+        "--amp",
+        type=click.Choice(["off", "bf16", "fp16"]),
+        help="Precision of the model's arithmetic. [default: as in training]",
+    ),
+}
+
+
+def checkpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Flags of how a trained model looks at images; with ``device`` and the checkpoint, :func:`open_embedder`'s."""
+    for option in reversed(_OPTIONS.values()):
+        function = option(function)
+    return function
+
+
+def take_checkpoint_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The values of these flags, taken out of a verb's."""
+    return {name: given.pop(name) for name in _OPTIONS}
+
+
+def refuse_checkpoint_options(given: dict[str, Any]) -> None:
+    """Refuse flags that have nothing to act on, because no checkpoint is given."""
+    context = click.get_current_context()
+    for name in _OPTIONS:
+        given.pop(name)
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} goes with --checkpoint, which is not given.")
+
+
+def open_embedder(
+    checkpoint: Path, device: str | None, options: dict[str, Any], data: str
+) -> "AbstractContextManager[Embedder]":
+    """The model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
+    from hgld.training.embedder import trained_embedder
+
+    return trained_embedder(checkpoint, device=device or "", data=data, **options)
+
+
+# The verbs that use a trained model: embed, search, export.
 
 _checkpoint_option = click.option(
     "--checkpoint", type=CHECKPOINT, required=True, help="A run of hgld train, or one of its checkpoints/step-N."
@@ -43,8 +135,8 @@ def embed_command() -> click.Command:
         evaluate --embeddings FILE.npy --labels FILE.labels.parquet reads both. Images that cannot be read are left out
         and named in FILE.faults.csv. Under torchrun the processes share the work.
         """
-        from hgld.dataset import open_dataset
-        from training.embedding import faults_file, labels_file, write_embeddings, writer_of
+        from hgld.data.dataset import open_dataset
+        from hgld.training.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
         dataset = open_dataset(data, split)
@@ -116,11 +208,10 @@ def search_command() -> click.Command:
         into cells, of which it looks into the nearest; hnsw follows a graph of neighbours. An index is made where there
         is none, or none of this checkpoint, dataset and options.
         """
-        from hgld.dataset import open_dataset
-        from training.search import kept_embeddings
-        from training.search import search as search_images
-        from training.search_index import kept_index
-        from training.search_page import write_search_page
+        from hgld.data.dataset import open_dataset
+        from hgld.training.search import kept_embeddings, write_search_page
+        from hgld.training.search import search as search_images
+        from hgld.training.search_index import kept_index
 
         dataset = open_dataset(data, split)
         options = take_checkpoint_options(given)
@@ -172,7 +263,7 @@ def export_command() -> click.Command:
         }
         if out.suffix not in formats:
             raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(formats)}.")
-        from training.export import export_model
+        from hgld.training.export import export_model
 
         record = export_model(checkpoint, out, formats[out.suffix], which)
         if as_json:
@@ -184,7 +275,7 @@ def export_command() -> click.Command:
 
 
 def _text(found: "Found", levels: tuple[str, ...]) -> str:
-    from hgld.report.tables import markdown, markdown_table
+    from hgld.evaluation.report import markdown, markdown_table
 
     rows = [
         [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]

@@ -1,26 +1,27 @@
 """The verbs that measure: evaluate."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.checkpoint_options import (
+from hgld.cli.embed_verbs import (
     CHECKPOINT,
     checkpoint_options,
     open_embedder,
     refuse_checkpoint_options,
     take_checkpoint_options,
 )
-from hgld.cli.completers import complete_metrics
-from hgld.cli.options import Expansion, Names, NewFile, Numbers, json_option
-from hgld.cli.shown import echo, print_json, progress_bars
+from hgld.cli.options import EXISTING_FILE, FOLDER, Expansion, Names, NewFile, Numbers, complete_metrics, json_option
+from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import StorageError
 
 if TYPE_CHECKING:
-    from hgld.report import Comparison, RetrievalReport
+    from hgld.evaluation.report import Comparison, RetrievalReport
+
 
 _OF_FILES = ("embeddings", "labels", "levels")  # what an evaluation of files cannot do without
 _THIS = "this"  # what a comparison calls the evaluation that was just made
@@ -66,7 +67,9 @@ def evaluate_command() -> click.Command:
     @click.option(
         "--normalize/--no-normalize", default=True, show_default=True, help="Cosine similarities, or dot products."
     )
-    @click.option("--whitening", type=any_file, help="A whitening to apply first (hgld.postprocess.Whitening).")
+    @click.option(
+        "--whitening", type=any_file, help="A whitening to apply first (hgld.evaluation.postprocess.Whitening)."
+    )
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
     @click.option("--device", help="cpu, cuda, ...; default: the CPU; with --checkpoint a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
@@ -95,7 +98,7 @@ def evaluate_command() -> click.Command:
         """
         measure = _measure(given)
         save, earlier = _saver(out), _load_reports(against)
-        from hgld.evaluator import DEFAULT_METRICS
+        from hgld.evaluation.evaluate import DEFAULT_METRICS
 
         with progress_bars() as progress:
             report = measure(metrics=metrics or DEFAULT_METRICS, progress=progress)
@@ -143,7 +146,7 @@ def _refuse(options: dict[str, Any], why: str) -> None:
 
 
 def _measure_files(embeddings: Path, labels: Path, **options: Any) -> "RetrievalReport":
-    from hgld.evaluate_files import evaluate_files
+    from hgld.evaluation.evaluate_files import evaluate_files
 
     return evaluate_files(embeddings, labels, **options)
 
@@ -158,7 +161,7 @@ def _measure_checkpoint(
     **options: Any,
 ) -> "RetrievalReport | None":
     """The report; None on all processes of torchrun but the main one."""
-    from training.evaluation import RetrievalTask, evaluate_trained
+    from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
     with open_embedder(checkpoint, device, model_options, place) as embedder:
         report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
@@ -172,7 +175,7 @@ def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
     """Kept reports by the names of their files; bad ones are refused before any work."""
     if not files:
         return {}
-    from hgld.report import RetrievalReport
+    from hgld.evaluation.report import RetrievalReport
 
     names = [file.stem for file in files]
     if _THIS in names or len(set(names)) != len(names):
@@ -183,7 +186,7 @@ def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
 
 
 def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -> "Comparison | None":
-    from hgld.report import compare
+    from hgld.evaluation.report import compare
 
     return compare({**earlier, _THIS: report}) if earlier else None
 
@@ -210,3 +213,43 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
             raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
 
     return save
+
+
+# The verb that shows results to people: report.
+
+
+def report_command() -> click.Command:
+    @click.command()
+    @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path, exists=True))
+    @click.option("--out", required=True, type=NewFile(), help="The page: one HTML file.")
+    @click.option("--data", metavar="DIR|URL", help="The dataset: pictures of the galleries, names of the classes.")
+    @click.option("--plots", type=FOLDER, help="Keep every figure in this folder too, as PNG and SVG.")
+    @click.option(
+        "--published",
+        type=EXISTING_FILE,
+        help="CSV of published results to show beside: dataset, method, metric, value (per cent), source.",
+    )
+    @click.option("--baseline", help="Name of the run that the others are compared with. [default: the first]")
+    @click.option("--title", default="Retrieval report", show_default=True, help="Of the page.")
+    @json_option
+    def report(runs: tuple[Path, ...], out: Path, as_json: bool, **given: Any) -> None:
+        """Show results as one HTML page that needs no network.
+
+        RUN is a folder of `hgld train`, or a report that `hgld evaluate --out X.json` kept; its curves, maps and
+        galleries need the embeddings: in RUN/embeddings, or beside X.json. The first RUN is what the others are
+        compared with.
+        """
+        from hgld.report_page.page import write_report_page
+
+        with progress_bars() as progress:
+            facts = write_report_page(runs, out, progress=progress, **given)
+        for note in facts.notes:
+            echo(note, err=True)
+        if as_json:
+            print_json(asdict(facts))
+            return
+        echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
+        for reason in facts.unreadable[:3]:
+            echo(f"not shown: {reason}", err=True)
+
+    return report

@@ -3,12 +3,13 @@
 import dataclasses
 import tempfile
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
 import click
+from click.shell_completion import CompletionItem
 
 _Config = typing.TypeVar("_Config")
 
@@ -105,7 +106,7 @@ class SplitTable(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Path]:
         if isinstance(value, tuple):
             return value
-        from pipelines.config import SPLIT_NAME
+        from hgld.pipelines.hierarchy.config import SPLIT_NAME
 
         split, separator, path = str(value).partition("=")
         if not separator:
@@ -187,3 +188,48 @@ def config_options(sections: dict[str, type]) -> Callable[[Callable[..., Any]], 
 def take(config: type[_Config], given: dict[str, Any]) -> _Config:
     names = [field.name for field in dataclasses.fields(typing.cast(Any, config))]
     return config(**{name: given[name] for name in names})
+
+
+# What the shell offers behind a Tab: names of datasets, recipes, metrics and levels of options' values.
+
+METRICS = (  # spelled here because hgld.metrics imports torch; with the numbers that are common for k and g
+    *("AP", "mAP@R", "R@1", "R@10", "R@100", "TR@10", "P@10", "mAP@100"),
+    *("H-AP", "H-R@1", "H-R@10", "H-P@10", "NDCG", "NDCG@10", "ASI", "wAP", "AP#1", "AP#2"),
+)
+
+
+def complete_datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the datasets that have a card."""
+    from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+
+    return _beginning((name for name in SOURCES if name not in OWN_DATA), incomplete)
+
+
+def complete_sources(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of all that can be made shards of."""
+    from hgld.pipelines.shards.sources import SOURCES
+
+    return _beginning(SOURCES, incomplete)
+
+
+def complete_recipes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of recipes with what they are; files where none begins like that."""
+    from hgld.training.recipes import RECIPES
+
+    found = [CompletionItem(name, help=made.line) for name, made in RECIPES.items() if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def complete_metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of metrics, the last of several behind commas."""
+    return complete_choices(METRICS, incomplete)
+
+
+def complete_choices(choices: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Those of some names with which what is typed goes on, also as the last of several behind commas."""
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{name}") for name in choices if name.startswith(last)]
+
+
+def _beginning(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.shell_completion import CompletionItem
 
-from hgld.cli.completers import METRICS, complete_choices, complete_recipes
-from hgld.cli.options import FOLDER, SectionedCommand, SectionedOption, json_option
-from hgld.cli.shown import echo, print_json
+from hgld.cli.options import (
+    FOLDER,
+    METRICS,
+    SectionedCommand,
+    SectionedOption,
+    complete_choices,
+    complete_recipes,
+    json_option,
+)
+from hgld.cli.output import echo, print_json
 
 if TYPE_CHECKING:
-    from training.config import TrainConfig
-    from training.progress import Shown
+    from hgld.training.config import TrainConfig
+    from hgld.training.progress import Shown
 
 
 def train_command() -> click.Command:
@@ -96,7 +103,7 @@ class _Field(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         from hgld.errors import ConfigError
-        from training.config_files import parse_field
+        from hgld.training.config import parse_field
 
         try:
             return parse_field(self.name, str(value))
@@ -122,7 +129,7 @@ def _metavar(hint: Any) -> str:
 
 def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """A flag for every field of the config; one that is left out leaves the recipe's value."""
-    from training.config import SECTIONS
+    from hgld.training.config import SECTIONS
 
     for section, config in reversed(SECTIONS.items()):
         hints = typing.get_type_hints(config)
@@ -153,15 +160,15 @@ def _default(value: Any) -> str:
 
 def _read(recipe: str) -> "TrainConfig":
     """The config of a recipe's name or of a file."""
-    from training.config_files import read_config
-    from training.recipes import load_recipe
+    from hgld.training.config import read_config
+    from hgld.training.recipes import load_recipe
 
     return read_config(Path(recipe)) if recipe.endswith(".json") else load_recipe(recipe)
 
 
 def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
-    from training.config_checks import check_config
-    from training.config_files import with_fields
+    from hgld.training.config import with_fields
+    from hgld.training.config_checks import check_config
 
     config = with_fields(config, {name: value for name, value in given.items() if value is not None})
     check_config(config)
@@ -169,7 +176,7 @@ def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
 
 
 def _print_recipes(as_json: bool) -> None:
-    from training.recipes import RECIPES
+    from hgld.training.recipes import RECIPES
 
     rows = []
     for recipe in RECIPES.values():
@@ -198,9 +205,8 @@ def _print_recipes(as_json: bool) -> None:
 
 
 def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
-    from training.config import SECTIONS
-    from training.config_files import flat
-    from training.recipes import RECIPES
+    from hgld.training.config import SECTIONS, flat
+    from hgld.training.recipes import RECIPES
 
     told = (RECIPES[recipe].__doc__ or "") if recipe in RECIPES else f"The config of {recipe}."
     if as_json:
@@ -222,8 +228,8 @@ def _as_flag(flag: str, value: Any) -> str:
 
 def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_from: Path | None, profile: bool) -> int:
     from hgld.cli import EXIT_STOPPED
-    from training.loop import train
-    from training.process_place import is_main_process
+    from hgld.distributed import is_main_process
+    from hgld.training.loop import train
 
     with _shown(quiet=as_json) as progress:
         summary = train(config, data, out, init_from=init_from, profile=profile, progress=progress)
@@ -237,7 +243,7 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
 
 def _shown(*, quiet: bool) -> "AbstractContextManager[Shown]":
     """Bars for people; for files and pipes what the run gives, unless that is printed in another form."""
-    from training.progress import shown_on
+    from hgld.training.progress import shown_on
 
     return shown_on(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))
 
@@ -257,16 +263,16 @@ def _sweep(
     profile: bool,
 ) -> int:
     from hgld.cli import EXIT_STOPPED
-    from training.data import training_facts
-    from training.process_place import is_main_process
-    from training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
+    from hgld.distributed import is_main_process
+    from hgld.training.batches import training_facts
+    from hgld.training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
 
     if init_from is not None:
         config = dataclasses.replace(config, init_from=str(init_from))
     runs = plan_sweep(config, sweeps)
 
     def train_one(one: "TrainConfig", folder: Path) -> bool:
-        from training.loop import train
+        from hgld.training.loop import train
 
         with _shown(quiet=True) as progress:  # the table is the result
             if is_main_process():

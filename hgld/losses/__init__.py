@@ -8,6 +8,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hgld.losses.binned import FastAP as FastAP
+    from hgld.losses.binned import SoftBinAP as SoftBinAP
+    from hgld.losses.binned import soft_bin_ap_loss as soft_bin_ap_loss
     from hgld.losses.blackbox_ap import BlackboxAP as BlackboxAP
     from hgld.losses.blackbox_ap import blackbox_ap_loss as blackbox_ap_loss
     from hgld.losses.class_weighted import ClassWeighted as ClassWeighted
@@ -15,49 +18,46 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import ROADMAP as ROADMAP
     from hgld.losses.compositions import RODNDCG as RODNDCG
     from hgld.losses.compositions import Composition as Composition
+    from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
-    from hgld.losses.csl import CSL as CSL
-    from hgld.losses.fast_ap import FastAP as FastAP
-    from hgld.losses.margin import Margin as Margin
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
     from hgld.losses.mixup import SiMix as SiMix
-    from hgld.losses.multigrain import MultiGrain as MultiGrain
-    from hgld.losses.pair_loss import CalibrationLoss as CalibrationLoss
-    from hgld.losses.pair_loss import Contrastive as Contrastive
+    from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
+    from hgld.losses.pairs import Contrastive as Contrastive
+    from hgld.losses.pairs import Margin as Margin
+    from hgld.losses.pairs import Triplet as Triplet
     from hgld.losses.pnp import PNP as PNP
     from hgld.losses.pnp import pnp_loss as pnp_loss
+    from hgld.losses.proxies import CSL as CSL
     from hgld.losses.proxies import NormSoftmax as NormSoftmax
     from hgld.losses.proxies import ProxyNCApp as ProxyNCApp
-    from hgld.losses.query_losses import graded_ap_loss as graded_ap_loss
-    from hgld.losses.query_losses import ndcg_loss as ndcg_loss
-    from hgld.losses.query_losses import recall_loss as recall_loss
     from hgld.losses.rank_loss import RankLoss as RankLoss
-    from hgld.losses.soft_bin_ap import SoftBinAP as SoftBinAP
-    from hgld.losses.soft_bin_ap import soft_bin_ap_loss as soft_bin_ap_loss
-    from hgld.losses.surrogate_loss import SmoothAP as SmoothAP
-    from hgld.losses.surrogate_loss import SmoothHAP as SmoothHAP
-    from hgld.losses.surrogate_loss import SmoothRecall as SmoothRecall
-    from hgld.losses.surrogate_loss import SupAP as SupAP
-    from hgld.losses.surrogate_loss import SupHAP as SupHAP
-    from hgld.losses.surrogate_loss import SupNDCG as SupNDCG
-    from hgld.losses.surrogate_loss import SupRecall as SupRecall
-    from hgld.losses.triplet import Triplet as Triplet
+    from hgld.losses.surrogate_losses import SmoothAP as SmoothAP
+    from hgld.losses.surrogate_losses import SmoothHAP as SmoothHAP
+    from hgld.losses.surrogate_losses import SmoothRecall as SmoothRecall
+    from hgld.losses.surrogate_losses import SupAP as SupAP
+    from hgld.losses.surrogate_losses import SupHAP as SupHAP
+    from hgld.losses.surrogate_losses import SupNDCG as SupNDCG
+    from hgld.losses.surrogate_losses import SupRecall as SupRecall
+    from hgld.losses.surrogate_losses import graded_ap_loss as graded_ap_loss
+    from hgld.losses.surrogate_losses import ndcg_loss as ndcg_loss
+    from hgld.losses.surrogate_losses import recall_loss as recall_loss
 
 _EXPORTS = {
     "BlackboxAP": "hgld.losses.blackbox_ap",
-    "CSL": "hgld.losses.csl",
-    "CalibrationLoss": "hgld.losses.pair_loss",
+    "CSL": "hgld.losses.proxies",
+    "CalibrationLoss": "hgld.losses.pairs",
     "ClassWeighted": "hgld.losses.class_weighted",
     "Composition": "hgld.losses.compositions",
-    "Contrastive": "hgld.losses.pair_loss",
+    "Contrastive": "hgld.losses.pairs",
     "CrossBatchMemory": "hgld.losses.memory",
-    "FastAP": "hgld.losses.fast_ap",
+    "FastAP": "hgld.losses.binned",
     "HAPPIER": "hgld.losses.compositions",
-    "Margin": "hgld.losses.margin",
+    "Margin": "hgld.losses.pairs",
     "MetricLearningLoss": "hgld.losses.metric_learning",
-    "MultiGrain": "hgld.losses.multigrain",
+    "MultiGrain": "hgld.losses.compositions",
     "NormSoftmax": "hgld.losses.proxies",
     "PNP": "hgld.losses.pnp",
     "ProxyNCApp": "hgld.losses.proxies",
@@ -66,22 +66,22 @@ _EXPORTS = {
     "RODRecall": "hgld.losses.compositions",
     "RankLoss": "hgld.losses.rank_loss",
     "SiMix": "hgld.losses.mixup",
-    "SmoothAP": "hgld.losses.surrogate_loss",
-    "SmoothHAP": "hgld.losses.surrogate_loss",
-    "SmoothRecall": "hgld.losses.surrogate_loss",
-    "SoftBinAP": "hgld.losses.soft_bin_ap",
+    "SmoothAP": "hgld.losses.surrogate_losses",
+    "SmoothHAP": "hgld.losses.surrogate_losses",
+    "SmoothRecall": "hgld.losses.surrogate_losses",
+    "SoftBinAP": "hgld.losses.binned",
     "SumOverLevels": "hgld.losses.compositions",
-    "SupAP": "hgld.losses.surrogate_loss",
-    "SupHAP": "hgld.losses.surrogate_loss",
-    "SupNDCG": "hgld.losses.surrogate_loss",
-    "SupRecall": "hgld.losses.surrogate_loss",
-    "Triplet": "hgld.losses.triplet",
+    "SupAP": "hgld.losses.surrogate_losses",
+    "SupHAP": "hgld.losses.surrogate_losses",
+    "SupNDCG": "hgld.losses.surrogate_losses",
+    "SupRecall": "hgld.losses.surrogate_losses",
+    "Triplet": "hgld.losses.pairs",
     "blackbox_ap_loss": "hgld.losses.blackbox_ap",
-    "graded_ap_loss": "hgld.losses.query_losses",
-    "ndcg_loss": "hgld.losses.query_losses",
+    "graded_ap_loss": "hgld.losses.surrogate_losses",
+    "ndcg_loss": "hgld.losses.surrogate_losses",
     "pnp_loss": "hgld.losses.pnp",
-    "recall_loss": "hgld.losses.query_losses",
-    "soft_bin_ap_loss": "hgld.losses.soft_bin_ap",
+    "recall_loss": "hgld.losses.surrogate_losses",
+    "soft_bin_ap_loss": "hgld.losses.binned",
 }
 
 __all__ = [

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import item_roles, positive_places, read_scores, row_blocks
-from hgld.losses.rank_loss import RankLoss, RankOptions
+from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, positive_places, read_scores, row_blocks
 
 
 class BlackboxAP(RankLoss):

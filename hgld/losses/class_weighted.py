@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.label_columns import label_column
-from hgld.losses.rank_loss import RankLoss, mean_of_valid
+from hgld.losses.rank_loss import RankLoss, label_column, mean_of_valid
 
 
 class ClassWeighted(nn.Module):
@@ -25,7 +24,7 @@ class ClassWeighted(nn.Module):
     Raises:
         ConfigError: a graded loss or one of another reduction, or weights that are not finite numbers >= 0.
 
-    >>> from hgld.losses.soft_bin_ap import SoftBinAP
+    >>> from hgld.losses.binned import SoftBinAP
     >>> loss = ClassWeighted(SoftBinAP(reduction="none"), "balanced")
     """
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import Composition
-from hgld.losses.label_columns import label_columns
+from hgld.losses.rank_loss import label_columns
 
 
 class CrossBatchMemory(nn.Module):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgld.losses.label_columns import check_labels, check_level, label_column
+from hgld.losses.rank_loss import check_labels, check_level, label_column
 
 
 class MetricLearningLoss(nn.Module):

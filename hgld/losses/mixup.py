@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.label_columns import label_column
-from hgld.losses.rank_loss import Reduction, unit_rows
+from hgld.losses.rank_loss import Reduction, label_column, unit_rows
 
 
 class SiMix(nn.Module):

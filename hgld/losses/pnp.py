@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from hgld.losses.item_sets import positive_places, ranked_items, read_scores
-from hgld.losses.rank_loss import RankLoss, RankOptions
-from hgld.losses.row_operator import row_operator
+from hgld.losses.kernels.operator import row_operator
+from hgld.losses.rank_loss import RankLoss, RankOptions, positive_places, ranked_items, read_scores
 
 Variant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 

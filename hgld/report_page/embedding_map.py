@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hgld.ranking import prepare_embeddings
+from hgld.evaluation.scores import prepare_embeddings
 from hgld.report_page.figures import OTHERS, SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.rankings import class_means
 from hgld.report_page.runs import Items

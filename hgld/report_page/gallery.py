@@ -14,7 +14,7 @@ from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation, Items
 
 if TYPE_CHECKING:
-    from hgld.dataset import ShardDataset
+    from hgld.data.dataset import ShardDataset
 
 SHOWN = 10
 ROWS = 6

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hgld.evaluator import Progress
-from hgld.judgements import LabelJudgements
+from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.judgements import LabelJudgements
+from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.metrics import Relevance
-from hgld.ranking import block_rows, exact_products, prepare_embeddings, score_blocks
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
 MOST_QUERIES = 2000

@@ -1,4 +1,4 @@
-"""What a report page is made from: run folders of training, and kept evaluations with their embeddings beside them."""
+"""Reports that were kept, read for the page: what it goes by is checked here, and everything else is only shown."""
 
 import csv
 import math
@@ -6,15 +6,132 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from hgld.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
-from hgld.errors import InputError
-from hgld.report import RetrievalReport
-from hgld.report_page.kept_report import read_report
-from hgld.report_page.same_evaluation import check_same_evaluation
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
+from hgld.evaluation.evaluate import evaluate, labels_fingerprint
+from hgld.evaluation.report import RetrievalReport
+from hgld.metrics import Metric
+
+
+def read_report(path: Path) -> RetrievalReport:
+    """A report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
+
+    Raises:
+        SchemaError: the file cannot be read, or a setting or metric in it is none that a page can show.
+    """
+    report = RetrievalReport.load_json(path)
+    for setting, (check, expected) in _SETTINGS.items():
+        if setting in report.settings and not check(report.settings[setting]):
+            raise SchemaError(
+                f"{path}: {setting} is {report.settings[setting]!r}; expected {expected}. The file was changed or "
+                "damaged: evaluate again."
+            )
+    try:
+        for metric in report.values:
+            Metric.parse(metric)
+    except ConfigError as error:
+        raise SchemaError(f"{path}: {error}") from error
+    return report
+
+
+def _is_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_weights(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and all(map(_is_number, value)))
+
+
+_SETTINGS = {
+    "levels": (_is_names, "a list of different names, finest first"),
+    "alpha": (_is_number, "a number"),
+    "weights": (_is_weights, "null or a list of numbers"),
+}
+
+
+# Whether embeddings are those that a kept report was made from.
+
+_CHECKED = 64  # queries that are ranked again
+_MOST_DIFFER = 0.1
+
+
+def check_same_evaluation(ranked: "Ranked", report: RetrievalReport, files: Sequence[Path]) -> None:
+    """Refuse embeddings or labels that were written since the report: the page would contradict itself.
+
+    Args:
+        ranked: what the files hold.
+        report: of the evaluation.
+        files: of the report, the embeddings and the labels, then those of a gallery, for messages.
+
+    Raises:
+        InputError: they do not belong together.
+    """
+    way_out = (
+        f"{files[0].name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
+        "or move the embeddings away: the page is then made without them."
+    )
+    settings, query, gallery = report.settings, ranked.query, ranked.other_side
+    expected = (settings.get("queries"), settings.get("gallery"))
+    found = (len(query.labels), len(gallery.labels))
+    if found != expected:
+        raise InputError(
+            f"{files[1]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
+            f"{expected[1]}. {way_out}"
+        )
+    if len(report.per_query) not in (0, found[0]):
+        raise InputError(
+            f"{files[0]}: values of {len(report.per_query)} queries lie beside it; it is of {found[0]}. Evaluate again."
+        )
+    if settings.get("labels_sha256") != labels_fingerprint(query.labels, gallery.labels):
+        tables = " or ".join(str(file) for file in files[2::2])
+        raise InputError(f"{tables}: other labels, or in another order, than those that were evaluated. {way_out}")
+    differ, checked, metric = _reranked(ranked, report)
+    if differ > _MOST_DIFFER * checked:
+        raise InputError(
+            f"{files[1]}: ranked again, {differ} of {checked} queries have another {metric} than in the report. "
+            f"{way_out}"
+        )
+
+
+def _reranked(ranked: "Ranked", report: RetrievalReport) -> tuple[int, int, str]:
+    """How many of some queries have another value of a metric than in the report, of how many, and of which metric.
+
+    Another device rounds scores differently, so a few may; embeddings of another model change nearly all.
+    """
+    if report.per_query.is_empty() or not report.values:
+        return 0, 0, ""
+    settings, levels = report.settings, report.settings["levels"]
+    metric = next(name for name in [f"AP/{levels[0]}", *report.values] if name in report.values)
+    query, gallery = ranked.query, ranked.other_side
+    some = np.unique(np.linspace(0, len(query.labels) - 1, _CHECKED).astype(np.int64))
+    again = evaluate(
+        np.asarray(query.embeddings[some]),
+        query.labels[some],
+        np.asarray(gallery.embeddings),
+        gallery.labels,
+        levels=levels,
+        metrics=[metric],
+        alpha=settings.get("alpha", 1.0),
+        count_query=bool(settings.get("count_query", False)),
+        relevance=settings.get("relevance", "population"),
+        weights=settings.get("weights"),
+        self_index=some if ranked.gallery is None else None,
+        normalize=bool(settings.get("normalized", True)),
+    )
+    then, now = report.per_query[metric].to_numpy()[some], again.per_query[metric].to_numpy()
+    return int((np.abs(then - now) > 0.01).sum()), len(some), metric
+
+
+# What a report page is made from: run folders of training, and kept evaluations with their embeddings beside them.
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _MOST_LOG_BYTES = 256 << 20

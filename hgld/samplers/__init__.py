@@ -2,10 +2,9 @@
 
 from hgld.samplers.batch_sampler import BatchSampler
 from hgld.samplers.class_balanced import ClassBalanced
-from hgld.samplers.epoch_sampler import EpochSampler
+from hgld.samplers.epoch import EpochSampler, RepeatedAugmentation
 from hgld.samplers.hierarchical_pk import HierarchicalPKSampler
 from hgld.samplers.pk import PKSampler
-from hgld.samplers.repeated_augmentation import RepeatedAugmentation
 
 __all__ = [
     "BatchSampler",

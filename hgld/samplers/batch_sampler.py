@@ -1,11 +1,187 @@
-"""What all samplers have in common: a batch is a function of (seed, epoch, step), and processes take equal parts."""
+"""Random numbers that are a function of their key alone, on every platform and under every numpy.
+
+numpy keeps the raw words of a bit generator stable for ever, but not what its distributions and shuffles make of them
+(NEP 19). So only words are taken from it.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
+from torch import Tensor
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
+
+_HALF = np.uint64(32)
+
+
+def random_words(count: int, *key: int) -> np.ndarray:
+    """(count,) uint64 words of Philox, keyed by integers of which all but the first are below 2**32."""
+    return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:])).random_raw(count)
+
+
+def shuffled(count: int, *key: int) -> np.ndarray:
+    """(count,) int64: a random order of ``range(count)``."""
+    return np.argsort(random_words(count, *key), kind="stable")
+
+
+def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
+    """int64 numbers in [0, limit), uniform but for 2**-32; limits are below 2**32."""
+    return (((words >> _HALF) * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
+
+
+def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Distinct numbers of a range, row by row, every set as likely as any other.
+
+    Args:
+        words: (R, k) random words.
+        sizes: (R,) sizes of the ranges, at least k.
+
+    Returns:
+        (R, k) int64 in [0, size).
+
+    Source: Floyd's algorithm; Bentley and Floyd, "A sample of brilliance", CACM 30 (1987).
+    """
+    rows, count = words.shape
+    chosen = np.full((rows, count), -1, dtype=np.int64)
+    for place in range(count):
+        last = sizes - count + place
+        drawn = below(words[:, place], last + 1)
+        taken = (chosen[:, :place] == drawn[:, None]).any(axis=1)
+        chosen[:, place] = np.where(taken, last, drawn)
+    return chosen
+
+
+# The items of every class, side by side.
+
+Short = Literal["repeat", "drop", "refuse"]
+_SHORT = ("repeat", "drop", "refuse")
+
+
+class Labelled(Protocol):
+    """A dataset: labels (N, L) and the names of their levels."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def levels(self) -> tuple[str, ...]: ...
+
+
+Labels = Tensor | np.ndarray | Labelled
+
+
+def label_column(labels: Labels, level: int | str) -> np.ndarray:
+    """Labels of one level.
+
+    Args:
+        labels: (N,) or (N, L) integers, finest level first, or a dataset.
+        level: column, or, with a dataset, name.
+
+    Returns:
+        (N,) int64, -1 where unknown.
+
+    Raises:
+        InputError: the labels are no such table.
+        ConfigError: there is no such level.
+    """
+    levels = None if isinstance(labels, Tensor | np.ndarray) else labels.levels
+    table = labels if isinstance(labels, Tensor | np.ndarray) else labels.labels
+    array = table.cpu().numpy() if isinstance(table, Tensor) else table
+    if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"labels of shape {array.shape} and type {array.dtype}; expected integers (N,) or (N, L).")
+    array = array.reshape(len(array), -1)
+    if isinstance(level, str):
+        if levels is None:
+            raise ConfigError(f"level {level!r} of a table without names; give the column, or the dataset as labels.")
+        if level not in levels:
+            raise ConfigError(f"level {level!r} is unknown; the levels are {', '.join(levels)}.")
+        level = levels.index(level)
+    if not -array.shape[1] <= level < array.shape[1]:
+        raise ConfigError(f"level {level} of labels with {array.shape[1]} columns.")
+    return array[:, level].astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassItems:
+    """Items sorted by class.
+
+    Attributes:
+        items: (M,) item numbers; those of class c are ``items[start[c] : start[c] + count[c]]``.
+        start: (C,) first place of each class.
+        count: (C,) number of its items.
+        label: (C,) its label.
+        left_out: items without a label.
+        dropped: items of classes that are too small.
+    """
+
+    items: np.ndarray
+    start: np.ndarray
+    count: np.ndarray
+    label: np.ndarray
+    left_out: int
+    dropped: int = 0
+
+    @classmethod
+    def from_labels(cls, labels: np.ndarray, *, k: int = 1, short: Short = "repeat") -> "ClassItems":
+        """Sort items by class.
+
+        Args:
+            labels: (N,) class of every item; negative is unknown.
+            k: items that a class shall have.
+            short: what becomes of classes with fewer: they stay, are dropped and counted, or are refused.
+
+        Raises:
+            ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
+        """
+        if short not in _SHORT:
+            raise ConfigError(f"short is {short!r}; expected {', '.join(_SHORT)}.")
+        known = np.flatnonzero(labels >= 0)
+        items = known[np.argsort(labels[known], kind="stable")]
+        label, count = np.unique(labels[items], return_counts=True)
+        small = count < k
+        if short == "refuse" and small.any():
+            raise ConfigError(
+                f"{small.sum()} of {len(count)} classes have fewer than {k} items (label {label[small][0]} has "
+                f"{count[small][0]}); take short='repeat' or 'drop', or a smaller k."
+            )
+        dropped = 0
+        if short == "drop":
+            items = items[np.repeat(~small, count)]
+            dropped, label, count = int(count[small].sum()), label[~small], count[~small]
+        return cls(items, np.cumsum(count) - count, count, label, len(labels) - len(known), dropped)
+
+    def draw(self, classes: np.ndarray, k: int, *key: int) -> np.ndarray:
+        """Random items of each class, k of them: distinct where it has as many, else each of them at least once.
+
+        Args:
+            classes: (P,) places of the classes in :attr:`label`.
+            k: items a class.
+            key: of the random numbers.
+
+        Returns:
+            (P, k) item numbers.
+        """
+        words = random_words(len(classes) * k, *key).reshape(len(classes), k)
+        count = self.count[classes]
+        chosen = choose(words, np.maximum(count, k))
+        cycled = (below(words[:, 0], count)[:, None] + np.arange(k)) % count[:, None]
+        return self.items[self.start[classes][:, None] + np.where(count[:, None] < k, cycled, chosen)]
+
+
+def check_enough(classes: int, p: int) -> None:
+    """Refuse batches of more classes than there are.
+
+    Raises:
+        ConfigError: fewer than ``p`` classes.
+    """
+    if classes < p:
+        raise ConfigError(f"{classes} classes can be sampled; batches of {p} need as many. Take a smaller p.")
+
+
+# What all samplers have in common: a batch is a function of (seed, epoch, step), and processes take equal parts.
 
 _MOST = 1 << 32
 

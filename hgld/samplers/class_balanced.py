@@ -3,9 +3,16 @@
 import numpy as np
 
 from hgld.errors import ConfigError
-from hgld.samplers.batch_sampler import BatchSampler, at_least
-from hgld.samplers.class_items import ClassItems, Labels, check_enough, label_column
-from hgld.samplers.randomness import below, random_words
+from hgld.samplers.batch_sampler import (
+    BatchSampler,
+    ClassItems,
+    Labels,
+    at_least,
+    below,
+    check_enough,
+    label_column,
+    random_words,
+)
 
 _FRACTION_BITS = 53
 

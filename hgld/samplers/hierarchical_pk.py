@@ -6,9 +6,16 @@ import math
 import numpy as np
 
 from hgld.errors import ConfigError, HierarchyError
-from hgld.samplers.batch_sampler import BatchSampler, at_least
-from hgld.samplers.class_items import ClassItems, Labels, Short, check_enough, label_column
-from hgld.samplers.randomness import shuffled
+from hgld.samplers.batch_sampler import (
+    BatchSampler,
+    ClassItems,
+    Labels,
+    Short,
+    at_least,
+    check_enough,
+    label_column,
+    shuffled,
+)
 
 _MOST_COMBINATIONS = 1_000_000
 _COMBINATIONS, _CLASSES, _ITEMS = range(3)  # what random numbers are for

@@ -1,25 +1,148 @@
-"""P classes x K items, the batches of metric learning."""
+"""Which classes meet in which batch, when every image shall be seen once an epoch."""
 
 from typing import Literal
 
 import numpy as np
 
 from hgld.errors import ConfigError
-from hgld.samplers.batch_sampler import BatchSampler, at_least, number_of_batches
-from hgld.samplers.class_items import ClassItems, Labels, Short, check_enough, label_column
-from hgld.samplers.epoch_plan import EpochPlan, chunks_of
-from hgld.samplers.randomness import choose, random_words, shuffled
+from hgld.samplers.batch_sampler import (
+    BatchSampler,
+    ClassItems,
+    Labels,
+    Short,
+    at_least,
+    check_enough,
+    choose,
+    label_column,
+    number_of_batches,
+    random_words,
+    shuffled,
+)
+
+_WORD = 32  # a chunk is one integer: its class above, its number within the class below
+_ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # what random numbers are for
+
+
+class EpochPlan:
+    """One epoch of P x K batches that cover all items.
+
+    The items of every class are shuffled and cut into chunks of k; the last chunk of a class goes on with its first
+    items, so that it is whole. Chunks are dealt to the batches so that the fewest possible come into a batch that has
+    one of their class already: none, if no class has more chunks than there are batches.
+
+    Dealing the chunks class by class, one to a batch in turn, reaches that bound. It is then made random by trades:
+    two batches put what they do not share on a heap and take random halves of it, round by round with other partners
+    (Carstens, Berger and Strona, "A unifying framework for fast randomization of ecological networks with fixed (node)
+    degrees", MethodsX 5, 2018: global curveball). A trade changes neither a batch's size nor the bound.
+
+    Args:
+        classes: the items.
+        p: classes a batch.
+        k: items a class.
+        batches: number of batches: chunks are left out, or classes come with one chunk more, to fill them.
+        key: of the random numbers.
+    """
+
+    def __init__(self, classes: ClassItems, p: int, k: int, batches: int, *key: int) -> None:
+        self._classes, self._k = classes, k
+        places = np.repeat(np.arange(len(classes.count)), classes.count)
+        words = random_words(len(places), *key, _ITEMS) >> np.uint64(_WORD)
+        self._items = classes.items[np.argsort((places << _WORD) | words.astype(np.int64), kind="stable")]
+        chunks = _fitted(chunks_of(classes, k), p * batches, batches, *key)
+        order = shuffled(len(chunks), *key, _CLASSES)
+        dealt = np.repeat(order, chunks[order])
+        number = np.arange(len(dealt)) - np.repeat(np.cumsum(chunks[order]) - chunks[order], chunks[order])
+        table = ((dealt << _WORD) | number).reshape(p, batches).T
+        self._table = _shuffled_rows(_traded(np.ascontiguousarray(table), *key), *key)
+
+    def batch(self, step: int) -> np.ndarray:
+        """(P, K) item numbers of a batch, a row of one class each."""
+        chunks = self._table[step]
+        place, number = chunks >> _WORD, chunks & ((1 << _WORD) - 1)
+        within = (number[:, None] * self._k + np.arange(self._k)) % self._classes.count[place][:, None]
+        return self._items[self._classes.start[place][:, None] + within]
+
+
+def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
+    """(C,) chunks of k items that it takes to cover each class."""
+    return -(-classes.count // k)
+
+
+def _fitted(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
+    """Chunks of every class when all places of the batches are taken: random ones too many go, random ones come."""
+    excess = int(chunks.sum()) - places
+    if excess > 0:
+        gone = shuffled(int(chunks.sum()), *key, _LAST)[:excess]
+        return chunks - np.bincount(np.repeat(np.arange(len(chunks)), chunks)[gone], minlength=len(chunks))
+    chunks = chunks.copy()
+    order = shuffled(len(chunks), *key, _LAST)
+    while excess < 0:
+        roomy = order[chunks[order] < batches][:-excess]  # one more of these need not meet its class
+        chunks[roomy] += 1
+        excess += len(roomy)
+    return chunks
+
+
+def _traded(table: np.ndarray, *key: int) -> np.ndarray:
+    """Rows (batches) of chunks after enough trades that any two chunks have forgotten that they were together."""
+    batches, p = table.shape
+    half = batches // 2
+    for turn in range(batches.bit_length() + 2):
+        partners = shuffled(batches, *key, _ROWS, turn)
+        first, second = partners[:half], partners[half : 2 * half]
+        heap = np.concatenate([table[first], table[second]], axis=1)
+        heap.sort(axis=1)
+        words = random_words(heap.size, *key, _TRADES, turn).reshape(heap.shape)
+        halves = np.argpartition(_sides(heap >> _WORD, words), p, axis=1)  # which is in which half; their order is lost
+        heap = np.take_along_axis(heap, halves, axis=1)
+        table[first], table[second] = heap[:, :p], heap[:, p:]
+    return table
+
+
+def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """Numbers by which a heap is halved, the lower ones to the first batch.
+
+    Chunks of one class are paired, and the two of a pair go to different batches; the others go anywhere.
+
+    Args:
+        classes: (H, 2P) classes of the chunks, sorted.
+        words: (H, 2P) random words.
+    """
+    column = np.arange(classes.shape[1])
+    same = np.zeros(classes.shape, dtype=bool)  # as the chunk before
+    same[:, 1:] = classes[:, 1:] == classes[:, :-1]
+    begin = np.maximum.accumulate(np.where(same, 0, column), axis=1)
+    is_second = (column - begin) % 2 == 1
+    is_first = np.zeros_like(is_second)
+    is_first[:, :-1] = is_second[:, 1:]
+    heads = (words & np.uint64(1)).astype(bool)
+    after = np.zeros_like(heads)
+    after[:, 1:] = ~heads[:, :-1]
+    goes_first = np.where(is_second, after, heads)
+    among_free = (words >> np.uint64(2)) + np.uint64(1)
+    last = np.uint64(1 << 63)
+    return np.where(is_first | is_second, np.where(goes_first, np.uint64(0), last), among_free)
+
+
+def _shuffled_rows(table: np.ndarray, *key: int) -> np.ndarray:
+    """The same batches in random order, their classes in random order."""
+    table = np.sort(table, axis=1)[shuffled(len(table), *key, _COLUMNS, 0)]
+    words = random_words(table.size, *key, _COLUMNS, 1).reshape(table.shape)
+    return np.take_along_axis(table, np.argsort(words, axis=1, kind="stable"), axis=1)
+
+
+# P classes x K items, the batches of metric learning.
 
 Coverage = Literal["exact", "classes"]
 _COVERAGE = ("exact", "classes")
-_CLASSES, _ORDER, _ITEMS = range(3)  # what random numbers are for
+_CLASSES_PK, _ORDER, _ITEMS_PK = range(3)  # what random numbers are for
 
 
 class PKSampler(BatchSampler):
     """Batches of p classes with k items each, the items of a class side by side.
 
     ``coverage="exact"``: every labelled item comes at least once an epoch, and no class comes twice in a batch where
-    that can be avoided (:class:`hgld.samplers.epoch_plan.EpochPlan`). ``coverage="classes"``: every batch draws p
+    that can be avoided (:class:`hgld.samplers.pk.EpochPlan`). ``coverage="classes"``: every batch draws p
     classes and k items of each without regard to the other batches, as the published metric learning codes do; frequent
     classes are then seen less completely than rare ones.
 
@@ -99,8 +222,8 @@ class PKSampler(BatchSampler):
         if self.coverage == "exact":
             return self._plan_of(epoch).batch(step).reshape(-1)
         key = (self.seed, epoch, step)
-        chosen = choose(random_words(self.p, *key, _CLASSES)[None], np.array([len(self._classes.count)]))[0]
-        return self._classes.draw(chosen[shuffled(self.p, *key, _ORDER)], self.k, *key, _ITEMS).reshape(-1)
+        chosen = choose(random_words(self.p, *key, _CLASSES_PK)[None], np.array([len(self._classes.count)]))[0]
+        return self._classes.draw(chosen[shuffled(self.p, *key, _ORDER)], self.k, *key, _ITEMS_PK).reshape(-1)
 
     def _plan_of(self, epoch: int) -> EpochPlan:
         if self._plan is None or self._plan[0] != epoch:

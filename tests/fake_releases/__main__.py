@@ -5,7 +5,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from pipelines.sources import OWN_DATA, SOURCES, source_name
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
 
 Maker = Callable[[Path, int], None]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.gldv2_files import TARS, checksum_name, tar_name
+from hgld.pipelines.shards.sources.gldv2 import TARS, checksum_name, tar_name
 from tests.fake_releases.pictures import jpeg
 
 COMMONS = "http://commons.wikimedia.org/wiki/Category:"

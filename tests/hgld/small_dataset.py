@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from hgld import Hierarchy
-from hgld.dataset_files import (
+from hgld.data.index import (
     BOX,
     HIERARCHY,
     INDEX,
@@ -24,7 +24,7 @@ from hgld.dataset_files import (
     split_facts,
     write_index,
 )
-from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
+from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from tests.fake_releases.pictures import jpeg
 
 LEVELS = ("fine", "coarse")

@@ -13,11 +13,11 @@ import polars as pl
 import torch
 
 import hgld
-from hgld.dataset import ShardDataset
-from hgld.dataset_files import MANIFEST
-from hgld.decoding.batch import Batch
-from hgld.decoding.views import TrainView
-from hgld.shard_stream import ShardStream
+from hgld.data.batch import Batch
+from hgld.data.dataset import ShardDataset
+from hgld.data.index import MANIFEST
+from hgld.data.streaming import ShardStream
+from hgld.data.views import TrainView
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
 

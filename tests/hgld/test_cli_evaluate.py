@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from hgld.cli import main
-from hgld.evaluator import evaluate
-from hgld.report import RetrievalReport
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.report import RetrievalReport
 
 
 @pytest.fixture

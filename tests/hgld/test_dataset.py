@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from hgld import Hierarchy, open_dataset
-from hgld.dataset import ShardDataset
-from hgld.dataset_files import HIERARCHY, INDEX, MANIFEST
-from hgld.decoding.encoded import EncodedImage
+from hgld.data.dataset import ShardDataset
+from hgld.data.images import EncodedImage
+from hgld.data.index import HIERARCHY, INDEX, MANIFEST
 from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
 from hgld.samplers import EpochSampler, PKSampler
 from tests.fake_releases.pictures import jpeg, png

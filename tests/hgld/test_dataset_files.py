@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld import dataset_files as files
+from hgld.data import index as files
 from hgld.errors import InputError, SchemaError
 
 LEVELS = ("species", "family")

@@ -11,14 +11,10 @@ from PIL import Image
 from sklearn.datasets import load_sample_image
 from torchvision.transforms.v2 import functional
 
-from hgld.decoding.batch import normalize
-from hgld.decoding.colors import change_colors, color_matrices
-from hgld.decoding.decode import decode_batch
-from hgld.decoding.encoded import EncodedImage
-from hgld.decoding.headers import MOST_PIXELS
-from hgld.decoding.orientation import turn_of, turned
-from hgld.decoding.pillow import decode_with_pillow
-from hgld.decoding.views import TestView, TrainView, View, places
+from hgld.data.batch import normalize
+from hgld.data.decode import decode_batch, decode_with_pillow
+from hgld.data.images import MOST_PIXELS, EncodedImage, turn_of, turned
+from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places
 from hgld.errors import ConfigError, InputError
 
 TRANSPOSES = {

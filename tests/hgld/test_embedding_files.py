@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import hgld.embedding_files
-from hgld.embedding_files import label_codes, read_embeddings, read_labels
+import hgld.evaluation.embedding_files
 from hgld.errors import ConfigError, HgldError, InputError, TableError
-from hgld.evaluate_files import evaluate_files
-from hgld.evaluator import evaluate
-from hgld.postprocess import Whitening, expand_queries
+from hgld.evaluation.embedding_files import label_codes, read_embeddings, read_labels
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.evaluation.postprocess import Whitening, expand_queries
 
 LEVELS = ("product", "category")
 LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [3, -1]])
@@ -322,7 +322,7 @@ def test_label_files_that_cannot_be_read_are_refused(tmp_path, monkeypatch):
         read_labels(tmp_path / "l.txt", LEVELS)
     with pytest.raises(TableError, match="levels are none"):
         read_labels(write_labels(tmp_path / "l.csv"), [])
-    monkeypatch.setattr(hgld.embedding_files, "_MOST_TABLE_BYTES", 10)
+    monkeypatch.setattr(hgld.evaluation.embedding_files, "_MOST_TABLE_BYTES", 10)
     with pytest.raises(TableError, match="at most 10"):
         read_labels(tmp_path / "l.csv", LEVELS)
 

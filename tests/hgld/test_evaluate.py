@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluator import DEFAULT_METRICS, evaluate, evaluate_judged
-from hgld.judgements import GivenJudgements, ListedJudgements
+from hgld.evaluation.evaluate import DEFAULT_METRICS, evaluate, evaluate_judged
+from hgld.evaluation.judgements import GivenJudgements, ListedJudgements
+from hgld.evaluation.metric import resolve
+from hgld.evaluation.scores import prepare_embeddings, score_blocks
 from hgld.metrics import Relevance, ranking_metrics
-from hgld.metrics.names import resolve
-from hgld.ranking import prepare_embeddings, score_blocks
 from tests import reference
 
 NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP", "AP#1"]

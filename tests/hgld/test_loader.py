@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hgld import open_dataset
-from hgld.decoding.batch import Batch
-from hgld.decoding.views import TestView, TrainView, places
+from hgld.data.batch import Batch
+from hgld.data.loader import Loader
+from hgld.data.views import TestView, TrainView, places
 from hgld.errors import ConfigError, InputError
-from hgld.loader import Loader
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
@@ -107,8 +107,8 @@ def test_an_iterator_left_open_ends_quietly_with_the_interpreter(tmp_path):
     written(tmp_path / "data")
     program = """
 import concurrent.futures.thread, sys, hgld
-from hgld.decoding.views import TestView
-from hgld.loader import Loader
+from hgld.data.views import TestView
+from hgld.data.loader import Loader
 from hgld.samplers import EpochSampler
 
 dataset = hgld.open_dataset(sys.argv[1])

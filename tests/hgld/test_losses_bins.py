@@ -7,12 +7,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.binned import FastAP, SoftBinAP, soft_bin_ap_loss
 from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap_loss
 from hgld.losses.class_weighted import ClassWeighted
-from hgld.losses.fast_ap import FastAP
+from hgld.losses.pairs import Triplet
 from hgld.losses.pnp import PNP, pnp_loss
-from hgld.losses.soft_bin_ap import SoftBinAP, soft_bin_ap_loss
-from hgld.losses.triplet import Triplet
 from tests import reference, reference_losses
 
 TIES = ["ignored", "relaxed", "integral"]
@@ -205,7 +204,7 @@ def test_blocks_of_queries_give_what_all_at_once_give(monkeypatch, name):
     scores, grades = torch.rand(9, 13, requires_grad=True), torch.randint(0, 2, (9, 13))
     values, _ = IN_BLOCKS[name](scores, grades)
     (gradient,) = torch.autograd.grad(values.square().sum(), scores)
-    monkeypatch.setattr("hgld.losses.item_sets._MOST_ITEMS", 30)
+    monkeypatch.setattr("hgld.losses.rank_loss._MOST_ITEMS", 30)
     parts, _ = IN_BLOCKS[name](scores, grades)
     torch.testing.assert_close(parts, values)
     torch.testing.assert_close(torch.autograd.grad(parts.square().sum(), scores)[0], gradient)

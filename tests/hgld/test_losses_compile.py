@@ -7,19 +7,15 @@ import torch
 from torch import nn
 
 from hgld import Hierarchy
-from hgld.losses import blackbox_ap, margin, pnp, soft_histogram, triplet
+from hgld.losses import binned, blackbox_ap, pairs, pnp
+from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.class_weighted import ClassWeighted
-from hgld.losses.compositions import HAPPIER, ROADMAP, SumOverLevels
-from hgld.losses.csl import CSL
-from hgld.losses.fast_ap import FastAP
+from hgld.losses.compositions import HAPPIER, ROADMAP, MultiGrain, SumOverLevels
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
-from hgld.losses.multigrain import MultiGrain
-from hgld.losses.pair_loss import CalibrationLoss, Contrastive
-from hgld.losses.proxies import NormSoftmax, ProxyNCApp
-from hgld.losses.soft_bin_ap import SoftBinAP
-from hgld.losses.surrogate_loss import SmoothRecall, SupHAP
-from hgld.losses.triplet import Triplet
+from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
+from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
+from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
 
 DIM = 6
 LABELS = torch.stack([torch.arange(16) // 4, torch.arange(16) // 8], dim=1)
@@ -103,12 +99,12 @@ def operators():
     contents, seed = torch.rand(3, 2, 5, dtype=torch.float64), torch.tensor(1)
     return {
         "pnp": (pnp._pnp, (scores, positive, negative, "Dq", 4.0, 1.0, 0.1)),
-        "triplets": (triplet._triplets, (scores, positive & negative.any(1, keepdim=True), negative, 0.2)),
-        "soft_histograms": (soft_histogram._histograms, (scores, roles, 5, -1.0)),
-        "its backward": (soft_histogram._histograms_backward, (contents, scores.detach(), roles, -1.0)),
+        "triplets": (pairs._triplets, (scores, positive & negative.any(1, keepdim=True), negative, 0.2)),
+        "soft_histograms": (binned._histograms, (scores, roles, 5, -1.0)),
+        "its backward": (binned._histograms_backward, (contents, scores.detach(), roles, -1.0)),
         "blackbox_ap": (blackbox_ap._blackbox_ap, (scores, roles, 4.0, 0.02)),
         "and its": (blackbox_ap._blackbox_ap_backward, (torch.rand(3), scores.detach(), roles, 4.0, 0.02)),
-        "draw_negatives": (margin.draw_negatives, (scores.detach(), positive.sum(1), negative, seed, 8, 0.5, 1.4)),
+        "draw_negatives": (pairs.draw_negatives, (scores.detach(), positive.sum(1), negative, seed, 8, 0.5, 1.4)),
     }
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.binned import FastAP
 from hgld.losses.compositions import ROADMAP
-from hgld.losses.fast_ap import FastAP
 from hgld.losses.memory import CrossBatchMemory
-from hgld.losses.pair_loss import CalibrationLoss
+from hgld.losses.pairs import CalibrationLoss
 
 
 class Spy(nn.Module):

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
-from hgld.losses.margin import Margin, draw_negatives
-from hgld.losses.pair_loss import CalibrationLoss, Contrastive
-from hgld.losses.triplet import Triplet
+from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet, draw_negatives
 from tests import reference_losses
 
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 import hgld.losses
-from hgld.losses import kernels_spread, rank_metric
-from hgld.losses.gains import GradedGain, grade_counts
-from hgld.losses.native_paths import fits_grid, is_grid_cheaper, series_terms
-from hgld.losses.objectives import DiscountedGain, PrecisionMean, RecallMean
-from hgld.losses.row_block import RowBlock, Survey
+from hgld.losses.kernels import grid, operator
+from hgld.losses.kernels.native import RowBlock, Survey, fits_grid, is_grid_cheaper, series_terms
+from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
+from hgld.losses.surrogate_losses import GradedGain, grade_counts
 from hgld.losses.surrogates import Sigmoid, SupStep
 
 OBJECTIVES = {
@@ -53,7 +52,7 @@ def ranking(num_queries, size, num_levels=3, dtype=torch.float32, share=0.3, spr
 def value_and_gradient(table, objective, surrogate, method):
     scores = table[0].clone().requires_grad_()
     grades, gains, norms = table[1:]
-    values = rank_metric.rank_metric(scores, grades, gains, norms, objective, surrogate, method)
+    values = operator.rank_metric(scores, grades, gains, norms, objective, surrogate, method)
     (gradient,) = torch.autograd.grad(values.sum(), scores)
     return values.detach(), gradient
 
@@ -97,7 +96,7 @@ def test_large_galleries_and_wide_scores_keep_the_bounds(surrogate, size, spread
 def test_eager_pairs_by_chunks_are_those_at_once(monkeypatch):
     table = ranking(5, 60)
     whole = value_and_gradient(table, PrecisionMean(), SupStep(), "eager")
-    monkeypatch.setattr("hgld.losses.eager_pairs._MOST_PAIRS", 500)
+    monkeypatch.setattr("hgld.losses.kernels.eager._MOST_PAIRS", 500)
     parts = value_and_gradient(table, PrecisionMean(), SupStep(), "eager")
     torch.testing.assert_close(parts, whole)
 
@@ -109,7 +108,7 @@ def test_blocks_and_threads_change_no_bit(monkeypatch, method):
     try:
         torch.set_num_threads(1)
         alone = value_and_gradient(table, PrecisionMean(), SupStep(), method)
-        monkeypatch.setattr("hgld.losses.native._MOST_ITEMS", 900)
+        monkeypatch.setattr("hgld.losses.kernels.native._MOST_ITEMS", 900)
         torch.set_num_threads(3)
         together = value_and_gradient(table, PrecisionMean(), SupStep(), method)
     finally:
@@ -141,14 +140,14 @@ def test_the_grid_refuses_what_it_cannot_do():
 def test_lagrange_weights_reproduce_polynomials():
     scores = np.sort(np.random.default_rng(0).uniform(-0.5, 0.5, 200).astype(np.float32))[::-1].copy()
     cells, decays = np.empty(200, np.int32), np.empty(200, np.float32)
-    weights = np.empty((200, kernels_spread.NODES), np.float32)
-    kernels_spread.place(scores, np.float32(0.01), cells, weights, decays)
-    t = (scores.astype(np.float64) - scores[-1]) / 0.01 / kernels_spread.NODE_DISTANCE
+    weights = np.empty((200, grid.NODES), np.float32)
+    grid.place(scores, np.float32(0.01), cells, weights, decays)
+    t = (scores.astype(np.float64) - scores[-1]) / 0.01 / grid.NODE_DISTANCE
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
-    nodes = np.arange(kernels_spread.NODES) - 3
-    for power in range(1, kernels_spread.NODES):
+    nodes = np.arange(grid.NODES) - 3
+    for power in range(1, grid.NODES):
         np.testing.assert_allclose((weights * nodes**power).sum(axis=1), (t - cells) ** power, atol=3e-3)
-    np.testing.assert_allclose(decays, np.exp(-kernels_spread.NODE_DISTANCE * (t - cells)), rtol=2e-5)
+    np.testing.assert_allclose(decays, np.exp(-grid.NODE_DISTANCE * (t - cells)), rtol=2e-5)
 
 
 @pytest.mark.parametrize("method", ["pair", "grid", "eager"])
@@ -156,7 +155,7 @@ def test_the_operator_obeys_torchs_rules(method):
     scores, grades, gains, norms = ranking(3, 40)
     args = (scores.requires_grad_(), grades, gains, norms, "precision", [], [0.01, 100.0, 0.05, 1.5], method)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    torch.library.opcheck(rank_metric._rank_metric, args, test_utils=checks)
+    torch.library.opcheck(operator._rank_metric, args, test_utils=checks)
 
 
 def batch(num_items):
@@ -213,8 +212,8 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 INTERPRETED = """
 import torch
-from hgld.losses.eager_pairs import rank_metric_by_pairs
-from hgld.losses.triton_pairs import triton_rank_metric
+from hgld.losses.kernels.eager import rank_metric_by_pairs
+from hgld.losses.kernels.triton_pairs import triton_rank_metric
 from test_losses_paths import OBJECTIVES, ranking
 from hgld.losses.surrogates import Sigmoid, SupStep
 for size, levels in ((140, 3), (40, 1)):
@@ -238,7 +237,7 @@ COMPILED = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from hgld.losses.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, _rank_positives, _reach_items
+from hgld.losses.kernels.triton_pairs import _BLOCK_ITEMS, _BLOCK_POSITIVES, _rank_positives, _reach_items
 types = {"size": "i32", "num_grades": "i32", "grades": "*u8", "starts": "*i32"}
 types |= dict.fromkeys(("inverse", "rho", "delta", "line"), "fp32")
 for kernel in (_rank_positives, _reach_items):

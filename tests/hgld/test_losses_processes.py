@@ -5,17 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from hgld import Hierarchy
+from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, Composition, RODRecall
-from hgld.losses.csl import CSL
-from hgld.losses.fast_ap import FastAP
-from hgld.losses.margin import Margin
-from hgld.losses.pair_loss import CalibrationLoss, Contrastive
+from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP
-from hgld.losses.proxies import NormSoftmax, ProxyNCApp
-from hgld.losses.soft_bin_ap import SoftBinAP
-from hgld.losses.surrogate_loss import SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
-from hgld.losses.triplet import Triplet
+from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
+from hgld.losses.surrogate_losses import SmoothAP, SmoothHAP, SmoothRecall, SupAP, SupHAP, SupNDCG, SupRecall
 
 DIM, CLASSES = 6, 8
 FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7])

@@ -7,19 +7,15 @@ import torch
 from torch import Tensor
 
 from hgld import Hierarchy
+from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
-from hgld.losses.csl import CSL
-from hgld.losses.fast_ap import FastAP
-from hgld.losses.margin import Margin
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
-from hgld.losses.pair_loss import CalibrationLoss, Contrastive
+from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
-from hgld.losses.proxies import NormSoftmax, ProxyNCApp
-from hgld.losses.soft_bin_ap import SoftBinAP
-from hgld.losses.triplet import Triplet
+from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))

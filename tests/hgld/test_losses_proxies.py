@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError, InputError
-from hgld.losses.csl import CSL
-from hgld.losses.multigrain import MultiGrain
-from hgld.losses.proxies import NormSoftmax, ProxyNCApp
+from hgld.losses.compositions import MultiGrain
+from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
 from hgld.losses.rank_loss import Reduction
 from tests import reference_losses
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import hgld
 import hgld.losses
 from hgld.errors import InputError
-from hgld.losses.gains import GradedGain
-from hgld.losses.objectives import RecallMean
-from hgld.losses.query_losses import graded_ap_loss, ndcg_loss, recall_loss
+from hgld.losses.kernels.objectives import RecallMean
+from hgld.losses.surrogate_losses import GradedGain, graded_ap_loss, ndcg_loss, recall_loss
 from hgld.losses.surrogates import Sigmoid, SupStep
 from tests import reference, reference_losses
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluator import evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.metrics import class_distances, clustering_nmi, decomposability_gap
 
 

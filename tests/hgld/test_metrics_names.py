@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
+from hgld.evaluation.metric import resolve
 from hgld.metrics import Metric
-from hgld.metrics.names import resolve
 
 KINDS = ["AP", "mAP@R", "R@{}", "TR@{}", "P@{}", "mAP@{}"]
 GRADED = ["H-AP", "H-R@{}", "H-P@{}", "NDCG", "NDCG@{}", "ASI", "wAP", "AP#{}"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
-from hgld.neighbors import nearest_neighbors
+from hgld.evaluation.neighbors import nearest_neighbors
 
 
 @given(

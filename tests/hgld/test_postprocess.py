@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from sklearn.decomposition import PCA
 
-import hgld.postprocess
+import hgld.evaluation.postprocess
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.neighbors import nearest_neighbors
-from hgld.postprocess import Whitening, expand_queries, pool_scales
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.postprocess import Whitening, expand_queries, pool_scales
 
 
 def unit(rows):
@@ -56,7 +56,7 @@ def test_square_rooted_is_the_default_and_recorded(fitted):
 
 
 def test_fitting_is_the_same_every_time_and_whatever_the_blocks(fitted, monkeypatch):
-    monkeypatch.setattr(hgld.postprocess, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(hgld.evaluation.postprocess, "_ROWS_AT_ONCE", 7)
     again = Whitening.fit(torch.from_numpy(random_rows(0, 300, 6)), fitted_on="other set")
     np.testing.assert_allclose(again.components, fitted.components, atol=1e-9)
     np.testing.assert_allclose(again.apply(random_rows(1, 20, 6)), fitted.apply(random_rows(1, 20, 6)), atol=1e-6)
@@ -134,7 +134,7 @@ def test_broken_whitening_files_are_refused(tmp_path, fitted, monkeypatch):
         save_file({"mean": fitted.mean}, file, {"hgld.whitening": facts})
         with pytest.raises(SchemaError, match=said):
             Whitening.load(file)
-    monkeypatch.setattr(hgld.postprocess, "_MOST_BYTES", 10)
+    monkeypatch.setattr(hgld.evaluation.postprocess, "_MOST_BYTES", 10)
     with pytest.raises(SchemaError, match="at most 10"):
         Whitening.load(file)
 

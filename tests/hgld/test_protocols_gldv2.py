@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hgld.protocols.gldv2
+import hgld.evaluation.protocols.gldv2
 from hgld.errors import InputError, StorageError, TableError
-from hgld.protocols import (
+from hgld.evaluation.protocols import (
     RetrievalSolution,
     evaluate_gldv2,
     read_retrieval_solution,
@@ -131,7 +131,7 @@ def test_broken_submissions_are_refused(tmp_path, solution, monkeypatch):
         read_submission(file)
     with pytest.raises(InputError, match="'zz' is not in the solution"):
         score_submission({"zz": ["aa"]}, solution)
-    monkeypatch.setattr(hgld.protocols.gldv2, "_MOST_BYTES", 3)
+    monkeypatch.setattr(hgld.evaluation.protocols.gldv2, "_MOST_BYTES", 3)
     with pytest.raises(TableError, match="at most 3"):
         read_submission(file)
 

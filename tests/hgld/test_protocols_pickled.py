@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from hgld.protocols import read_revisited
-from hgld.protocols.pickled_data import read_pickled_data
+from hgld.evaluation.protocols import read_revisited
+from hgld.evaluation.protocols.pickled_data import read_pickled_data
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -192,7 +192,7 @@ def test_a_damaged_file_never_does_anything_else_than_fail_clearly(tmp_path_fact
 def test_a_missing_and_a_huge_file_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="cannot be read"):
         read_pickled_data(tmp_path / "none.pkl")
-    monkeypatch.setattr("hgld.protocols.pickled_data._MOST_BYTES", 10)
+    monkeypatch.setattr("hgld.evaluation.protocols.pickled_data._MOST_BYTES", 10)
     (tmp_path / "big.pkl").write_bytes(pickle.dumps(ground_truth()))
     with pytest.raises(InputError, match="at most 10"):
         read_pickled_data(tmp_path / "big.pkl")
@@ -225,7 +225,7 @@ def test_a_ground_truth_of_another_form_is_refused(tmp_path, data, said):
 
 def test_every_instruction_is_decided():
     # a new pickle instruction is refused until somebody looks at it
-    from hgld.protocols import pickled_data
+    from hgld.evaluation.protocols import pickled_data
 
     known = set(pickled_data._LITERALS) | set(pickled_data._CONSTANTS) | set(pickled_data._INSTRUCTIONS)
     refused = {opcode.name for opcode in pickletools.opcodes} - known - {"PROTO", "FRAME"}

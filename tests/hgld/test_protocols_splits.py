@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluator import evaluate
-from hgld.protocols import (
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.protocols import (
     average_over_levels,
     evaluate_ukbench,
     evaluate_vehicle_id,
@@ -16,7 +16,7 @@ from hgld.protocols import (
     read_in_shop,
     read_vehicle_list,
 )
-from hgld.protocols.vehicle_id import draw_gallery
+from hgld.evaluation.protocols.vehicle_id import draw_gallery
 
 
 def embeddings_of(labels, seed=0, noise=0.8):

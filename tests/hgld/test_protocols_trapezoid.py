@@ -9,15 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.judgements import ListedJudgements
-from hgld.protocols import (
+from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.protocols import (
     RevisitedGroundTruth,
     evaluate_copydays,
     evaluate_holidays,
     evaluate_revisited,
     evaluate_ukbench,
 )
-from hgld.protocols.trapezoid import evaluate_trapezoid, positive_positions, trapezoid_ap, truncated_precision
+from hgld.evaluation.protocols.trapezoid import (
+    evaluate_trapezoid,
+    positive_positions,
+    trapezoid_ap,
+    truncated_precision,
+)
 
 
 def slow_positions(scores, relevant, left_out):

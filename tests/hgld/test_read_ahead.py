@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from hgld.batch_buffers import BatchBuffers
+from hgld.data.batch import BatchBuffers
+from hgld.data.images import read_header
+from hgld.data.prefetch import ReadAhead
 from hgld.errors import InputError
-from hgld.image_header import read_header
-from hgld.read_ahead import ReadAhead
 from tests.fake_releases.pictures import jpeg, png
 
 
@@ -71,7 +71,7 @@ def test_closing_ends_the_generator_in_its_thread():
 LEFT_RUNNING = """
 import itertools, time
 import cv2, numpy as np
-from hgld.read_ahead import ReadAhead
+from hgld.data.prefetch import ReadAhead
 
 image = np.zeros((800, 800, 3), np.uint8)
 ahead = ReadAhead((cv2.resize(image, (300, 300)) for _ in itertools.count()), 10**9, "left running")
@@ -81,7 +81,7 @@ next(ahead)
 
 LEFT_OPEN = """
 import itertools, threading
-from hgld.read_ahead import ReadAhead
+from hgld.data.prefetch import ReadAhead
 
 def batches():
     with ReadAhead((i for i in itertools.count()), 3, "left open") as values:

@@ -5,8 +5,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluator import evaluate
-from hgld.report import RetrievalReport, compare
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.report import RetrievalReport, compare
 
 SETTINGS = {"protocol": "leave-one-out", "levels": ["fine"], "queries": 4, "weights": None}
 

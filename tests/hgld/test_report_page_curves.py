@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.evaluator import evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.metrics import Relevance
 from hgld.report_page import rankings
 from hgld.report_page.class_tables import class_table
@@ -15,7 +15,7 @@ from hgld.report_page.curves import mean_curves, precision_recall
 from hgld.report_page.gallery import changed_queries, typical_queries, worst_queries
 from hgld.report_page.rankings import class_means, first_ranks, rank, relevance_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
-from hgld.report_page.severity import severity
+from hgld.report_page.score_table import severity
 
 METRICS = ("R@1", "AP", "H-AP")
 FINE = 20_000

@@ -8,11 +8,11 @@ import polars as pl
 import pytest
 from markupsafe import Markup
 
-import data_cards
+import hgld.data_cards
 from hgld.cli import main
 from hgld.errors import StorageError
+from hgld.evaluation.report import RetrievalReport
 from hgld.metrics import Metric
-from hgld.report import RetrievalReport
 from hgld.report_page import page
 from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.page import write_report_page
@@ -78,7 +78,7 @@ def test_published_rows_stand_with_their_own_dataset(tmp_path):
 
 def test_shipped_rows_are_of_datasets_and_metrics_that_hgld_knows():
     rows = pl.read_csv(SHIPPED)
-    assert set(rows["dataset"]) <= {card.stem for card in Path(data_cards.__file__).parent.glob("*.md")}
+    assert set(rows["dataset"]) <= {card.stem for card in Path(hgld.data_cards.__file__).parent.glob("*.md")}
     assert [str(Metric.parse(name)) for name in rows["metric"]] == rows["metric"].to_list()
     assert not rows.select("dataset", "method", "metric").is_duplicated().any()
     assert rows["source"].str.contains(r"arXiv:\d{4}\.\d{5}").all()

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.evaluator import evaluate
-from hgld.report_page import rankings, split_section
+from hgld.evaluation.evaluate import evaluate
+from hgld.report_page import page, rankings
 from hgld.report_page.embedding_map import tsne, why_no_map
 from hgld.report_page.figures import Figures
 from hgld.report_page.page import write_report_page
@@ -100,7 +100,7 @@ def test_arrows_are_explained_where_there_are_two_runs(tmp_path):
 
 
 def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
-    for module in (rankings, split_section):
+    for module in (rankings, page):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
     write_run(tmp_path / "run", embeddings(), name="class {}")
     told = []
@@ -125,8 +125,8 @@ def test_memory_does_not_grow_with_queries_times_gallery():
     run = Evaluation(report, 1, Ranked(Items(values, labels, None), None, ({}, {})))
     tracemalloc.start()
     try:
-        first = split_section._first_ranks(run, "rank", None)
-        split_section._curves(Figures(), {"run": run}, ("fine", "coarse"), "test")
+        first = page._first_ranks(run, "rank", None)
+        page._curves(Figures(), {"run": run}, ("fine", "coarse"), "test")
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import InputError, SchemaError
-from hgld.evaluate_files import evaluate_files
-from hgld.report import RetrievalReport
+from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.evaluation.report import RetrievalReport
 from hgld.report_page.page import write_report_page
 from hgld.report_page.runs import read_runs
 

@@ -11,7 +11,7 @@ import pytest
 
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluator import evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.report_page import page
 from hgld.report_page.gallery import Thumbnails
 from hgld.report_page.page import write_report_page
@@ -147,7 +147,7 @@ def test_pictures_of_the_dataset_are_framed_by_what_they_share(tmp_path):
 
 def test_pictures_without_room_are_counted(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3], ("test",)))
-    from hgld.dataset import open_dataset
+    from hgld.data.dataset import open_dataset
 
     dataset = open_dataset(tmp_path / "data")
     first, *others = dataset.keys.to_list()

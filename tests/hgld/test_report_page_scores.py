@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hgld.evaluator import evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.report_page.published import PublishedRow
 from hgld.report_page.runs import Evaluation
 from hgld.report_page.score_table import GRADED, score_table

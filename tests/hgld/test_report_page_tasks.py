@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hgld.evaluator import evaluate
+from hgld.evaluation.evaluate import evaluate
 from hgld.report_page.page import write_report_page
 from hgld.report_page.runs import read_runs
 

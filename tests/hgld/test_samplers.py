@@ -20,7 +20,7 @@ from hgld.samplers import (
     PKSampler,
     RepeatedAugmentation,
 )
-from hgld.samplers.randomness import below, choose, random_words, shuffled
+from hgld.samplers.batch_sampler import below, choose, random_words, shuffled
 
 
 @dataclass

@@ -11,9 +11,8 @@ import fsspec
 import numpy as np
 import pytest
 
+from hgld.data.storage import MOST_OPEN_FILES, ShardStorage, _merged
 from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
-from hgld.local_files import MOST_OPEN_FILES
-from hgld.shard_storage import ShardStorage, _merged
 from tests.hgld.range_server import RangeServer, serve
 
 SIZE = 300_000

@@ -14,8 +14,8 @@ from webdataset.compat import WebLoader
 from webdataset.pipeline import DataPipeline
 
 import hgld
-from hgld.decoding.decode import decode_batch
-from hgld.decoding.views import places
+from hgld.data.decode import decode_batch
+from hgld.data.views import places
 from hgld.errors import ConfigError, InputError, ServiceError
 from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item
@@ -226,8 +226,8 @@ def test_from_a_server_that_cuts_connections_and_fails_now_and_then(folder, monk
         one = stream(server.url)
         server.failures[:] = [500, 503, 500]
         server.cut_after = 3000
-        monkeypatch.setattr("hgld.shard_storage._LEAST_BLOCK", 2000)
-        monkeypatch.setattr("hgld.shard_storage._STREAM_BLOCK", 32000)
+        monkeypatch.setattr("hgld.data.storage._LEAST_BLOCK", 2000)
+        monkeypatch.setattr("hgld.data.storage._STREAM_BLOCK", 32000)
         monkeypatch.setattr(time, "sleep", lambda _: None)
         assert same_batches(list(one), expected)
         assert not server.failures
@@ -267,7 +267,7 @@ def test_no_thread_is_left(folder, tmp_path):
 
 
 def test_a_lane_reads_no_further_ahead_than_its_window(folder, monkeypatch):
-    from hgld import stream_lanes
+    from hgld.data import stream_lanes
 
     read = Counter()
     original = stream_lanes.read_groups
@@ -317,7 +317,7 @@ def test_several_worker_processes_are_refused(folder, monkeypatch):
     class Worker:
         num_workers = 2
 
-    monkeypatch.setattr("hgld.shard_stream.get_worker_info", Worker)
+    monkeypatch.setattr("hgld.data.streaming.get_worker_info", Worker)
     with pytest.raises(ConfigError, match="2 worker processes would each give every batch"):
         next(iter(stream(folder)))
 

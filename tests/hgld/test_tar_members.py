@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgld.data.tar import END_OF_ARCHIVE, Member, member_header, padding, stream_members, walk_members
 from hgld.errors import InputError
-from hgld.tar_members import END_OF_ARCHIVE, Member, member_header, padding, stream_members, walk_members
 
 FORMATS: dict[str, Any] = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 NAME_PARTS = st.text(st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cc",)), min_size=1)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 
-from hgld.decoding.philox import philox, uniforms
-from hgld.decoding.views import TestView, TrainView, places
+from hgld.data.views import TestView, TrainView, philox, places, uniforms
 from hgld.errors import ConfigError
 
 # Known answers of Random123's philox4x32-10: counter, key, result.

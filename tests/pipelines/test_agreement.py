@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.agreement import Settlement, agreement, settle
-from pipelines.decisions import Decision, Drop, Entry, Merge, Move, Rename, Role, SetTop, Split
+from hgld.pipelines.hierarchy.review.agreement import Settlement, agreement, settle
+from hgld.pipelines.hierarchy.review.decisions import Decision, Drop, Entry, Merge, Move, Rename, Role, SetTop, Split
 
 MACHINE = {
     "mountain": ["mountain", "stratovolcano", "hill"],

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.dataset_names import BOX, is_safe_key
+from hgld.data.format import BOX, is_safe_key
 from hgld.errors import HierarchyError, InputError, TableError
-from pipelines.catalog import Catalog, Container, safe_key
+from hgld.pipelines.shards.catalog import Catalog, Container, safe_key
 from tests.pipelines.toy_release import LEVELS, ToyRelease
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from hgld.cli import EXIT_BAD_INPUT, main
-from hgld.manifest import Manifest
-from pipelines.card_files import remake_card
-from pipelines.data_card import load_card
-from pipelines.sources import OWN_DATA, SOURCES
-from pipelines.stage import sha256_of
+from hgld.data.format import Manifest
+from hgld.pipelines.shards.card_files import remake_card
+from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+from hgld.pipelines.stage import sha256_of
 from tests.pipelines.tiny_shards import TinyShards
 
 

@@ -8,10 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from pipelines import clean
-from pipelines.config import CleanConfig
-from pipelines.progress import silent
-from pipelines.stage import Outcome, StageRun, run_stage
+from hgld.pipelines.hierarchy import clean
+from hgld.pipelines.hierarchy.config import CleanConfig
+from hgld.pipelines.stage import Outcome, StageRun, run_stage, silent
 
 LANDMARKS = {
     "split": pl.String,

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, TableError
-from pipelines import cluster
-from pipelines.config import ClusterConfig
-from pipelines.progress import silent
-from pipelines.stage import Outcome, StageRun, run_stage
+from hgld.pipelines.hierarchy import cluster
+from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.stage import Outcome, StageRun, run_stage, silent
 
 NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
 KINDS = np.array([0, 1, 2, 0, 2, 1, 0])

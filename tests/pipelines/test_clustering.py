@@ -13,14 +13,12 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
-from pipelines.clustering import cluster_names, margins
-from pipelines.config import ClusterConfig
-from pipelines.lexical_encoder import LexicalEncoder
-from pipelines.name_map import name_map
-from pipelines.sample import EXPECTED_GROUPS
-from pipelines.spherical_kmeans import k_curve, settle, spherical_kmeans, sums, unit
-from pipelines.structure import mix
-from pipelines.subclusters import Division, ward
+from hgld.pipelines.hierarchy.cluster import name_map
+from hgld.pipelines.hierarchy.clustering import Division, cluster_names, margins, mix, ward
+from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+from hgld.pipelines.hierarchy.kmeans import k_curve, settle, spherical_kmeans, sums, unit
+from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 
 
 def blobs(groups, members, dim=16, spread=0.15, seed=0):
@@ -296,7 +294,7 @@ def test_every_name_has_a_place_on_the_map(count):
 
 
 def test_the_map_keeps_neighbours_and_places_names_beyond_the_most_placed(monkeypatch):
-    monkeypatch.setattr("pipelines.name_map.MOST_PLACED", 200)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.cluster.MOST_PLACED", 200)
     rows, truth = blobs(6, 50, spread=0.3)
     points = name_map(rows, seed=0)
     centres = np.stack([points[truth == g].mean(axis=0) for g in range(6)])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.commons import CategoryPage, category_pages, redirect_target
-from pipelines.web import AnswerError
+from hgld.pipelines.hierarchy.scrape.commons import CategoryPage, category_pages, redirect_target
+from hgld.pipelines.web import AnswerError
 
 URL = "http://127.0.0.1/w/api.php"
 

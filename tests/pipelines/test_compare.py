@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from pipelines import csv_rows
-from pipelines.compare import Comparison, compare
+from hgld.pipelines import csv_rows
+from hgld.pipelines.hierarchy.compare import Comparison, compare
 
 GLDV2 = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 ROWS_A = [

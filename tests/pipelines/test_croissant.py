@@ -11,8 +11,8 @@ import mlcroissant
 import polars as pl
 import pytest
 
-from hgld import dataset_files as files
-from pipelines.croissant import croissant
+from hgld.data import index as files
+from hgld.pipelines.shards.croissant import croissant
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of rdflib, by mlcroissant

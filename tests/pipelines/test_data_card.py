@@ -8,12 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import data_cards
+import hgld.data_cards
+from hgld.data.format import Manifest, ShardFacts
 from hgld.errors import ConfigError, SchemaError
-from hgld.manifest import Manifest, ShardFacts
-from pipelines import data_card
-from pipelines.data_card import PublishedCount, dataset_card, load_card, published_differences
-from pipelines.sources import CARDS, OWN_DATA, SOURCES
+from hgld.pipelines.shards import cards as data_card
+from hgld.pipelines.shards.cards import PublishedCount, dataset_card, load_card, published_differences
+from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES
 
 NAMES = [name for name in SOURCES if name not in OWN_DATA]
 CARD = """---
@@ -267,6 +267,6 @@ def test_hugging_face_datasets_load_a_build_by_its_card(tmp_path, monkeypatch):
 
 
 def test_all_cards_of_the_package_are_named_by_a_source():
-    folder = data_cards.card_path("cub").parent
+    folder = hgld.data_cards.card_path("cub").parent
     known = {CARDS.get(name, name) for name in SOURCES if name not in OWN_DATA}
     assert {path.stem for path in folder.glob("*.md")} <= known

@@ -11,9 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
-from pipelines import decision_files
-from pipelines.decision_files import append_decision, format_decision, parse_decisions, read_decisions
-from pipelines.decisions import Decision, Drop, Entry, Merge, Move, Rename, SetTop, Split
+from hgld.pipelines.hierarchy.review import decision_files
+from hgld.pipelines.hierarchy.review.decision_files import (
+    append_decision,
+    format_decision,
+    parse_decisions,
+    read_decisions,
+)
+from hgld.pipelines.hierarchy.review.decisions import Decision, Drop, Entry, Merge, Move, Rename, SetTop, Split
 
 WHEN = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 SAID = {"who": "ada", "when": WHEN, "why": "a reason"}

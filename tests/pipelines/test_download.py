@@ -12,11 +12,9 @@ import pytest
 
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError, ServiceError, StorageError
-from pipelines import download as downloading
-from pipelines.download import Downloader, RemoteFile
-from pipelines.gldv2_download import download_gldv2
-from pipelines.gldv2_files import BASE_URL, TARS, checksum_name, metadata_names, parse_checksum, tar_name
-from pipelines.partial_file import PartialFile
+from hgld.pipelines import download as downloading
+from hgld.pipelines.download import Downloader, PartialFile, RemoteFile, download_gldv2
+from hgld.pipelines.shards.sources.gldv2 import BASE_URL, TARS, checksum_name, metadata_names, parse_checksum, tar_name
 from tests.pipelines import cutting_server as faults
 from tests.pipelines.cutting_server import CuttingServer
 

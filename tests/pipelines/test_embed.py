@@ -11,12 +11,11 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError, TableError
-from pipelines import embed
-from pipelines.config import EmbedConfig
-from pipelines.embedding_cache import EmbeddingCache, default_folder
-from pipelines.encoders import make_encoder
-from pipelines.progress import Progress, silent
-from pipelines.stage import Outcome, StageRun
+from hgld.pipelines.hierarchy import embed
+from hgld.pipelines.hierarchy.config import EmbedConfig
+from hgld.pipelines.hierarchy.embed import EmbeddingCache, default_folder
+from hgld.pipelines.hierarchy.encoders.registry import make_encoder
+from hgld.pipelines.stage import Outcome, Progress, StageRun, silent
 
 NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
 

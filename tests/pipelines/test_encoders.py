@@ -16,9 +16,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from hgld.errors import ConfigError, MissingResourceError
-from pipelines.clip_encoder import TEMPLATES, ClipEncoder
-from pipelines.sbert_encoder import SbertEncoder
-from pipelines.text_prompts import mean_of_prompts
+from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
+from hgld.pipelines.hierarchy.encoders.prompts import mean_of_prompts
+from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
 
 TINY = {
     "embed_dim": 16,

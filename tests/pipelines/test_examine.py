@@ -13,14 +13,23 @@ import polars as pl
 import pytest
 from PIL import Image, ImageOps
 
-from hgld.dataset_names import BOX
+from hgld.data.format import BOX
 from hgld.errors import InputError
-from pipelines.catalog import Container
-from pipelines.examine import EXAMINED, ExamineOptions, ExamineUnit, examine, stat_files
-from pipelines.image_facts import UnusableImageError, image_facts
-from pipelines.image_resize import clip_box, resize, scale_box
-from pipelines.source_tars import compression_of, expected_md5
-from pipelines.unit_records import read_facts
+from hgld.pipelines.shards.catalog import Container
+from hgld.pipelines.shards.examine import (
+    EXAMINED,
+    ExamineOptions,
+    ExamineUnit,
+    clip_box,
+    compression_of,
+    examine,
+    expected_md5,
+    resize,
+    scale_box,
+    stat_files,
+)
+from hgld.pipelines.shards.image_facts import UnusableImageError, image_facts
+from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 
 OPTIONS = ExamineOptions(resize=0, quality=90, max_pixels=10_000, max_bytes=20_000)

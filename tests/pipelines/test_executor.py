@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import HgldError, InputError
-from pipelines.executor import run_units
+from hgld.pipelines.executor import run_units
 from tests.pipelines.unit_workers import Sum, add
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_what_a_unit_refuses_is_raised(tmp_path, workers):
 PARENT = """
 import sys
 from pathlib import Path
-from pipelines.executor import run_units
+from hgld.pipelines.executor import run_units
 from tests.pipelines.unit_workers import Sum, wait_forever
 
 if __name__ == "__main__":

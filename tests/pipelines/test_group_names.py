@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.class_graph import ClassGraph
-from pipelines.group_names import Member, propose_labels
-from pipelines.name_rules import NameRules
+from hgld.pipelines.hierarchy.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.clean import NameRules
+from hgld.pipelines.hierarchy.group_names import Member, propose_labels
 
 NO_GRAPH = ClassGraph({}, {})
 RULES = NameRules.read()

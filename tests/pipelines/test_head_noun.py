@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.head_noun import head_noun, noun_phrase, singular
+from hgld.pipelines.hierarchy.encoders.head_noun import head_noun, noun_phrase, singular
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from hgld.dataset_names import IMAGE_FORMATS
-from pipelines.image_facts import UnusableImageError, check_decodes, image_facts, thumbnail
-from pipelines.near_duplicates import perceptual_hash
+from hgld.data.format import IMAGE_FORMATS
+from hgld.pipelines.check.near_duplicates import perceptual_hash
+from hgld.pipelines.shards.image_facts import UnusableImageError, check_decodes, image_facts, thumbnail
 from tests.pipelines.tiny_shards import picture
 
 

@@ -4,16 +4,16 @@ import polars as pl
 import torch
 
 import hgld
-from hgld.dataset_names import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
-from hgld.decoding.decode import decode_batch
-from hgld.decoding.views import TestView
-from hgld.stream_lanes import Item
-from hgld.stream_runs import read_items
-from pipelines.progress import silent
-from pipelines.shard_config import SourceConfig
-from pipelines.shards import build_shards
-from pipelines.sources.image_files import IMAGE_SUFFIXES as SOUGHT
-from pipelines.verify import verify
+from hgld.data.decode import decode_batch
+from hgld.data.format import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
+from hgld.data.stream_lanes import Item
+from hgld.data.stream_runs import read_items
+from hgld.data.views import TestView
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.build import build_shards
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.sources.image_files import IMAGE_SUFFIXES as SOUGHT
+from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import picture
 from tests.pipelines.toy_release import SMALL
 

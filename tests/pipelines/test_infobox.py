@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from pipelines.infobox import MAX_BYTES, Infobox, instance_of
+from hgld.pipelines.hierarchy.scrape.infobox import MAX_BYTES, Infobox, instance_of
 
 
 def page(rows: str, *, before: str = "", head: str = "") -> bytes:

@@ -5,13 +5,11 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError
-from pipelines import embed
-from pipelines.config import EmbedConfig
-from pipelines.encoders import make_encoder
-from pipelines.joined_encoder import JoinedEncoder
-from pipelines.lexical_encoder import LexicalEncoder
-from pipelines.progress import silent
-from pipelines.stage import Outcome, StageRun
+from hgld.pipelines.hierarchy import embed
+from hgld.pipelines.hierarchy.config import EmbedConfig
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, make_encoder
+from hgld.pipelines.stage import Outcome, StageRun, silent
 
 NAMES = ["lake", "pond", "stone bridge", "castle"]
 

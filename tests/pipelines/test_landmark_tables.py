@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from pipelines import csv_rows
-from pipelines.landmark_tables import list_column, read_landmarks, run_names
-from pipelines.progress import silent
+from hgld.pipelines import csv_rows
+from hgld.pipelines.hierarchy.landmark_tables import list_column, read_landmarks, run_names
+from hgld.pipelines.stage import silent
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.lexical_encoder import LexicalEncoder
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 
 NAMES = [
     "arch bridge", "suspension bridge", "footbridge", "art museum", "history museum", "railway museum",

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 
-from pipelines.config import ScrapeConfig
-from pipelines.scrape import run
-from pipelines.stage import StageRun
+from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.scrape.scrape import run
+from hgld.pipelines.stage import StageRun
 from tests.pipelines.mediawiki_site import MediaWikiSite, lacking
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
 

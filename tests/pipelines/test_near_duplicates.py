@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from pipelines.image_facts import image_facts
-from pipelines.near_duplicates import MAX_DISTANCE, nearest, perceptual_hash
+from hgld.pipelines.check.near_duplicates import MAX_DISTANCE, nearest, perceptual_hash
+from hgld.pipelines.shards.image_facts import image_facts
 from tests.pipelines.tiny_shards import picture
 
 

@@ -3,8 +3,8 @@ import re
 import pytest
 import yaml
 
-from pipelines.head_noun import noun_phrase
-from pipelines.noun_kinds import LEXICON, NounKinds
+from hgld.pipelines.hierarchy.encoders.head_noun import noun_phrase
+from hgld.pipelines.hierarchy.encoders.lexical import LEXICON, NounKinds
 
 
 @pytest.mark.parametrize(

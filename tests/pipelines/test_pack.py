@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.dataset_files import index_schema, parse_item_json
-from hgld.dataset_names import BOX
+from hgld.data.format import BOX
+from hgld.data.index import index_schema, parse_item_json
 from hgld.errors import InputError, StorageError
-from pipelines import pack as pack_module
-from pipelines.pack import LOOSE, PackUnit, TarWriter, pack
-from pipelines.unit_records import read_facts
+from hgld.pipelines.shards import pack as pack_module
+from hgld.pipelines.shards.pack import LOOSE, PackUnit, TarWriter, pack
+from hgld.pipelines.stage import read_facts
 
 LEVELS = ("fine", "top")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import HgldError, InputError
-from pipelines.executor import run_units
+from hgld.pipelines.executor import run_units
 from tests.pipelines.toy_release import LEVELS, ToyRelease, build, bytes_of
 from tests.pipelines.unit_workers import Sum, add
 

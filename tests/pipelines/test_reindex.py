@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 
 from hgld import Hierarchy
-from hgld import dataset_files as files
+from hgld.data import index as files
+from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
-from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
-from pipelines.progress import silent
-from pipelines.reindex import rebuild_index
-from pipelines.verify import verify
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
 
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import hgld
-from hgld.decoding.views import TestView
-from hgld.loader import Loader
+from hgld.data.loader import Loader
+from hgld.data.views import TestView
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.build import build_shards
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+from hgld.pipelines.stage import silent
 from hgld.samplers import EpochSampler, PKSampler
-from pipelines.progress import silent
-from pipelines.reindex import rebuild_index
-from pipelines.shard_config import ShardConfig, SourceConfig
-from pipelines.shards import build_shards
-from pipelines.sources import OWN_DATA, SOURCES
-from pipelines.verify import verify
 from tests.fake_releases.__main__ import maker
 
 RELEASES = [name for name in SOURCES if name not in OWN_DATA]

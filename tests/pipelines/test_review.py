@@ -8,10 +8,9 @@ import polars as pl
 import pytest
 
 from hgld.errors import InputError, TableError
-from pipelines import review
-from pipelines.config import ReviewConfig
-from pipelines.progress import silent
-from pipelines.stage import Outcome, StageRun
+from hgld.pipelines.hierarchy.config import ReviewConfig
+from hgld.pipelines.hierarchy.review import review
+from hgld.pipelines.stage import Outcome, StageRun, silent
 
 GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
 # group: (label, top, names with their landmarks)

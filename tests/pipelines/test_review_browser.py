@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from pipelines.decision_files import append_decision, read_decisions
-from pipelines.decisions import Move, Rename, SetTop, Split
-from pipelines.review_page.images import Thumbnails
-from pipelines.review_page.journal import Journal
-from pipelines.review_page.server import serving
-from pipelines.review_page.state import Review
-from pipelines.review_page.tables import BuildTables
+from hgld.pipelines.hierarchy.review.decision_files import append_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions import Move, Rename, SetTop, Split
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.server import serving
+from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.headless_chromium import CHROMIUM, Page
 from tests.pipelines.reviewed_build import SCRIPT, write_build
 

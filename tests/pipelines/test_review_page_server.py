@@ -12,15 +12,14 @@ import requests
 from click.testing import CliRunner
 from starlette.testclient import TestClient
 
-from hgld.cli.review_verbs import review_command
+from hgld.cli.hierarchy_verbs import review_command
 from hgld.errors import ConfigError
-from pipelines.decision_files import append_decision, read_decisions
-from pipelines.decisions import Move
-from pipelines.review_page.images import Thumbnails
-from pipelines.review_page.journal import Journal
-from pipelines.review_page.server import application
-from pipelines.review_page.state import Review
-from pipelines.review_page.tables import BuildTables
+from hgld.pipelines.hierarchy.review.decision_files import append_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions import Move
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.server import application
+from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.reviewed_build import write_build
 
 TOKEN = {"X-Hgld-Token": "secret"}
@@ -155,7 +154,7 @@ def test_a_user_without_a_name_is_asked_for_one(build, monkeypatch):
 
 
 def test_the_verb_tells_that_others_decide_in_the_same_file(build, monkeypatch):
-    monkeypatch.setattr("pipelines.review_page.server.serve", lambda *_: None)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.review.server.serve", lambda *_: None)
     append_decision(
         build / "decisions.yaml",
         Move(names=("tug",), to="pass", who="ada", when=datetime(2026, 1, 1, tzinfo=UTC), why="w"),

@@ -7,15 +7,14 @@ import pytest
 from PIL import Image
 
 from hgld.errors import ConfigError, InputError, StorageError, TableError
-from pipelines import decision_files
-from pipelines.agreement import settle
-from pipelines.decision_files import format_decision, read_decisions
-from pipelines.decisions import Role
-from pipelines.review_page import journal as journal_module
-from pipelines.review_page.images import Thumbnails
-from pipelines.review_page.journal import Journal
-from pipelines.review_page.state import Review, StaleError
-from pipelines.review_page.tables import BuildTables
+from hgld.pipelines.hierarchy.review import decision_files
+from hgld.pipelines.hierarchy.review import journal as journal_module
+from hgld.pipelines.hierarchy.review.agreement import settle
+from hgld.pipelines.hierarchy.review.decision_files import format_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions import Role
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.state import Review, StaleError, Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.reviewed_build import BREAKOUT, GROUPS, SCRIPT, write_build
 
 MOVE = {"action": "move", "names": ["mountain pass"], "to": "pass", "why": "a way, not a summit"}

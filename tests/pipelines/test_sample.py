@@ -4,12 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import clean, sample
-from pipelines.class_graph import ClassGraph
-from pipelines.config import CleanConfig
-from pipelines.landmark_tables import CLASSES, SCRAPED
-from pipelines.name_rules import NameRules, name_key
-from pipelines.progress import silent
+from hgld.pipelines.hierarchy import clean, sample
+from hgld.pipelines.hierarchy.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.clean import NameRules, name_key
+from hgld.pipelines.hierarchy.config import CleanConfig
+from hgld.pipelines.hierarchy.landmark_tables import CLASSES, SCRAPED
+from hgld.pipelines.stage import silent
 
 FIXED_CONSTRUCTION, NATURAL = "Q811430", "Q27096220"
 

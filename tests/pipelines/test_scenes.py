@@ -6,9 +6,9 @@ import pytest
 
 import hgld
 from hgld.errors import ConfigError
-from pipelines.scenes import buildings, landscapes
-from pipelines.scenes.photographs import choose_landmarks, write_photographs
-from pipelines.scenes.scenes import PAINTERS, Place, draw, painter_of
+from hgld.pipelines.demo import buildings, landscapes
+from hgld.pipelines.demo.drawings import choose_landmarks, write_photographs
+from hgld.pipelines.demo.scenes import PAINTERS, Place, draw, painter_of
 
 KINDS = [words.split()[0] for words, _ in PAINTERS]
 

@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, ServiceError, TableError
-from pipelines.config import ScrapeConfig
-from pipelines.progress import silent
-from pipelines.scrape import STORE, plan, polite_client, run
-from pipelines.stage import StageRun
+from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.scrape.scrape import STORE, plan, polite_client, run
+from hgld.pipelines.stage import StageRun, silent
 from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,

@@ -17,8 +17,8 @@ CLASSES, KILLS = 120, 20
 SCRAPE = """
 import json, sys
 from pathlib import Path
-from pipelines.config import ScrapeConfig
-from pipelines.scrape import run
+from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.scrape.scrape import run
 
 options = json.loads(sys.argv[1])
 config = ScrapeConfig(commons_url=options["url"], wikidata_url=options["url"], rate=1000.0, route=options["route"])

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import ConfigError, SchemaError, StorageError
-from pipelines.commons import CategoryPage
-from pipelines.scrape_store import InfoboxPage, Question, ScrapeStore
-from pipelines.wikidata import Entity
+from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
+from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, Question, ScrapeStore
+from hgld.pipelines.hierarchy.scrape.wikidata import Entity
 
 SOURCE = {"language": "en"}
 CASTLE = Entity("Q1", "castle", "en", (), ("Q9",), ())
@@ -87,8 +87,9 @@ def test_a_store_from_before_there_were_refreshes_is_read(path):
 
 def test_a_killed_process_loses_nothing_that_was_recorded(path):
     program = (
-        "import os, signal, sys; from pathlib import Path; from pipelines.scrape_store import ScrapeStore;"
-        "from pipelines.commons import CategoryPage;"
+        "import os, signal, sys; from pathlib import Path;"
+        "from hgld.pipelines.hierarchy.scrape.store import ScrapeStore;"
+        "from hgld.pipelines.hierarchy.scrape.commons import CategoryPage;"
         "store = ScrapeStore(Path(sys.argv[1]), {'language': 'en'});"
         "[store.record_pages({f'Category:{i}': CategoryPage('missing', 'x')}) for i in range(20)];"
         "store._db.execute('BEGIN IMMEDIATE'); store._insert('sitelink', [('Category:half', None)]);"

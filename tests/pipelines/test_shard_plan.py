@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.tar_members import BLOCK
-from pipelines.shard_plan import PlanOptions, plan_shards
+from hgld.data.tar import BLOCK
+from hgld.pipelines.shards.order import PlanOptions, plan_shards
 
 OPTIONS = PlanOptions(group_size=3, shard_bytes=200_000, shard_items=12, seed=0)
 

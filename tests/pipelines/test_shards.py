@@ -10,18 +10,18 @@ import polars as pl
 import pytest
 
 import hgld
-from hgld import Hierarchy, dataset_files
-from hgld.dataset_names import BOX
+from hgld import Hierarchy
+from hgld.data import index as dataset_files
+from hgld.data.format import BOX
 from hgld.errors import ConfigError, InputError, StorageError
-from pipelines import disk_space, shard_work
-from pipelines.data_card import load_card
-from pipelines.image_facts import LARGEST_IMAGE
-from pipelines.progress import silent
-from pipelines.shard_config import ShardConfig, SourceConfig
-from pipelines.shard_dry_run import plan_build
-from pipelines.shard_scan import LARGEST_MEMBER
-from pipelines.shards import build_catalog, build_shards
-from pipelines.verify import verify
+from hgld.pipelines.check.scan import LARGEST_MEMBER
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards import output, work
+from hgld.pipelines.shards.build import build_catalog, build_shards, plan_build
+from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.image_facts import LARGEST_IMAGE
+from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg
 from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease, build, bytes_of
 
@@ -242,7 +242,7 @@ class TestThePlaceOfTheOutput:
         assert bytes_of(tmp_path / "out") == before
 
     def test_other_options_before_the_end_begin_anew(self, loose, tmp_path, monkeypatch):
-        monkeypatch.setattr("pipelines.shards.finish", stop)
+        monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out", shard_items=4)
         assert (tmp_path / "out" / "train-000003.tar").exists()
@@ -257,7 +257,7 @@ class TestThePlaceOfTheOutput:
                 build(loose, tmp_path / "out")
             raise Stopped
 
-        monkeypatch.setattr("pipelines.shards.finish", second)
+        monkeypatch.setattr("hgld.pipelines.shards.build.finish", second)
         with pytest.raises(Stopped):
             build(loose, tmp_path / "out")
 
@@ -291,7 +291,7 @@ class TestThePlaceOfTheOutput:
             build(loose, url, work=tmp_path / "work")
 
     def test_too_little_space_is_said_before_anything_is_read(self, loose, tmp_path, monkeypatch):
-        monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
+        monkeypatch.setattr(output.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1_000_000))
         with pytest.raises(StorageError, match=r"1\.0 MB are free and about 67\.\d MB needed"):
             build(loose, tmp_path / "out")
         assert not list((tmp_path / "out").glob("*.tar"))
@@ -331,7 +331,7 @@ def stop(*_: object) -> None:
 
 
 def test_changed_sources_are_examined_again(loose, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.shards.plan_shards", stop)
+    monkeypatch.setattr("hgld.pipelines.shards.build.plan_shards", stop)
     with pytest.raises(Stopped):
         build(loose, tmp_path / "out")
     monkeypatch.undo()
@@ -395,6 +395,6 @@ def test_leftovers_of_a_killed_clean_up_are_removed(loose, tmp_path):
     build(loose, tmp_path / "out")
     left = tmp_path / "out" / ".build"
     (left / "packed").mkdir(parents=True)
-    shard_work._write_state(left, "key")
+    work._write_state(left, "key")
     assert not build(loose, tmp_path / "out").ran
     assert not left.exists()

@@ -23,8 +23,8 @@ BUILD = """
 import json, sys
 from pathlib import Path
 import polars as pl
-from pipelines.catalog import Catalog, Container
-from pipelines.shard_config import ShardConfig
+from hgld.pipelines.shards.catalog import Catalog, Container
+from hgld.pipelines.shards.config import ShardConfig
 from tests.pipelines.toy_release import build
 
 if __name__ == "__main__":

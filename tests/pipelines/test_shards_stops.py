@@ -11,11 +11,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld import dataset_files as files
+from hgld.data import index as files
 from hgld.errors import ConfigError, InputError
-from pipelines.catalog import Catalog
-from pipelines.progress import silent
-from pipelines.reindex import rebuild_index
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.stage import silent
 from tests.pipelines.stops import Stopped, stop_everywhere
 from tests.pipelines.tiny_shards import TinyShards
 from tests.pipelines.toy_release import ToyRelease, build
@@ -92,12 +92,12 @@ def test_other_options_and_lists_after_a_stop(catalog, tmp_path, every):
 def test_shards_of_other_options_give_their_space_back_first(catalog, tmp_path, monkeypatch):
     """A disk that is full of them would have no room for what --resize keeps of examined images."""
     out = tmp_path / "out"
-    monkeypatch.setattr("pipelines.shards.finish", stop)
+    monkeypatch.setattr("hgld.pipelines.shards.build.finish", stop)
     with pytest.raises(Stopped):
         build(catalog, out, shard_items=3)
     assert len(list(out.glob("*.tar"))) > 1
     (out / "my-backup.tar").write_bytes(b"precious")
-    monkeypatch.setattr("pipelines.shards.run_examination", stop)
+    monkeypatch.setattr("hgld.pipelines.shards.build.run_examination", stop)
     with pytest.raises(Stopped):
         build(catalog, out, shard_items=3, resize=16)
     assert [path.name for path in out.glob("*.tar")] == ["my-backup.tar"]

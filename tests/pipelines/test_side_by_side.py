@@ -9,15 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from pipelines.agreement import settle
-from pipelines.decision_files import append_decision
-from pipelines.decisions import ACTIONS, Decision, Drop, Entry, Merge, Move, Rename, Role, SetTop, Split
-from pipelines.grouping import Grouping
-from pipelines.review_page.images import Thumbnails
-from pipelines.review_page.journal import Journal
-from pipelines.review_page.side_by_side import adopting
-from pipelines.review_page.state import Review
-from pipelines.review_page.tables import BuildTables
+from hgld.pipelines.hierarchy.review.agreement import settle
+from hgld.pipelines.hierarchy.review.decision_files import append_decision
+from hgld.pipelines.hierarchy.review.decisions import (
+    ACTIONS,
+    Decision,
+    Drop,
+    Entry,
+    Merge,
+    Move,
+    Rename,
+    Role,
+    SetTop,
+    Split,
+)
+from hgld.pipelines.hierarchy.review.grouping import Grouping
+from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.side_by_side import adopting
+from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
+from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.reviewed_build import write_build
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)

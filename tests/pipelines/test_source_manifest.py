@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.dataset_names import is_safe_key
+from hgld.data.format import is_safe_key
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
-from pipelines.catalog import Catalog
-from pipelines.class_split import draw_test_classes
-from pipelines.shard_config import SourceConfig
-from pipelines.sources import resolve
-from pipelines.sources.image_files import is_image_name, keys_of_paths
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.sources import resolve
+from hgld.pipelines.shards.sources.image_files import draw_test_classes, is_image_name, keys_of_paths
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),

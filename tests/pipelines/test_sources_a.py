@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, HierarchyError, InputError, TableError
-from pipelines.catalog import Catalog
-from pipelines.data_card import load_card
-from pipelines.shard_config import SourceConfig
-from pipelines.sources import CARDS, OWN_DATA, SOURCES, resolve, source_name
-from pipelines.sources.release import (
+from hgld.pipelines.shards.cards import load_card
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.sources import CARDS, OWN_DATA, SOURCES, resolve, source_name
+from hgld.pipelines.shards.sources.release import (
     find_folder,
     read_bytes,
     read_csv,

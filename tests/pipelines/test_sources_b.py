@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from scipy.io import loadmat, savemat
 
-from hgld.dataset_names import BOX
+from hgld.data.format import BOX
 from hgld.errors import ConfigError, InputError, TableError
-from pipelines.catalog import Catalog
-from pipelines.shard_config import SourceConfig
-from pipelines.sources import resolve
-from pipelines.sources.taxonomies import read_taxonomy
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.sources import resolve
+from hgld.pipelines.shards.sources.taxonomies import read_taxonomy
 from tests.fake_releases import cars196, cub, dyml, landmarks_clean, revisited, vehicleid
 from tests.fake_releases.__main__ import maker
 
@@ -303,12 +303,12 @@ def test_cars_annotations_that_are_none(tmp_path, annotations, message):
 def test_cars_annotations_that_decompress_to_too_much_are_not_read(tmp_path, monkeypatch, compressed):
     cars196.make(tmp_path)
     path = tmp_path / "cars_annos.mat"
-    monkeypatch.setattr("pipelines.sources.cars196._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("hgld.pipelines.shards.sources.cars196._MOST_BYTES", 1 << 20)
     read("cars196", tmp_path)
     bomb = np.zeros((1, 1 << 20), np.uint8)
     savemat(path, {"annotations": bomb, "class_names": bomb[:, :1]}, do_compression=compressed)
     assert (path.stat().st_size < 1 << 12) is compressed
-    monkeypatch.setattr("pipelines.sources.cars196.read_mat", None)
+    monkeypatch.setattr("hgld.pipelines.shards.sources.cars196.read_mat", None)
     with pytest.raises(TableError, match="more than 1,048,576 bytes"):
         read("cars196", tmp_path)
 

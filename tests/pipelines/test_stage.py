@@ -14,8 +14,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import HgldError, InputError, SchemaError, StorageError
-from pipelines.config import key_fields, setting
-from pipelines.stage import DONE, Outcome, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
+from hgld.pipelines.hierarchy.config import key_fields, setting
+from hgld.pipelines.stage import DONE, Outcome, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def test_what_a_stopped_run_left_aside_is_cleared(stage: Stage):
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from pipelines.stage import Outcome, run_stage
+from hgld.pipelines.stage import Outcome, run_stage
 
 root, source, old = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "old"
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.titles import canonical_category, category_title, page_url
+from hgld.pipelines.hierarchy.scrape.titles import canonical_category, category_title, page_url
 
 WIKI = "https://commons.wikimedia.org/wiki/"
 

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from hgld.errors import ConfigError, MissingResourceError, TableError
-from pipelines import toplevel
-from pipelines.class_graph import ClassGraph
-from pipelines.config import EmbedConfig, TopLevelConfig
-from pipelines.lexical_encoder import LexicalEncoder
-from pipelines.progress import silent
-from pipelines.stage import Outcome, run_stage
-from pipelines.toplevel import Anchors, PromptScores, decide_by_graph
+from hgld.pipelines.hierarchy import toplevel
+from hgld.pipelines.hierarchy.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+from hgld.pipelines.hierarchy.toplevel import Anchors, PromptScores, decide_by_graph
+from hgld.pipelines.stage import Outcome, run_stage, silent
 
 ANCHORS = Anchors(
     {"Q10": "natural", "Q20": "human-made", "Q30": "open"},

@@ -10,13 +10,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from hgld import dataset_files as files
 from hgld import open_dataset
+from hgld.data import index as files
+from hgld.data.tar import END_OF_ARCHIVE
 from hgld.errors import InputError, SchemaError
-from hgld.tar_members import END_OF_ARCHIVE
-from pipelines.progress import silent
-from pipelines.reindex import rebuild_index
-from pipelines.verify import verify
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import (
     LEVELS,
     TRAIN,

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from hgld import Hierarchy
-from hgld import dataset_files as files
-from pipelines.progress import silent
-from pipelines.verify import verify
+from hgld.data import index as files
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import (
     TRAIN,
     TinyShards,

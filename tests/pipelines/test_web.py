@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, ServiceError
-from pipelines import web
-from pipelines.titles import page_url
-from pipelines.web import AnswerError, BudgetSpentError, PoliteClient, is_wikimedia
+from hgld.pipelines import web
+from hgld.pipelines.hierarchy.scrape.titles import page_url
+from hgld.pipelines.web import AnswerError, BudgetSpentError, PoliteClient, is_wikimedia
 from tests.pipelines.wikimedia_server import (
     Wiki,
     WikimediaServer,

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.web import AnswerError
-from pipelines.wikidata import Entity, best_values, entities_by_ids, entities_by_titles, parse_entity
+from hgld.pipelines.hierarchy.scrape.wikidata import (
+    Entity,
+    best_values,
+    entities_by_ids,
+    entities_by_titles,
+    parse_entity,
+)
+from hgld.pipelines.web import AnswerError
 from tests.pipelines.wikimedia_server import statement
 
 URL = "http://127.0.0.1/w/api.php"

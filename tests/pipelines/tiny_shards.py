@@ -11,12 +11,11 @@ import polars as pl
 from PIL import Image
 
 from hgld import Hierarchy
-from hgld import dataset_files as files
-from hgld.tar_members import END_OF_ARCHIVE, member_header, padding
-from pipelines.croissant import croissant
-from pipelines.progress import silent
-from pipelines.stage import write_json
-from pipelines.verify import verify
+from hgld.data import index as files
+from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.croissant import croissant
+from hgld.pipelines.stage import silent, write_json
 
 LEVELS = ("species", "family")
 TRAIN = "train-000000.tar"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.catalog import Catalog, Container
-from pipelines.progress import silent
-from pipelines.shard_config import ShardConfig, SourceConfig
-from pipelines.shards import BuildResult, build_catalog
+from hgld.pipelines.shards.build import BuildResult, build_catalog
+from hgld.pipelines.shards.catalog import Catalog, Container
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 from tests.fake_releases.pictures import jpeg, png
 
 LEVELS = ("species", "family")

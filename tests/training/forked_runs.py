@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from training.config_files import read_config
-from training.loop import train
+from hgld.training.config import read_config
+from hgld.training.loop import train
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import torch
 
-from training.config_files import read_config
-from training.loop import train
-from training.progress import Lines
+from hgld.training.config import read_config
+from hgld.training.loop import train
+from hgld.training.progress import Lines
 
 say = partial(print, flush=True)
 

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint
+from hgld.training.config import TrainConfig, with_fields
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item
 from tests.hgld.streamed_dataset import write_streamed
-from training.checkpoint import find_checkpoint, read_checkpoint
-from training.config import TrainConfig
-from training.config_files import with_fields
 
 STEPS = 6  # an epoch of QUICK on the small dataset: 48 training images, 8 a batch
 

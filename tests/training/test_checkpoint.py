@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from hgld.errors import InputError, SchemaError, StorageError
-from tests.training.untrained_run import write_run
-from training import checkpoint as module
-from training.checkpoint import (
+from hgld.training import checkpoint as module
+from hgld.training.checkpoint import (
     Checkpoint,
     find_checkpoint,
     mark_best,
@@ -21,7 +20,8 @@ from training.checkpoint import (
     rewrite_state,
     write_checkpoint,
 )
-from training.loading import load_model
+from hgld.training.embedder import load_model
+from tests.training.untrained_run import write_run
 
 
 def a_checkpoint(step, value=1.0):

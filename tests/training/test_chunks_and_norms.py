@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from hgld.distributed import Processes
 from hgld.errors import ConfigError
+from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.recipes import RECIPES
+from hgld.training.state import prepare_run
 from tests.training.small_runs import options, write_small
-from training.distributed import Processes
-from training.models.embedding_model import EmbeddingModel
-from training.recipes import RECIPES
-from training.run_state import prepare_run
 
 QUICK = {"backbone": "torchvision:resnet18"}
 

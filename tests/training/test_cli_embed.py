@@ -12,11 +12,11 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import main
-from hgld.decoding.batch import normalize
-from hgld.decoding.views import TestView
+from hgld.data.batch import normalize
+from hgld.data.views import TestView
+from hgld.training.embedding import embed
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
-from training.embedding import embed
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,9 @@ import sys
 import pytest
 
 from hgld.cli import main
+from hgld.training.config import SECTIONS, TrainConfig, flat, read_config
+from hgld.training.recipes import RECIPES, load_recipe
 from tests.training.small_runs import QUICK, same, weights, write_small
-from training.config import SECTIONS, TrainConfig
-from training.config_files import flat, read_config
-from training.recipes import RECIPES, load_recipe
 
 RECIPE = "small-grocery"
 FLAGS = [
@@ -180,11 +179,11 @@ def test_a_sweep_tabulates_its_runs_and_goes_on(capsys, data, tmp_path):
 
 def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp_path, monkeypatch):
     def stopped(config, data, out, **options):
-        from training.run_summary import RunSummary
+        from hgld.training.log import RunSummary
 
         return RunSummary(False, 3, 0, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
 
-    monkeypatch.setattr("training.loop.train", stopped)
+    monkeypatch.setattr("hgld.training.loop.train", stopped)
     code, out, _ = run(capsys, RECIPE, "--data", data, "--out", tmp_path / "run", *FLAGS)
     assert code == 130
     assert "the same command goes on" in out
@@ -196,11 +195,11 @@ def test_a_run_that_was_asked_to_stop_says_so_by_its_exit_code(capsys, data, tmp
 @pytest.mark.parametrize("started", [{"RANK": "1"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}])
 def test_one_process_of_several_speaks(started, capsys, data, tmp_path, monkeypatch):
     def done(config, data, out, **options):
-        from training.run_summary import RunSummary
+        from hgld.training.log import RunSummary
 
         return RunSummary(True, 3, 1, {}, {}, 1.0, 2.0, 0.1, 0, str(out), {})
 
-    monkeypatch.setattr("training.loop.train", done)
+    monkeypatch.setattr("hgld.training.loop.train", done)
     for name, value in started.items():
         monkeypatch.setenv(name, value)
     for more in ([], ["--sweep", "tau=0.01"]):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from hgld.training.embedder import load_model
+from hgld.training.log import read_rows
+from hgld.training.loop import train
 from tests.training.small_runs import STEPS, options, weights, write_small
-from training.loading import load_model
-from training.log import read_rows
-from training.loop import train
 
 pytestmark = pytest.mark.slow  # the compiler of C++ takes its time
 
@@ -49,7 +49,7 @@ def test_a_compiled_run_is_one_that_was_not_but_for_rounding(data, tmp_path):
 def test_a_compiled_run_in_half_precision_goes_on_without_the_compiler(data, tmp_path, monkeypatch):
     config = options(**ALIKE, epochs=2, amp="bf16")
     compiled = replace(config, model=replace(config.model, compile=True))
-    monkeypatch.setattr("training.loop._epoch", first_epoch_alone())
+    monkeypatch.setattr("hgld.training.loop._epoch", first_epoch_alone())
     assert not train(compiled, data, tmp_path / "run").finished
     monkeypatch.undo()
     assert train(config, data, tmp_path / "run").step == 2 * STEPS
@@ -59,6 +59,6 @@ def test_a_compiled_run_in_half_precision_goes_on_without_the_compiler(data, tmp
 
 
 def first_epoch_alone():
-    from training.loop import _epoch as epoch_of
+    from hgld.training.loop import _epoch as epoch_of
 
     return lambda run, watch: run.epoch == 1 or epoch_of(run, watch)

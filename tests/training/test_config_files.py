@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, SchemaError
-from training.config import SECTIONS, TrainConfig
-from training.config_checks import check_config
-from training.config_files import flat, parse_field, read_config, save_config, with_fields
+from hgld.training.config import SECTIONS, TrainConfig, flat, parse_field, read_config, save_config, with_fields
+from hgld.training.config_checks import check_config
 
 
 def test_a_config_comes_back_as_it_was_written(tmp_path):

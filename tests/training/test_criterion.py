@@ -9,9 +9,9 @@ import torch
 
 from hgld import Hierarchy, losses
 from hgld.errors import ConfigError
-from training.config import LossConfig, LossName
-from training.criterion import build_criterion
-from training.loss_options import COMPOSITIONS, TAKEN
+from hgld.training.config import LossConfig, LossName
+from hgld.training.config_checks import COMPOSITIONS, TAKEN
+from hgld.training.criterion import build_criterion
 
 FINE, MID = 12, 4
 HIERARCHY = Hierarchy(

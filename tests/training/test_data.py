@@ -7,12 +7,12 @@ import polars as pl
 import pytest
 import torch
 
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
+from hgld.training.batches import TrainingData
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
 from tests.training.small_runs import STEPS, options, write_small
-from training.data import TrainingData
-from training.distributed import Processes
 
 CPU = torch.device("cpu")
 ALONE = Processes(0, 1, CPU)

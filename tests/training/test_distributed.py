@@ -10,21 +10,21 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from hgld.errors import ConfigError, HgldError
-from tests.training import two_processes
-from tests.training.untrained_run import small_model
-from training.distributed import (
+from hgld.distributed import (
     Processes,
     _blocks,
     any_process,
     from_main,
     gather_with_gradients,
+    is_main_process,
     launch,
-    taking_part,
-    wrap,
+    process_group,
+    wrap_model,
 )
-from training.models.pooling import GeM
-from training.process_place import is_main_process
+from hgld.errors import ConfigError, HgldError
+from hgld.training.models.embedding_model import GeM
+from tests.training import two_processes
+from tests.training.untrained_run import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,28 +111,28 @@ def test_the_main_process_is_known_before_the_processes_meet(variables, main, mo
 
 def test_synchronised_batch_norm_of_one_process_is_its_own():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
-    assert wrap(model, Processes(0, 1, torch.device("cpu")), sync_batch_norm=True) is model
+    assert wrap_model(model, Processes(0, 1, torch.device("cpu")), sync_batch_norm=True) is model
     assert type(model[1]) is nn.BatchNorm2d
 
 
 def test_a_lost_process_is_told_with_the_way_out():
     told = r"process 0 of 1: another process of the run is gone .* Start again\."
-    with pytest.raises(HgldError, match=told), taking_part("cpu", lambda: "Start again."):
+    with pytest.raises(HgldError, match=told), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer")
 
 
 def test_another_error_of_a_process_stays_what_it_is():
-    with pytest.raises(RuntimeError, match="shapes differ"), taking_part("cpu", lambda: "Start again."):
+    with pytest.raises(RuntimeError, match="shapes differ"), process_group("cpu", lambda: "Start again."):
         raise RuntimeError("shapes differ")
 
 
 def test_what_processes_cannot_do_is_refused():
     with pytest.raises(ConfigError, match="sync-batch-norm of several processes needs GPUs"):
-        wrap(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
+        wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")
     with pytest.raises(ConfigError, match="cannot spread p, a number each"):
-        wrap(GeM(), Processes(0, 2, torch.device("cpu")), sharded=GeM())
+        wrap_model(GeM(), Processes(0, 2, torch.device("cpu")), sharded=GeM())
 
 
 def test_what_is_shared_out_is_gathered_a_block_at_a_time():

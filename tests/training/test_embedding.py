@@ -9,16 +9,16 @@ import torch
 from PIL import Image
 
 from hgld import open_dataset
-from hgld.decoding.batch import Fault
-from hgld.decoding.views import TestView
-from hgld.embedding_files import check_same_items, read_embeddings, read_labels
+from hgld.data.batch import Fault
+from hgld.data.views import TestView
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.evaluation.embedding_files import check_same_items, read_embeddings, read_labels
+from hgld.training import embedding as module
+from hgld.training.embedding import embed, faults_file, labels_file, scaled, write_embeddings
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import small_model
-from training import embedding as module
-from training.distributed import Processes
-from training.embedding import embed, faults_file, labels_file, scaled, write_embeddings
 
 VIEW = TestView(24, 28)
 

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 
 from hgld import open_dataset
-from hgld.decoding.views import TestView
-from hgld.report import RetrievalReport
+from hgld.data.views import TestView
+from hgld.evaluation.report import RetrievalReport
+from hgld.training.embedder import load_model
+from hgld.training.embedding import embed
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
-from training.embedding import embed
-from training.loading import load_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,16 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import evaluate, open_dataset
-from hgld.decoding.views import TestView
+from hgld.data.views import TestView
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.report_page.runs import read_runs
-from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
-from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
-from training.config import BatchConfig, LossConfig, OptimizerConfig
-from training.distributed import Processes
-from training.embedder import trained_embedder
-from training.embedding import embed
-from training.evaluation import (
+from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
+from hgld.training.embedder import load_model, trained_embedder
+from hgld.training.embedding import embed
+from hgld.training.evaluation import (
     RetrievalTask,
     evaluate_splits,
     evaluate_trained,
@@ -29,8 +27,9 @@ from training.evaluation import (
     parse_task,
     ranked_together,
 )
-from training.loading import load_model
-from training.loop import train
+from hgld.training.loop import train
+from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 METRICS = CONFIG_OF_RUN.run.metrics
@@ -162,7 +161,7 @@ def test_a_report_that_cannot_be_written_is_said(model, place, tmp_path):
 
 
 def test_every_split_is_embedded_once(model, place, monkeypatch):
-    from training import embedder as module
+    from hgld.training import embedder as module
 
     splits = []
 
@@ -191,7 +190,7 @@ def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch
             said[at] = data
             return said
 
-        monkeypatch.setattr("training.evaluation.from_all", from_all)
+        monkeypatch.setattr("hgld.training.evaluation.from_all", from_all)
         report = ranked_together(rank, len(rows), Processes(index, count, torch.device("cpu")))
         assert (report is None) == (index > 0)
     assert report is not None

@@ -13,13 +13,12 @@ import torch
 from PIL import Image
 
 from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
-from training import export
-from training.checkpoint import Checkpoint, write_checkpoint
-from training.config import ImagesConfig, ModelConfig, TrainConfig
-from training.config_files import CONFIG, save_config
-from training.export import export_model
-from training.loading import load_model
-from training.models.backbones import build_model
+from hgld.training import export
+from hgld.training.checkpoint import Checkpoint, write_checkpoint
+from hgld.training.config import CONFIG, ImagesConfig, ModelConfig, TrainConfig, save_config
+from hgld.training.embedder import load_model
+from hgld.training.export import export_model
+from hgld.training.models.backbones import build_model
 
 
 def a_run(folder: Path, backbone: str = "small", pooling: Any = "gem", size: int = 32) -> Path:

@@ -3,10 +3,8 @@
 import pytest
 
 from hgld.errors import ConfigError
-from training.config import TrainConfig
-from training.config_checks import check_config
-from training.config_files import flat, with_fields
-from training.field_readers import READERS
+from hgld.training.config import TrainConfig, flat, with_fields
+from hgld.training.config_checks import READERS, check_config
 
 PAIR = {"loss": "ROADMAP"}
 MEMORY = {"loss": "SupAP", "memory": 64}

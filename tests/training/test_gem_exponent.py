@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from hgld.errors import ConfigError, InputError
-from training.models.embedding_model import EmbeddingModel
-from training.models.gem_exponent import best_gem_p
-from training.models.pooling import AveragePool, GeM
+from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
+from hgld.training.resolution import best_gem_p
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
 

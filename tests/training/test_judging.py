@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.training import loop
+from hgld.training.log import read_rows
+from hgld.training.loop import train
+from hgld.training.progress import Silent
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.small_runs import STEPS, options, write_small
-from training import loop
-from training.log import read_rows
-from training.loop import train
-from training.progress import Silent
 
 
 class Notes(Silent):

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from hgld.training.config import save_config
+from hgld.training.log import read_rows
+from hgld.training.loop import train
 from tests.training.small_runs import STEPS, options, same, weights, write_small
-from training.config_files import save_config
-from training.log import read_rows
-from training.loop import train
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from hgld import losses
-from training.distributed import Processes
-from training.large_batch import Backward, StepInput
+from hgld.distributed import Processes
+from hgld.training.step import Backward, StepInput
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 

@@ -9,10 +9,10 @@ import pytest
 
 from hgld.errors import MissingResourceError, StorageError
 from hgld.report_page.runs import read_runs
+from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
+from hgld.training.loop import train
+from hgld.training.progress import Lines, shown_on, told
 from tests.training.small_runs import options, write_small
-from training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
-from training.loop import train
-from training.progress import Lines, shown_on, told
 
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
 
@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path):
 
 
 def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("training.log.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("hgld.training.log.importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingResourceError, match="pip install wandb"):
         RunLog(tmp_path, wandb="project")
 

@@ -9,16 +9,16 @@ import polars as pl
 import pytest
 import torch
 
-from hgld.dataset_files import read_index
+from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from hgld.training import loop, state
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint
+from hgld.training.embedder import load_model
+from hgld.training.log import read_rows
+from hgld.training.loop import train
+from hgld.training.progress import Silent
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, options, same, weights, write_small
-from training import loop, run_state
-from training.checkpoint import find_checkpoint, read_checkpoint
-from training.loading import load_model
-from training.log import read_rows
-from training.loop import train
-from training.progress import Silent
 
 VARIANTS = {
     "plain": {},
@@ -158,7 +158,7 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
 def test_what_is_evaluated_is_the_average(data, tmp_path):
     summary = train(options(ema=0.99, epochs=1), data, tmp_path)
     model, config = load_model(tmp_path)
-    report = loop.evaluate_splits(model, config, data, run_state.distributed.launch("cpu"))["test"]
+    report = loop.evaluate_splits(model, config, data, state.distributed.launch("cpu"))["test"]
     assert report.values == pytest.approx(summary.values["test"], abs=1e-6)
     tensors = read_checkpoint(find_checkpoint(tmp_path)).tensors
     assert not torch.equal(tensors["ema"]["projection.weight"], tensors["model"]["projection.weight"])
@@ -175,7 +175,7 @@ def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
     config = options(frozen_epochs=1, keep=9)
     train(config, data, tmp_path)
     torch.manual_seed(config.run.seed)
-    begin = run_state.build_model(config.model, image_size=config.images.size).state_dict()
+    begin = state.build_model(config.model, image_size=config.images.size).state_dict()
     first, second = (read_checkpoint(tmp_path / f"checkpoints/step-{STEPS * n:08d}").tensors["model"] for n in (1, 2))
     backbone = [name for name in begin if name.startswith("backbone.")]
     assert all(torch.equal(begin[name], first[name]) for name in backbone)
@@ -216,7 +216,7 @@ def stopped_at(config, data, out, step):
 
 
 def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monkeypatch):
-    write, kept = run_state.write_checkpoint, []
+    write, kept = state.write_checkpoint, []
 
     def full(run, checkpoint):
         if kept:
@@ -224,7 +224,7 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monke
         kept.append(write(run, checkpoint))
         return kept[0]
 
-    monkeypatch.setattr(run_state, "write_checkpoint", full)
+    monkeypatch.setattr(state, "write_checkpoint", full)
     with pytest.raises(StorageError, match="step 12"):
         train(options(), data, tmp_path / "run")
     assert find_checkpoint(tmp_path / "run", "last") == kept[0]

@@ -13,11 +13,11 @@ from sklearn.decomposition import PCA
 from torch import nn
 
 from hgld.errors import ConfigError, InputError, MissingResourceError
-from training.config import ModelConfig
-from training.models.backbones import build_model
-from training.models.pca import init_projection_pca, principal_components
-from training.models.recomputation import recompute_stages
-from training.models.small_net import SmallNet
+from hgld.training.config import ModelConfig
+from hgld.training.models.backbone import recompute_stages
+from hgld.training.models.backbones import build_model
+from hgld.training.models.pca import init_projection_pca, principal_components
+from hgld.training.models.small_net import SmallNet
 
 
 def model_of(backbone: str, size: int = 64, **options) -> Any:  # parts of backbones are looked into
@@ -379,7 +379,7 @@ def test_libraries_are_imported_where_they_are_asked_for():
     import subprocess
 
     code = (
-        "import sys; from training.models import backbones; from training.config import ModelConfig; "
+        "import sys; from hgld.training.models import backbones; from hgld.training.config import ModelConfig; "
         "backbones.build_model(ModelConfig(backbone='small'), image_size=32); "
         "print([m for m in ('timm', 'open_clip', 'torchvision') if m in sys.modules])"
     )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hgld.errors import InputError
-from training.config import OptimizerConfig
-from training.ema import WeightAverage
-from training.optimizers import (
+from hgld.training.config import OptimizerConfig
+from hgld.training.optimizers import (
+    WeightAverage,
     build_optimizers,
     groups_of,
     learning_rate,

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError
-from training.models.embedding_model import build_pooling
-from training.models.pooling import AveragePool, GeM, MaxPool
+from hgld.training.models.embedding_model import AveragePool, GeM, MaxPool, build_pooling
 
 
 def maps(seed: int = 0) -> torch.Tensor:

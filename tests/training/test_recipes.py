@@ -12,14 +12,12 @@ import torch
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
-from training.config import LossName, TrainConfig
-from training.config_checks import check_config
-from training.config_files import flat, read_config, save_config
-from training.criterion import Criterion, build_criterion
-from training.loss_options import COMPOSITIONS, WITH_PROXIES
-from training.models.backbones import build_model
-from training.recipes import RECIPES, find_recipe, load_recipe
-from training.recipes.published import NOT_CONFIRMED, Published
+from hgld.training.config import LossName, TrainConfig, flat, read_config, save_config
+from hgld.training.config_checks import COMPOSITIONS, WITH_PROXIES, check_config
+from hgld.training.criterion import Criterion, build_criterion
+from hgld.training.models.backbones import build_model
+from hgld.training.recipes import RECIPES, find_recipe, load_recipe
+from hgld.training.recipes.published import NOT_CONFIRMED, Published
 
 DATASETS = {
     "sop",
@@ -237,7 +235,7 @@ def test_unknown_recipes_are_refused_with_the_nearest_name():
 
 def test_recipes_import_nothing_heavy():
     program = (
-        "import sys, training.recipes as r\n[recipe() for recipe in r.RECIPES.values()]\n"
+        "import sys, hgld.training.recipes as r\n[recipe() for recipe in r.RECIPES.values()]\n"
         "print([m for m in ('torch', 'numpy', 'polars', 'timm', 'rich') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

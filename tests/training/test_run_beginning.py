@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from hgld.errors import ConfigError, InputError
+from hgld.training.checkpoint import find_checkpoint, read_checkpoint
+from hgld.training.config import read_config
+from hgld.training.loop import train
 from tests.training.small_runs import options, write_small
-from training.checkpoint import find_checkpoint, read_checkpoint
-from training.config_files import read_config
-from training.loop import train
 
 STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
 

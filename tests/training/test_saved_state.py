@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError, SchemaError
+from hgld.training.checkpoint import Checkpoint, newest_checkpoint, read_state
+from hgld.training.loop import train
+from hgld.training.state import SavedState, saved_state
 from tests.training.small_runs import options, write_small
-from training.checkpoint import Checkpoint, newest_checkpoint, read_state
-from training.loop import train
-from training.saved_state import SavedState, saved_state
 
 BEST = {"metric": "H-AP", "value": 0.5, "epoch": 1, "step": 6}
 STATE = {"judged": 1, "best": BEST, "values": {"test": {"H-AP": 0.5}}, "scaler": {}, "average_updates": 8}

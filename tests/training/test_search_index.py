@@ -15,16 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld import open_dataset
+from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
-from hgld.neighbors import nearest_neighbors
-from pipelines.progress import silent
-from pipelines.verify import verify
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.stage import silent
+from hgld.training.embedder import Embedder
+from hgld.training.search_index import INDEX, RECORD, FaissIndex, KeptIndex, kept_index, read_index
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model
-from training.distributed import Processes
-from training.embedder import Embedder
-from training.faiss_index import FaissIndex, read_index
-from training.search_index import INDEX, RECORD, KeptIndex, kept_index
 
 KINDS = pytest.mark.parametrize("kind", ["ivf", "hnsw"])
 
@@ -270,6 +269,6 @@ def test_where_it_cannot_be(dataset, embedder, monkeypatch):
     with pytest.raises(ConfigError, match="is an address, where no index can be kept"):
         kept_index("ivf", dataset, embedder)
     found = importlib.util.find_spec
-    monkeypatch.setattr("training.faiss_index.find_spec", lambda name: None if name == "faiss" else found(name))
+    monkeypatch.setattr("hgld.training.search_index.find_spec", lambda name: None if name == "faiss" else found(name))
     with pytest.raises(MissingResourceError, match=r"pip install 'hgld\[faiss\]'"):
         kept_index("ivf", dataset, embedder)

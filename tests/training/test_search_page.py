@@ -10,11 +10,10 @@ from PIL import Image
 
 from hgld import open_dataset
 from hgld.errors import StorageError
+from hgld.training import search as module
+from hgld.training.search import Found, Match, write_search_page
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset
-from training import search_page as module
-from training.search import Found, Match
-from training.search_page import write_search_page
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, normalize
 
-from training.models.small_net import SmallNet, StandardizedConv2d
+from hgld.training.models.small_net import SmallNet, StandardizedConv2d
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from training.stop import stop_requests
+from hgld.distributed import stop_requests
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

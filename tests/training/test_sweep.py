@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
-from training.config import TrainConfig
-from training.config_files import flat, save_config, with_fields
-from training.recipes import load_recipe
-from training.sweep import MARKDOWN, TABLE, plan_sweep, run_sweep, tabulate_sweep, write_table
+from hgld.training.config import TrainConfig, flat, save_config, with_fields
+from hgld.training.recipes import load_recipe
+from hgld.training.sweep import MARKDOWN, TABLE, plan_sweep, run_sweep, tabulate_sweep, write_table
 
 CONFIG = load_recipe("small-grocery")
 

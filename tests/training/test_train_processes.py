@@ -12,14 +12,14 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import torch
 
+from hgld.training.checkpoint import find_checkpoint
+from hgld.training.config import save_config
+from hgld.training.embedder import trained_embedder
+from hgld.training.evaluation import evaluate_trained, parse_task
+from hgld.training.log import read_rows
+from hgld.training.loop import train
 from tests.hgld.range_server import serve
 from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
-from training.checkpoint import find_checkpoint
-from training.config_files import save_config
-from training.embedder import trained_embedder
-from training.evaluation import evaluate_trained, parse_task
-from training.log import read_rows
-from training.loop import train
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +154,7 @@ def test_two_processes_stream_over_http_what_one_reads_from_the_disk(data, tmp_p
 def test_a_run_goes_on_with_another_number_of_processes(stream, data, tmp_path, monkeypatch):
     config = options(**ALIKE, epochs=2, stream=stream)
     stopped = tmp_path / "stopped"
-    monkeypatch.setattr("training.loop._epoch", stop_after_an_epoch())
+    monkeypatch.setattr("hgld.training.loop._epoch", stop_after_an_epoch())
     assert not train(config, str(data), stopped).finished
     monkeypatch.undo()
     result = together(config, data, stopped)
@@ -165,7 +165,7 @@ def test_a_run_goes_on_with_another_number_of_processes(stream, data, tmp_path, 
 
 
 def stop_after_an_epoch():
-    from training.loop import _epoch as epoch_of
+    from hgld.training.loop import _epoch as epoch_of
 
     def first_only(run, watch):
         return run.epoch == 1 or epoch_of(run, watch)

@@ -1,12 +1,12 @@
 """A run whose resize lies below its size: evaluation, the PCA's sample and the exported file mean the same by it."""
 
-from hgld.decoding.views import TestView
+from hgld.data.views import TestView
+from hgld.distributed import launch
+from hgld.training.batches import TrainingData, evaluation_view
+from hgld.training.embedder import Embedder
+from hgld.training.export import _description
 from tests.training.small_runs import options, write_small
 from tests.training.untrained_run import small_model
-from training.data import TrainingData, evaluation_view
-from training.distributed import launch
-from training.embedder import Embedder
-from training.export import _description
 
 
 def test_a_resize_below_the_size_is_the_size_everywhere(tmp_path):

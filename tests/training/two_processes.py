@@ -6,9 +6,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from hgld import losses
-from training import distributed
-from training.large_batch import Backward, StepInput
+from hgld import distributed, losses
+from hgld.training.step import Backward, StepInput
 
 SIZE = 32
 
@@ -59,7 +58,7 @@ def gradients(processes, chunk):
     found = {}
     for name, make in LOSSES.items():
         torch.manual_seed(0)
-        net = distributed.wrap(model(), processes)
+        net = distributed.wrap_model(model(), processes)
         criterion = Criterion(make())
         backward = Backward(net, criterion, processes, lambda images: images.float() / 255, chunk=chunk)
         part = SIZE // processes.count
@@ -100,4 +99,4 @@ if __name__ == "__main__":
         sys.argv[1] += f".{run.index}"
     save_file(answers, sys.argv[1])
     distributed.wait_for_all(run)
-    distributed.leave(run)
+    distributed.shutdown(run)

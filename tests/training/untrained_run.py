@@ -4,11 +4,10 @@ from pathlib import Path
 
 import torch
 
-from training.checkpoint import Checkpoint, mark_best, write_checkpoint
-from training.config import BatchConfig, ImagesConfig, ModelConfig, RunConfig, TrainConfig
-from training.config_files import CONFIG, save_config
-from training.models.backbones import build_model
-from training.models.embedding_model import EmbeddingModel
+from hgld.training.checkpoint import Checkpoint, mark_best, write_checkpoint
+from hgld.training.config import CONFIG, BatchConfig, ImagesConfig, ModelConfig, RunConfig, TrainConfig, save_config
+from hgld.training.models.backbones import build_model
+from hgld.training.models.embedding_model import EmbeddingModel
 
 CONFIG_OF_RUN = TrainConfig(
     model=ModelConfig(backbone="small", pretrained="none", dim=6),

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hgld.errors import ConfigError
-from training.config import ModelConfig
-from training.models.backbone import Backbone, BackboneOptions
-from training.models.embedding_model import EmbeddingModel, build_pooling
-from training.models.pca import init_projection_pca
-from training.models.recomputation import recompute_stages
-from training.models.small_net import SmallNet
-from training.models.weights import load_into, read_weights, weights_file
+from hgld.training.config import ModelConfig
+from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
+from hgld.training.models.embedding_model import EmbeddingModel, build_pooling
+from hgld.training.models.pca import init_projection_pca
+from hgld.training.models.small_net import SmallNet
+from hgld.training.models.weights import load_into, read_weights, weights_file
 
 
 def build_model(
@@ -71,15 +70,15 @@ def _backbone(spec: str, options: BackboneOptions) -> Backbone:
         case "small" if not colon:
             return _small(options)
         case "torchvision" if name:
-            from training.models.torchvision_backbones import torchvision_backbone
+            from hgld.training.models.torchvision_backbones import torchvision_backbone
 
             return torchvision_backbone(name, options)
         case "timm" if name:
-            from training.models.timm_backbones import timm_backbone
+            from hgld.training.models.timm_backbones import timm_backbone
 
             return timm_backbone(name, options)
         case "open_clip" if name:
-            from training.models.open_clip_backbones import open_clip_backbone
+            from hgld.training.models.open_clip_backbones import open_clip_backbone
 
             return open_clip_backbone(name, options)
     raise ConfigError(f"backbone is {spec!r}; expected small, torchvision:NAME, timm:NAME or open_clip:NAME.")

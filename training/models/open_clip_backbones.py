@@ -13,8 +13,8 @@ from open_clip.pretrained import get_pretrained_cfg
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
-from training.models.weights import load_into, read_weights, weights_file
+from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
+from hgld.training.models.weights import load_into, read_weights, weights_file
 
 _VISUAL = "visual."  # of the image tower's weights in a whole CLIP model's
 _MOST_LISTED = 25  # no model has so many tags

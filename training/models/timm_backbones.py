@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights
-from training.models.weights import load_into, read_weights, weights_file
+from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights
+from hgld.training.models.weights import load_into, read_weights, weights_file
 
 
 class TimmNet(nn.Module):

@@ -10,9 +10,15 @@ from torch import Tensor, nn
 from torchvision.models.vision_transformer import interpolate_embeddings
 
 from hgld.errors import ConfigError
-from training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
-from training.models.recomputation import recompute_stages
-from training.models.weights import load_into, read_weights, weights_file
+from hgld.training.models.backbone import (
+    FETCH_FAULTS,
+    Backbone,
+    BackboneOptions,
+    no_weights,
+    recompute_stages,
+    require_size,
+)
+from hgld.training.models.weights import load_into, read_weights, weights_file
 
 _SIDE = 64  # of the image by which the map's channels are found
 _FAMILIES = (  # those with a feature map, or a class token

@@ -3,9 +3,9 @@
 import difflib
 
 from hgld.errors import ConfigError
-from training.config import TrainConfig
-from training.recipes import average_precision, happier, landmarks, multigrain, proxies, recall, roadmap, small
-from training.recipes.recipe import Recipe
+from hgld.training.config import TrainConfig
+from hgld.training.recipes import average_precision, happier, landmarks, multigrain, proxies, recall, roadmap, small
+from hgld.training.recipes.recipe import Recipe
 
 _FAMILIES = (happier, roadmap, recall, average_precision, proxies, multigrain, landmarks, small)
 

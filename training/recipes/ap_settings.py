@@ -6,9 +6,8 @@ Source: ``src/main.py`` and ``src/netlib.py`` of Andrew-Brown1/Smooth_AP (iNatur
 the rate on iNaturalist and at the same elsewhere: the author's commands in issue 17 of Andrew-Brown1/Smooth_AP.
 """
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.recipes.recipe import Setting
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.recipes.recipe import Setting
 
 _AP_LOSSES = with_fields(
     TrainConfig(),

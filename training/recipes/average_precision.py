@@ -5,11 +5,11 @@ Brown et al.: "Smooth-AP", ECCV 2020, arXiv:2007.12163; Cakir et al.: "Deep Metr
 the Optimization of Average Precision" (PNP), AAAI 2022, arXiv:2102.04640, whose released command is D_q with alpha 4.
 """
 
-from training.config import TrainConfig
-from training.recipes.ap_settings import INAT_384, SOP_384, VEHICLEID
-from training.recipes.published import Published, papers_with_code
-from training.recipes.recipe import recipe
-from training.recipes.settings import CUB, INAT_BASE, SOP
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.ap_settings import INAT_384, SOP_384, VEHICLEID
+from hgld.training.recipes.published import Published, papers_with_code
+from hgld.training.recipes.recipe import recipe
+from hgld.training.recipes.settings import CUB, INAT_BASE, SOP
 
 _BASELINE = Published("this loss among the AP losses compared in arXiv:2110.01445 and arXiv:2309.08250 (R@1, mAP@R)")
 _COMPARED = Published("this loss among the baselines of arXiv:2007.12163 (R@k)")

@@ -5,10 +5,10 @@ Ramzi et al.: "Hierarchical Average Precision Training for Pertinent Image Retri
 was read: the fine R@1 of HAPPIER and HAPPIER_F, and the mean AP on DyML. Their H-AP, ASI and NDCG are not confirmed.
 """
 
-from training.config import TrainConfig
-from training.recipes.published import Published, papers_with_code
-from training.recipes.recipe import recipe
-from training.recipes.settings import CUB, DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE, INAT_BASE, INAT_FULL, SOP
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.published import Published, papers_with_code
+from hgld.training.recipes.recipe import recipe
+from hgld.training.recipes.settings import CUB, DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE, INAT_BASE, INAT_FULL, SOP
 
 _HAPPIER = Published("HAPPIER on this dataset in arXiv:2207.04873 and arXiv:2309.08250 (H-AP, ASI, NDCG, fine R@1)")
 _HAPPIER_F = Published("HAPPIER_F on this dataset in arXiv:2207.04873 and arXiv:2309.08250 (H-AP, ASI, NDCG, fine R@1)")

@@ -8,11 +8,10 @@ projection, no layer norm), proxies at the head's rate (``loss/*_LM.yaml``) and 
 norm frozen here, because only then a batch may pass in chunks (section 3.3 of the former).
 """
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.recipes.published import Published
-from training.recipes.recipe import Setting, recipe
-from training.recipes.settings import RANK_LOSSES
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.recipes.published import Published
+from hgld.training.recipes.recipe import Setting, recipe
+from hgld.training.recipes.settings import RANK_LOSSES
 
 _LANDMARKS_CLEAN = Setting(
     "landmarks-clean",

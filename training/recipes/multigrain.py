@@ -7,10 +7,9 @@ as well, here no parameter of a loss has. Top-1 is the classifier's, which hgld 
 retrieval side.
 """
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.recipes.published import Published
-from training.recipes.recipe import Setting, recipe
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.recipes.published import Published
+from hgld.training.recipes.recipe import Setting, recipe
 
 _IMAGENET = Setting(
     "manifest",

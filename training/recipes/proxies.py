@@ -11,10 +11,19 @@ the first step, here it is empty until it is read, after the fifth. Figures of t
 and the recipes say so.
 """
 
-from training.config import TrainConfig
-from training.recipes.published import Published, papers_with_code
-from training.recipes.recipe import recipe
-from training.recipes.settings import CUB, DYML_ANIMAL, DYML_PRODUCT, DYML_VEHICLE, INAT_BASE, INAT_FULL, SOP, Setting
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.published import Published, papers_with_code
+from hgld.training.recipes.recipe import recipe
+from hgld.training.recipes.settings import (
+    CUB,
+    DYML_ANIMAL,
+    DYML_PRODUCT,
+    DYML_VEHICLE,
+    INAT_BASE,
+    INAT_FULL,
+    SOP,
+    Setting,
+)
 
 _BASELINE = Published("this loss among the baselines on this dataset in arXiv:2207.04873 and arXiv:2309.08250")
 _NCA = "abstract of arXiv:2004.01113"

@@ -10,11 +10,11 @@ elias-ramzi/SupRank, which name no weights, so that ``suprank/getter.py`` takes 
 
 from dataclasses import replace
 
-from training.config import TrainConfig
-from training.recipes.ap_settings import VEHICLEID
-from training.recipes.published import Published, papers_with_code
-from training.recipes.recipe import Setting, recipe
-from training.recipes.settings import CUB, INAT_BASE, SOP
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.ap_settings import VEHICLEID
+from hgld.training.recipes.published import Published, papers_with_code
+from hgld.training.recipes.recipe import Setting, recipe
+from hgld.training.recipes.settings import CUB, INAT_BASE, SOP
 
 _SUPRANK = Published("R@k on this dataset in arXiv:2309.08250 (R@1, mAP@R)")
 _PATEL = Published("RS@k with ResNet-50 on this dataset in arXiv:2108.11179 (R@k)")

@@ -4,9 +4,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.recipes.published import NOT_CONFIRMED, Published
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.recipes.published import NOT_CONFIRMED, Published
 
 
 @dataclass(frozen=True)

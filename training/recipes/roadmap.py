@@ -9,10 +9,10 @@ The rates of its ResNet are not among them and are those of the later paper, as 
 
 from dataclasses import replace
 
-from training.config import TrainConfig
-from training.recipes.published import Published, papers_with_code
-from training.recipes.recipe import Setting, recipe
-from training.recipes.settings import CUB, INAT_BASE, SOP
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.published import Published, papers_with_code
+from hgld.training.recipes.recipe import Setting, recipe
+from hgld.training.recipes.settings import CUB, INAT_BASE, SOP
 
 _SUP_AP = Published("the ablation of Sup-AP and the second term in arXiv:2110.01445 and arXiv:2309.08250 (mAP@R, R@1)")
 _PAIR = Published("ROADMAP with ResNet-50 on this dataset in arXiv:2110.01445 (R@k)")

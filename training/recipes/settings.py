@@ -11,9 +11,8 @@ their SGD on DyML has Nesterov's momentum, ours the plain one; their surrogate o
 constant (``offset``: 1.44, on iNaturalist 1.0), ours is continuous there, as the paper has it.
 """
 
-from training.config import TrainConfig
-from training.config_files import with_fields
-from training.recipes.recipe import Setting
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.recipes.recipe import Setting
 
 _ONE_GPU = "one GPU (commands in the README of elias-ramzi/{}); --chunk 64 where its memory is short"
 _SUPRANK = _ONE_GPU.format("SupRank")

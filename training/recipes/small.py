@@ -3,9 +3,9 @@
 Any other loss is a flag away: ``hgld train small-grocery --loss NormSoftmax ...``.
 """
 
-from training.config import TrainConfig
-from training.recipes.recipe import Setting, recipe
-from training.recipes.settings import SMALL
+from hgld.training.config import TrainConfig
+from hgld.training.recipes.recipe import Setting, recipe
+from hgld.training.recipes.settings import SMALL
 
 _CPU = "two CPU cores"
 _MINUTES = "3 minutes of one core (250 steps of it took 45 s: benchmarks/README.md)"

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.stage import Outcome, StageRun, run_stage, write_dropped, write_json
+from hgld.pipelines.stage import Outcome, StageRun, run_stage, write_dropped, write_json
 
 TEXTS = pl.List(pl.String)
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'

@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 
 from hgld.errors import ConfigError
-from pipelines import assign, image_names
-from pipelines.config import AssignConfig, EmbedConfig
-from pipelines.progress import silent
+from hgld.pipelines.hierarchy import assign
+from hgld.pipelines.hierarchy import assign as image_names
+from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
+from hgld.pipelines.stage import silent
 
 CLIP = EmbedConfig("clip:fake/weights")
 COLORS = {"Cathedral": (255, 0, 0), "bridge": (0, 255, 255), "lake": (0, 0, 255), "mountain": (255, 255, 0)}

@@ -17,13 +17,19 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError, HgldError, StorageError
-from pipelines import build as building
-from pipelines import pictures
-from pipelines.build import LOCK, build_hierarchy
-from pipelines.config import AssignConfig, BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, TopLevelConfig
-from pipelines.progress import silent
-from pipelines.sample import EXPECTED_GROUPS
-from pipelines.stage import sha256_of
+from hgld.pipelines.hierarchy import build as building
+from hgld.pipelines.hierarchy import report
+from hgld.pipelines.hierarchy.build import LOCK, build_hierarchy
+from hgld.pipelines.hierarchy.config import (
+    AssignConfig,
+    BuildConfig,
+    ClusterConfig,
+    EmbedConfig,
+    ReviewConfig,
+    TopLevelConfig,
+)
+from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
+from hgld.pipelines.stage import sha256_of, silent
 
 NAMES = ["church building", "stone bridge", "lake", "mountain", "wooden church", "railway bridge", "mountain lake"]
 
@@ -41,8 +47,8 @@ def sample_build(sample_config, tmp_path_factory):
 @pytest.fixture
 def names_config(tmp_path, sample_config, monkeypatch):
     """A small table of names; its pictures are not drawn, which is most of a small build's time."""
-    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
     tables = []
     for split, count in (("index", 20), ("train", 40)):
         file = tmp_path / f"{split}.csv"
@@ -281,8 +287,8 @@ def test_a_dry_run_counts_requests_and_writes_nothing(tmp_path, names_config, sa
 KILLED = """
 import sys
 from pathlib import Path
-from pipelines.build import build_hierarchy
-from pipelines.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.build import build_hierarchy
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 out = Path(sys.argv[1])
 build_hierarchy(out, BuildConfig("sample", embed=EmbedConfig("lexical", cache=out.parent / "cache")), lambda *a: None)
 """

@@ -6,10 +6,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines import build_report, pictures
-from pipelines.config import BuildConfig, EmbedConfig
-from pipelines.progress import silent
-from pipelines.provenance import provenance
+from hgld.pipelines.hierarchy import report as build_report
+from hgld.pipelines.hierarchy import report as pictures
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.provenance import provenance
+from hgld.pipelines.stage import silent
 
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_cards import card_path
-from pipelines import card
-from pipelines.card import escape_markdown, read_card
-from pipelines.config import BuildConfig, EmbedConfig
-from pipelines.provenance import provenance
+from hgld.data_cards import card_path
+from hgld.pipelines import card
+from hgld.pipelines.card import escape_markdown, read_card
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.provenance import provenance
 
 
 @pytest.fixture

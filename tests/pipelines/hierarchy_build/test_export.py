@@ -6,9 +6,9 @@ import pytest
 
 from hgld import Hierarchy
 from hgld.errors import TableError
-from pipelines import assign, export
-from pipelines.config import AssignConfig, EmbedConfig
-from pipelines.progress import silent
+from hgld.pipelines.hierarchy import assign, export
+from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
+from hgld.pipelines.stage import silent
 
 HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]
 

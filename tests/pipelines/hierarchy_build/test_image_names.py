@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.image_names import NEIGHBOURS, unit, vote, zero_shot
+from hgld.pipelines.hierarchy.assign import NEIGHBOURS, unit, vote, zero_shot
 
 
 def vectors(rng, rows, dim=6):

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from hgld.errors import ConfigError, TableError
-from pipelines import landmark_images
-from pipelines.landmark_images import UnreadableImageError, find_images, fingerprint, read_image
+from hgld.pipelines.hierarchy import landmark_images
+from hgld.pipelines.hierarchy.landmark_images import UnreadableImageError, find_images, fingerprint, read_image
 
 
 def picture(color, kind="JPEG", size=(40, 30)):

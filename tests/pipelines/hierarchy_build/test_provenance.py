@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, ScrapeConfig
-from pipelines.provenance import SourceFile, provenance, read_provenance, sealed, versions, without_folder
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, ScrapeConfig
+from hgld.pipelines.hierarchy.provenance import (
+    SourceFile,
+    provenance,
+    read_provenance,
+    sealed,
+    versions,
+    without_folder,
+)
 
 ENCODER = {"name": "lexical", "key": "k", "dim": 5, "templates": []}
 

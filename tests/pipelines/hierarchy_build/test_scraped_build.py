@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from hgld.cli import hierarchy_verbs, main
-from pipelines import pictures
-from pipelines.lexical_encoder import LexicalEncoder
+from hgld.pipelines.hierarchy import report
+from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
 
 KINDS = {
@@ -72,8 +72,8 @@ def server():
 @pytest.fixture
 def arguments(tmp_path, server, monkeypatch):
     """The command line of a build of both splits; their ids are the same, their landmarks are not."""
-    monkeypatch.setattr(pictures, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(pictures, "inline_svg", lambda figure, title: "")
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
     train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
     train |= {i: category for i, (category, _) in FURTHER.items()}
     index = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{LANDMARKS - 1 - i}" for i in range(LANDMARKS)}

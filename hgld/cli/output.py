@@ -1,0 +1,79 @@
+"""What a person and a machine see while a verb runs."""
+
+import io
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hgld.terminal import is_terminal, printable, printable_json
+
+if TYPE_CHECKING:
+    from hgld.pipelines.stage import Progress
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text to stdout or stderr; what comes from other people's data cannot command the terminal."""
+    click.echo(printable(text), err=err, nl=nl)
+
+
+@contextmanager
+def progress_bars() -> "Iterator[Progress]":
+    """Progress bars on stderr where a person looks, silence elsewhere."""
+    if not is_terminal(sys.stderr):
+        from hgld.pipelines.stage import silent
+
+        yield silent
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    names = TextColumn("{task.description}", markup=False)
+    columns = [names, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def show(task: str, done: int, total: int | None) -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(printable(" ".join(task.split())), total=total)
+            bars.update(tasks[task], completed=done, total=total)
+
+        yield show
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON value: numbers that are none are null, whatever stdout's encoding is."""
+    ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
+    text = json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
+    click.echo(printable_json(text))
+
+
+def _without_nan(data: Any) -> Any:
+    """JSON has no NaN and no infinity, and Python's would be refused by other readers."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _without_nan(value) for key, value in data.items()}
+    return [_without_nan(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def print_rich(*parts: Any, width: int | None = None) -> None:
+    """Print texts and tables of rich, ``width`` columns wide (None: as wide as the terminal).
+
+    Texts are printed as they are, and without what could command the terminal; cells of tables are the caller's care.
+
+    Through :func:`click.echo`: rich itself leaves with code 1 where nobody reads on, and that means a failed check.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    page = io.StringIO()
+    console = Console(file=page, force_terminal=is_terminal(sys.stdout), width=width, highlight=False)
+    for part in parts:
+        console.print(Text(printable(part)) if isinstance(part, str) else part)
+    click.echo(page.getvalue(), nl=False)

@@ -1,0 +1,125 @@
+"""Batches of decoded images: their memory, their faults, and their way into a model."""
+
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+
+
+class BatchBuffers:
+    """Hands out uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
+
+    A batch's memory comes back when the last tensor that shares it is gone, so that whoever keeps a batch keeps its
+    pixels. Can be shared by threads.
+
+    Args:
+        pin_memory: page-locked memory, for copies to a GPU that need not be waited for. torch itself keeps that for
+            the next batch, once the copies from it have ended.
+    """
+
+    def __init__(self, pin_memory: bool = False) -> None:
+        self._pin_memory = pin_memory
+        self._free: deque[Tensor] = deque()
+
+    def take(self, count: int, side: int) -> Tensor:
+        """Memory for ``count`` images of ``side`` x ``side`` pixels, with whatever was in it.
+
+        Returns:
+            (count, 3, side, side), channels last in memory.
+        """
+        shape = (count, side, side, 3)
+        if self._pin_memory:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
+        buffer = None
+        while buffer is None or tuple(buffer.shape) != shape:  # of another shape: of a last, shorter batch
+            try:
+                buffer = self._free.popleft()
+            except IndexError:
+                buffer = torch.empty(shape, dtype=torch.uint8)
+        lent = buffer.numpy()[:]  # the tensor below holds this array for as long as its memory is in use
+        weakref.finalize(lent, self._free.append, buffer).atexit = False
+        return torch.from_numpy(lent).permute(0, 3, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An item that could not be read or decoded.
+
+    Attributes:
+        index: of the item in the dataset; -1 where a stream without an index does not know it.
+        where: shard and key.
+        reason: what was found.
+        replacement: index of the item that stands in its place; -1: none or unknown.
+    """
+
+    index: int
+    where: str
+    reason: str
+    replacement: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Images, what they show, and which they are.
+
+    Attributes:
+        images: (B, 3, S, S) uint8 RGB, channels last in memory.
+        labels: (B, L) int64, finest level first; -1 is unknown.
+        indices: (B,) int64 positions in the dataset.
+        faults: the items that others stand in for.
+    """
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    faults: tuple[Fault, ...] = ()
+
+
+def normalize(
+    images: Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Bytes to what a backbone takes, computed where the model is.
+
+    Args:
+        images: (B, 3, H, W) uint8. Copied without waiting where they are pinned.
+        mean: of the three channels, in [0, 1].
+        std: of the three channels.
+        device: of the result; None: the images' own.
+        dtype: of the result; the arithmetic is in float32.
+
+    Returns:
+        (B, 3, H, W), in the memory format of ``images``.
+    """
+    moved = images.to(device or images.device, non_blocking=True)
+    shift, scale = torch.tensor([mean, std], dtype=torch.float32, device=moved.device).mul_(255)[:, None, :, None, None]
+    return moved.to(torch.float32).sub_(shift).div_(scale).to(dtype)
+
+
+def collate(items: Sequence[Mapping[str, Any]]) -> Batch:
+    """Join items of a dataset into a batch: the ``collate_fn`` of torch's ``DataLoader``.
+
+    Args:
+        items: B items of a :class:`hgld.data.ShardDataset` whose ``transform`` gives (C, H, W) tensors of one shape.
+
+    Raises:
+        ConfigError: the images are no tensors, or of several shapes.
+    """
+    images = [item["image"] for item in items]
+    shapes = {tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__ for image in images}
+    if len(shapes) != 1 or not isinstance(images[0], Tensor):
+        raise ConfigError(
+            f"the images are {', '.join(map(str, sorted(shapes, key=str)))}; expected tensors of one shape. Give "
+            "`hgld.open_dataset` a transform that crops to one size and ends in a tensor, or take `hgld.data.Loader`."
+        )
+    indices = torch.tensor([item["index"] for item in items], dtype=torch.int64)
+    return Batch(torch.stack(images), torch.stack([item["labels"] for item in items]), indices)

@@ -1,0 +1,408 @@
+"""The tables of a dataset directory, read together and checked against each other."""
+
+import operator
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from hgld.data.images import EncodedImage
+from hgld.data.index import (
+    BOX,
+    HIERARCHY,
+    INDEX,
+    JUDGEMENTS,
+    LISTS,
+    MANIFEST,
+    MAX_MANIFEST_BYTES,
+    Manifest,
+    read_index,
+    read_table,
+)
+from hgld.data.storage import ShardStorage
+from hgld.errors import InputError
+from hgld.hierarchy import Hierarchy
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+_MOST_ITEM_BYTES = 1 << 30
+
+
+def read_manifest(storage: ShardStorage) -> Manifest:
+    """``dataset.json``.
+
+    Raises:
+        InputError: there is none, or it is damaged.
+        SchemaError: it was written under another schema version.
+    """
+    if not storage.exists(MANIFEST):
+        raise InputError(
+            f"{storage.where}: no dataset is here, for there is no {MANIFEST}. `hgld build-shards` makes a dataset; "
+            "`hgld index` writes the missing files of shards that have lost them."
+        )
+    return Manifest.from_json(storage.read_file(MANIFEST, MAX_MANIFEST_BYTES), f"{storage.where}/{MANIFEST}")
+
+
+def read_rows(
+    storage: ShardStorage, manifest: Manifest, split: str | None, leave_out: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Rows of a split in ``index.parquet``; of all splits if None.
+
+    Args:
+        storage: of the dataset.
+        manifest: which the whole index must fit.
+        split: whose rows.
+        leave_out: columns that are not needed.
+
+    Raises:
+        InputError: levels, counts or places are not those of the manifest, or the index is damaged.
+        SchemaError: it was written under another schema version.
+    """
+    frame, levels = read_index(storage.table(INDEX), f"{storage.where}/{INDEX}", leave_out=leave_out)
+    if levels != manifest.levels:
+        raise _other_levels(storage, INDEX, levels, manifest)
+    found = dict(frame.group_by("split").len().iter_rows())
+    expected = {name: facts["items"] for name, facts in manifest.splits.items() if facts["items"]}
+    if found != expected:
+        raise InputError(
+            f"{storage.where}: {INDEX} has {_counts(found)}; {MANIFEST} says {_counts(expected)}. They come from "
+            "different builds: hgld index --force writes both again from the shards."
+        )
+    _check_places(storage, manifest, frame)
+    return frame if split is None else frame.filter(pl.col("split") == split)
+
+
+def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
+    """``hierarchy.parquet``.
+
+    Raises:
+        HierarchyError: it is no tree.
+        InputError: it is missing, or its levels are not the manifest's.
+        SchemaError: it is damaged or was written under another schema version.
+    """
+    hierarchy = _hierarchy(storage)
+    if hierarchy.levels != manifest.levels:
+        raise _other_levels(storage, HIERARCHY, hierarchy.levels, manifest)
+    return hierarchy
+
+
+def _hierarchy(storage: ShardStorage) -> Hierarchy:
+    source = storage.table(HIERARCHY)
+    if isinstance(source, Path):
+        return Hierarchy.from_parquet(source)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, HIERARCHY)
+        path.write_bytes(source)
+        try:
+            return Hierarchy.from_parquet(path)
+        except InputError as error:
+            raise type(error)(str(error).replace(str(path), f"{storage.where}/{HIERARCHY}")) from error
+
+
+def check_labels(storage: ShardStorage, hierarchy: Hierarchy, labels: np.ndarray) -> None:
+    """Refuse labels that are not classes, or that lie on no path of the tree.
+
+    Raises:
+        HierarchyError: names the first items.
+    """
+    try:
+        hierarchy.counts(labels)  # refuses labels that are not classes
+        hierarchy.check_labels(labels)
+    except InputError as error:
+        raise type(error)(f"{storage.where}/{INDEX}: {error}") from error
+
+
+def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame) -> None:
+    """Refuse an index whose items do not lie in the manifest's shards."""
+    shards = pl.DataFrame(
+        [(shard.name, shard.split, shard.bytes) for shard in manifest.shards],
+        schema={"shard": pl.String, "of_split": pl.String, "bytes": pl.Int64},
+        orient="row",
+    )
+    inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
+    joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
+    wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > _MOST_ITEM_BYTES)).head(1).collect()
+    if len(wrong):
+        row = wrong.row(0, named=True)
+        raise InputError(
+            f"{storage.where}/{INDEX}: key {row['key']!r} has {row['size']} bytes at offset {row['offset']} of "
+            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {row['of_split']!r}. "
+            "hgld index --force writes both again from the shards."
+        )
+
+
+def _counts(splits: Mapping[str, int]) -> str:
+    return ", ".join(f"{splits[name]} items of {name}" for name in sorted(splits)) or "no items"
+
+
+def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manifest: Manifest) -> InputError:
+    return InputError(
+        f"{storage.where}/{name}: levels {', '.join(levels)}; {MANIFEST} says {', '.join(manifest.levels)}. They come "
+        "from different builds: hgld index --force writes both again from the shards."
+    )
+
+
+# Opening a dataset directory: random access to every image by one read, labels without opening a shard.
+
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "group")  # by the reader; half of an index's memory
+
+
+def open_dataset(
+    root: str | Path,
+    split: str | None = None,
+    *,
+    levels: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    transform: "Callable[[Image], Any] | None" = None,
+) -> "ShardDataset":
+    """Open a dataset directory (docs/shards.md) on a disk or at a URL.
+
+    Args:
+        root: the directory, or a URL of it (http, s3, ...), which is then read by range requests.
+        split: the split to open; all items if None.
+        levels: the levels to keep, finest first; all if None.
+        storage_options: what fsspec takes for that URL: credentials, headers, endpoints.
+        transform: from an RGB image to what ``dataset[i]["image"]`` shall be; the image itself if None.
+
+    Raises:
+        InputError: no dataset is there, files of it do not fit together, or it has no such split.
+        SchemaError: it was written under another schema version.
+        HierarchyError: an unknown level, or labels that contradict the tree.
+        ConfigError: a URL that hgld does not read from.
+        ServiceError: the server kept failing.
+    """
+    storage = ShardStorage(root, storage_options)
+    manifest = read_manifest(storage)
+    if split is not None and split not in manifest.splits:
+        near = get_close_matches(split, manifest.splits, n=1, cutoff=0.4)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{storage.where}: no split {split!r}; it has {', '.join(manifest.splits)}.{meant}")
+    hierarchy = read_hierarchy(storage, manifest)
+    index = read_rows(storage, manifest, split, leave_out=_NOT_NEEDED)
+    chosen = hierarchy if levels is None else hierarchy.restrict(levels)
+    labels = index.select(chosen.levels).to_numpy().astype(np.int64, order="C")
+    check_labels(storage, chosen, labels)
+    return ShardDataset(storage, manifest, chosen, split, index, torch.from_numpy(labels), transform)
+
+
+class ShardDataset(Dataset[dict[str, Any]]):
+    """The items of a dataset directory, or of one of its splits; :func:`open_dataset` makes it.
+
+    Items are numbered from 0 in the order of the index, which is that of the shards. Can be pickled, and used after a
+    fork: every process opens its own files.
+
+    Attributes:
+        storage: where the shards are.
+        manifest: what ``dataset.json`` says.
+        hierarchy: the tree of classes, with the levels that were asked for.
+        split: the split that was opened; None: all.
+        keys: (N,) stable names of the items.
+        labels: (N, L) int64 class ids, finest level first; -1 is unknown.
+        sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
+        transform: what ``dataset[i]`` makes of an image.
+    """
+
+    def __init__(
+        self,
+        storage: ShardStorage,
+        manifest: Manifest,
+        hierarchy: Hierarchy,
+        split: str | None,
+        index: pl.DataFrame,
+        labels: Tensor,
+        transform: "Callable[[Image], Any] | None",
+    ) -> None:
+        self.storage, self.manifest, self.hierarchy, self.split = storage, manifest, hierarchy, split
+        self.keys, self.labels, self.transform = index["key"], labels, transform
+        self._rows: np.ndarray | None = None  # of the split's rows of the index; None: all
+        self._shard_names = index["shard"].unique(maintain_order=True).to_list()
+        self._shard = index["shard"].cast(pl.Enum(self._shard_names)).to_physical().to_numpy()
+        self._offset, self._size = index["offset"].to_numpy(), index["size"].to_numpy()
+        self._orientation = index["orientation"].to_numpy()
+        self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
+        self.sizes = _upright_sizes(index.select("width", "height").to_numpy(), self._orientation, self._boxes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "frame"}  # workers can read it again
+
+    def __len__(self) -> int:
+        return len(self._offset)
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of the L levels, finest first."""
+        return self.hierarchy.levels
+
+    def __repr__(self) -> str:
+        name = f"{self.manifest.name}, {self.split or 'all splits'}"
+        return f"ShardDataset({name}: {len(self)} items, {self.hierarchy!r})"
+
+    def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
+        """The items at these positions as a dataset of their own, in this order, numbered from 0.
+
+        Raises:
+            IndexError: a position that is none.
+        """
+        i = self._positions(positions)
+        chosen = copy(self)
+        vars(chosen).pop("lists", None)  # of positions; the index's rows are left out by __getstate__
+        chosen.keys, chosen.labels, chosen.sizes = self.keys.gather(i), self.labels[torch.from_numpy(i)], self.sizes[i]
+        chosen._rows = i if self._rows is None else self._rows[i]
+        chosen._shard, chosen._offset, chosen._size = self._shard[i], self._offset[i], self._size[i]
+        chosen._orientation = self._orientation[i]
+        chosen._boxes = None if self._boxes is None else self._boxes[i]
+        return chosen
+
+    # -- bytes ------------------------------------------------------------------------------------------------
+
+    def read(self, index: int) -> bytes:
+        """The file of an image, as it was stored.
+
+        Raises:
+            InputError: the shard is missing or too short; names shard, key and offset.
+        """
+        i = self._position(index)
+        try:
+            return self.storage.read_at(self._shard_names[self._shard[i]], int(self._offset[i]), int(self._size[i]))
+        except InputError as error:
+            raise InputError(f"item {i}, key {self.keys[i]!r}: {error}") from error
+
+    def read_many(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[bytes]:
+        """The files of several images, in the order asked for; neighbours in a shard are read at one go.
+
+        Raises:
+            InputError: as :meth:`read`, for one that cannot be read.
+        """
+        i = self._positions(indices)
+        shards, names = self._shard[i].tolist(), self._shard_names
+        requests = [
+            (names[shard], offset, size)
+            for shard, offset, size in zip(shards, self._offset[i].tolist(), self._size[i].tolist(), strict=True)
+        ]
+        try:
+            return self.storage.read_many(requests)
+        except InputError:
+            return [self.read(position) for position in i.tolist()]  # one of them raises, with its key
+
+    def encoded(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[EncodedImage]:
+        """The images of some items as stored, with orientation and box: what decoders take.
+
+        Raises:
+            InputError: as :meth:`read_many`.
+        """
+        i = self._positions(indices)
+        facts = zip(i.tolist(), self.read_many(i), self._orientation[i].tolist(), self._boxes_of(i), strict=True)
+        return [EncodedImage(data, turn, box, self._where(position)) for position, data, turn, box in facts]
+
+    def _boxes_of(self, positions: np.ndarray) -> list[tuple[int, int, int, int] | None]:
+        if self._boxes is None:
+            return [None] * len(positions)
+        return [None if left < 0 else (left, *others) for left, *others in self._boxes[positions].tolist()]
+
+    def _where(self, position: int) -> str:
+        shard = self._shard_names[self._shard[position]]
+        return f"{shard}: item {position}, key {self.keys[position]!r}, offset {self._offset[position]}"
+
+    def _position(self, index: int) -> int:
+        i = operator.index(index)
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"item {i} of a dataset of {len(self)}")
+        return i % len(self)
+
+    def _positions(self, indices: Sequence[int] | np.ndarray | Tensor) -> np.ndarray:
+        i = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if i.size and not 0 <= i.min() <= i.max() < len(self):
+            raise IndexError(f"items {i.min()} to {i.max()} of a dataset of {len(self)}")
+        return i
+
+    # -- images -----------------------------------------------------------------------------------------------
+
+    def image(self, index: int) -> "Image":
+        """One image: RGB, upright, cropped to its box.
+
+        Raises:
+            InputError: its bytes are not a whole image of the size that the index says; names shard, key and offset.
+        """
+        return self._decoded([self._position(index)])[0]
+
+    def _decoded(self, indices: Sequence[int]) -> "list[Image]":
+        sizes = self.sizes[list(indices)].tolist()
+        return [
+            _decode(item, (width, height)) for item, (width, height) in zip(self.encoded(indices), sizes, strict=True)
+        ]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
+        return self.__getitems__([self._position(index)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Items of a batch; torch's DataLoader asks for them so, and their bytes are read at one go."""
+        transform = self.transform or (lambda image: image)
+        return [
+            {"image": transform(image), "labels": self.labels[i], "index": i, "key": self.keys[i]}
+            for i, image in zip(indices, self._decoded(indices), strict=True)
+        ]
+
+    # -- tables -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def frame(self) -> pl.DataFrame:
+        """The items' rows of ``index.parquet``, all columns; read when first asked for."""
+        rows = read_rows(self.storage, self.manifest, self.split)
+        return rows if self._rows is None else rows[self._rows]
+
+    @cached_property
+    def lists(self) -> dict[str, np.ndarray]:
+        """Named lists that protocols need: the positions of those of their keys that are among these items.
+
+        A list without any of them is not there.
+
+        Raises:
+            InputError: a list is not readable.
+        """
+        table = self._table(LISTS)
+        if table is None:
+            return {}
+        places = pl.DataFrame({"key": self.keys, "position": np.arange(len(self))})
+        found = table.join(places, on="key", how="inner", maintain_order="left")
+        return {str(name): part["position"].to_numpy() for (name,), part in found.group_by("list", maintain_order=True)}
+
+    @cached_property
+    def judgements(self) -> pl.DataFrame | None:
+        """Judged pairs of keys: query, item, verdict; None where the dataset has none."""
+        return self._table(JUDGEMENTS)
+
+    def _table(self, name: str) -> pl.DataFrame | None:
+        if name not in self.manifest.files:
+            return None
+        return read_table(name, self.storage.table(name), f"{self.storage.where}/{name}")
+
+
+def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
+    """An image upright and cut to its box, when it must have this size."""
+    from PIL import Image
+
+    from hgld.data.decode import decode_with_pillow
+    from hgld.data.images import turn_of, turned
+
+    picture = Image.fromarray(turned(decode_with_pillow(item, size), turn_of(item.orientation)))
+    return picture if item.box is None else picture.crop(item.box)
+
+
+def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:
+    """(N, 2) width and height after turning and cropping; orientations from 5 on swap the two."""
+    sizes = np.where(orientation[:, None] >= 5, stored[:, ::-1], stored)
+    if boxes is not None:
+        sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)
+    return sizes

@@ -1,0 +1,45 @@
+"""The reference path: Pillow and torchvision.transforms.v2, one step after another.
+
+Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.transforms.v2 import functional
+
+from hgld.data.decode import decode_with_pillow
+from hgld.data.images import EncodedImage, turn_of
+from hgld.data.views import ViewParameters, change_colors
+
+
+def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
+    """One image into its place in the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
+    boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
+    pixels = torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
+    pixels = _upright(pixels, image.orientation)
+    if image.box is not None:
+        pixels = pixels[:, image.box[1] : image.box[3], image.box[0] : image.box[2]]
+    left, top, width, height = (int(value) for value in parameters.crop[row])
+    across, down = (int(value) for value in parameters.resized[row])
+    pixels = functional.resized_crop(pixels, top, left, height, width, [down, across], antialias=True)
+    left, top = (int(value) for value in parameters.window[row])
+    pixels = functional.crop(pixels, top, left, parameters.size, parameters.size)
+    if parameters.colors is not None:
+        square = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
+        pixels = torch.from_numpy(change_colors(square, parameters.colors[row])).permute(2, 0, 1)
+    if parameters.flip[row]:
+        pixels = functional.horizontal_flip(pixels)
+    out[...] = pixels.permute(1, 2, 0).numpy()
+
+
+def _upright(pixels: Tensor, orientation: int) -> Tensor:
+    turn = turn_of(orientation)
+    if turn.swapped:
+        pixels = pixels.transpose(1, 2)
+    if turn.mirrored:
+        pixels = functional.horizontal_flip(pixels)
+    if turn.upside_down:
+        pixels = functional.vertical_flip(pixels)
+    return pixels

@@ -1,0 +1,390 @@
+"""What the files of a dataset directory are called, and which names are safe in it (docs/shards.md)."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypedDict, TypeGuard
+
+from hgld.errors import InputError, SchemaError
+
+SCHEMA_VERSION = 1
+INDEX = "index.parquet"
+MANIFEST = "dataset.json"
+HIERARCHY = "hierarchy.parquet"
+REJECTED = "rejected.parquet"
+LISTS = "lists.parquet"
+JUDGEMENTS = "judgements.parquet"
+CARD = "README.md"
+CROISSANT = "croissant.json"
+SEARCH = "search"  # folder of indexes that hgld search keeps; no part of the dataset
+
+KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
+SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
+FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
+SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
+LONGEST_KEY = 200
+IMAGE_FORMATS = {  # what shards hold and every reader decodes: Pillow's names, and the suffixes, the usual one first
+    "JPEG": ("jpg", "jpeg"),
+    "PNG": ("png",),
+    "WEBP": ("webp",),
+    "GIF": ("gif",),
+}
+IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
+BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
+COLUMNS_BESIDE_LEVELS = (
+    *("key", "shard", "offset", "size"),
+    *("split", "suffix", "width", "height", "orientation", "sha256", "duplicate_of", "group"),
+    *BOX,
+)
+
+
+def is_safe_key(key: str) -> bool:
+    """Whether a key can be a file's name everywhere: letters, digits and ``_ - =`` between single ``/``.
+
+    >>> is_safe_key("abbey/img_1"), is_safe_key("../evil"), is_safe_key("/abs"), is_safe_key("a.b"), is_safe_key("é")
+    (True, False, False, False, False)
+    """
+    return len(key) <= LONGEST_KEY and re.fullmatch(KEY_PATTERN, key) is not None
+
+
+def is_safe_split(split: str) -> bool:
+    """Whether a split can be the beginning of a shard's name: at most 64 letters, digits and ``_``."""
+    return re.fullmatch(SPLIT_PATTERN, split) is not None
+
+
+def is_safe_name(name: str) -> bool:
+    """Whether a dataset's name can be part of a file's name: 1 to 200 printable letters that lead to no other folder.
+
+    >>> is_safe_name("iNat 2018 (é)"), is_safe_name("../evil"), is_safe_name("a\\b"), is_safe_name("..")
+    (True, False, False, False)
+    """
+    return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
+
+
+def shard_name(split: str, number: int) -> str:
+    """File name of a split's shard.
+
+    >>> shard_name("train", 12)
+    'train-000012.tar'
+    """
+    return f"{split}-{number:06d}.tar"
+
+
+def is_shard_name(name: str) -> bool:
+    """Whether a file can be a shard of a dataset directory: a plain name that ends in ``.tar``.
+
+    >>> is_shard_name("train-000012.tar"), is_shard_name("../train-000012.tar"), is_shard_name(".hidden.tar")
+    (True, False, False)
+    """
+    return re.fullmatch(SHARD_PATTERN, name) is not None
+
+
+def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
+    """The levels of a dataset, finest first, or a refusal.
+
+    Raises:
+        InputError: there are none, they repeat, or one has the name of another column of the index.
+    """
+    taken = [level for level in levels if level in COLUMNS_BESIDE_LEVELS]
+    odd = [level for level in levels if not 0 < len(level) <= 100 or not level.isprintable()]
+    if not levels or len(set(levels)) != len(levels) or taken or odd:
+        raise InputError(
+            f"{where}: levels are {list(levels)}; expected at least one, each once, of printable text, "
+            f"and none of {', '.join(COLUMNS_BESIDE_LEVELS)}."
+        )
+    return tuple(levels)
+
+
+def json_object(data: bytes | str, where: str) -> dict[str, Any]:
+    """A JSON object from outside.
+
+    Raises:
+        InputError: not JSON, or another kind of value.
+    """
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not valid JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected a JSON object, found {short(found)}.")
+    return found
+
+
+def short(value: object) -> str:
+    """A value as messages show it: at most 80 letters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# The JSON that stands beside every image in a shard: labels, names, split, source, levels.
+
+MAX_ITEM_JSON_BYTES = 1 << 16
+MAX_LABEL = (1 << 24) - 1  # so that no planted label makes a table of two milliard classes
+_WHOLE_IMAGE = [0, 0, 0, 0]
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell them, UTF-8 files cannot hold them
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFacts:
+    """What an item's JSON says.
+
+    Attributes:
+        labels: class ids, finest first; -1 is unknown.
+        names: the classes' names; empty where unknown.
+        split: the item's split.
+        source: where the bytes came from.
+        levels: the levels' names; empty where the JSON does not say (a tar that others wrote).
+        box: left, top, right, bottom of the crop in pixels of the upright image; None for the whole image.
+        boxed: whether the dataset defines boxes, though this item may have none.
+    """
+
+    labels: tuple[int, ...]
+    names: tuple[str, ...]
+    split: str
+    source: str
+    levels: tuple[str, ...]
+    box: tuple[int, int, int, int] | None = None
+    boxed: bool = False
+
+
+def item_json(
+    labels: Sequence[int],
+    names: Sequence[str | None],
+    split: str,
+    source: str,
+    levels: Sequence[str],
+    box: Sequence[int] | None = None,
+) -> bytes:
+    """The bytes of ``{key}.json``.
+
+    Fields and types must be the same in every item of a dataset, because readers infer them from the first: give
+    ``box`` (empty for the whole image, then written as four zeros) to every item of a set that defines boxes, and to
+    none of another.
+    """
+    facts: dict[str, object] = {
+        "labels": list(labels),
+        "names": [name or "" for name in names],
+        "split": split,
+        "source": source,
+        "levels": list(levels),
+    }
+    if box is not None:
+        facts["box"] = list(box) or _WHOLE_IMAGE
+    return _encode_json(facts).encode()
+
+
+def parse_item_json(data: bytes, where: str) -> ItemFacts:
+    """Read ``{key}.json``.
+
+    Args:
+        data: the member's bytes.
+        where: what messages call the member.
+
+    Raises:
+        InputError: not JSON of that form: too large, missing fields, wrong types, unlike lengths, an unsafe split.
+    """
+    if len(data) > MAX_ITEM_JSON_BYTES:
+        raise InputError(f"{where}: {len(data)} bytes; expected at most {MAX_ITEM_JSON_BYTES}.")
+    facts = json_object(data, where)
+    labels = facts.get("labels")
+    if not (
+        isinstance(labels, list) and labels and all(type(label) is int and -1 <= label <= MAX_LABEL for label in labels)
+    ):
+        raise InputError(
+            f"{where}: 'labels' is {short(labels)}; expected a list of class ids from -1 (unknown) to {MAX_LABEL}."
+        )
+    names = _texts(facts.get("names"), "names", {len(labels)}, where)
+    levels = _texts(facts.get("levels", []), "levels", {0, len(labels)}, where)
+    split, source = facts.get("split"), facts.get("source", "")
+    if not isinstance(split, str) or not is_safe_split(split):
+        raise InputError(f"{where}: 'split' is {short(split)}; expected at most 64 letters, digits and _.")
+    if not _is_text(source):
+        raise InputError(f"{where}: 'source' is {short(source)}; expected text.")
+    if levels:
+        check_levels(levels, where)
+    box = _box(facts["box"], where) if "box" in facts else None
+    return ItemFacts(tuple(labels), names, split, source, levels, box, "box" in facts)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and _SURROGATE.search(value) is None
+
+
+def _texts(found: object, name: str, lengths: set[int], where: str) -> tuple[str, ...]:
+    if isinstance(found, list) and len(found) in lengths and all(map(_is_text, found)):
+        return tuple(found)
+    raise InputError(f"{where}: {name!r} is {short(found)}; expected {max(lengths)} texts, as many as labels.")
+
+
+def _box(found: object, where: str) -> tuple[int, int, int, int] | None:
+    if found == _WHOLE_IMAGE:
+        return None
+    if isinstance(found, list) and len(found) == 4 and all(type(side) is int and 0 <= side < 1 << 31 for side in found):
+        left, top, right, bottom = found
+        if left < right and top < bottom:
+            return left, top, right, bottom
+    raise InputError(
+        f"{where}: 'box' is {short(found)}; expected [left, top, right, bottom], or {_WHOLE_IMAGE} for the whole image."
+    )
+
+
+# ``dataset.json``: what a dataset directory holds, file by file, and where it came from.
+
+MAX_MANIFEST_BYTES = 1 << 28
+_SHA256 = r"[0-9a-f]{64}"
+
+
+class SplitFacts(TypedDict):
+    """Counts of a split: items, shards, classes a level, and items without a finest label."""
+
+    items: int
+    shards: int
+    classes: dict[str, int]
+    unlabelled: int
+
+
+class FileFacts(TypedDict):
+    """Size and SHA-256 of a file."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """A shard: its file name, split, number of items, size in bytes and SHA-256."""
+
+    name: str
+    split: str
+    items: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of ``dataset.json``.
+
+    Attributes:
+        name: of the dataset.
+        levels: finest first.
+        group_size: least number of items of a class that stand together.
+        splits: counts by split.
+        shards: every tar, in order of the index.
+        files: size and SHA-256 of every other file of the directory but the manifest.
+        rejected: number of items kept aside, by reason.
+        provenance: JSON-ready facts: tool version, config and its hash, seeds, sources with checksums, licence.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    group_size: int
+    splits: Mapping[str, SplitFacts]
+    shards: tuple[ShardFacts, ...]
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The text of ``dataset.json``."""
+        facts = {"schema_version": SCHEMA_VERSION, **asdict(self)}
+        return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, where: str = MANIFEST) -> "Manifest":
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            SchemaError: of another schema version.
+            InputError: not JSON of that form; names that could lead out of the directory.
+        """
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise InputError(f"{where}: more than {MAX_MANIFEST_BYTES} bytes; expected a manifest.")
+        facts = json_object(text, where)
+        version = facts.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise SchemaError(
+                f"{where}: schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
+                "Rebuild the dataset (hgld index), or install the hgld that wrote it."
+            )
+        return _ManifestReader(where).read(facts)
+
+
+class _ManifestReader:
+    """Checks a manifest's JSON part by part."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def read(self, facts: dict[str, Any]) -> Manifest:
+        levels = self.part(facts, "levels", list)
+        if not all(isinstance(level, str) for level in levels):
+            raise InputError(f"{self.where}: 'levels' is {short(levels)}; expected a list of names.")
+        names = check_levels(levels, self.where)
+        splits = self.part(facts, "splits", dict)
+        shards = tuple(self.shard(shard) for shard in self.part(facts, "shards", list))
+        if len({shard.name for shard in shards}) != len(shards):
+            raise InputError(f"{self.where}: a shard stands there twice; expected each once.")
+        return Manifest(
+            name=self.name(facts),
+            levels=names,
+            group_size=self.count(facts, "group_size"),
+            splits={split: self.split(split, splits[split], names) for split in splits},
+            shards=shards,
+            files={name: self.file(name, found) for name, found in self.part(facts, "files", dict).items()},
+            rejected=self.counts(self.part(facts, "rejected", dict)),
+            provenance=self.part(facts, "provenance", dict),
+        )
+
+    def part(self, facts: Any, name: str, kind: type) -> Any:
+        found = facts.get(name) if isinstance(facts, dict) else None
+        if not isinstance(found, kind):
+            raise InputError(f"{self.where}: {name!r} is {short(found)}; expected {kind.__name__}.")
+        return found
+
+    def name(self, facts: dict[str, Any]) -> str:
+        found = self.part(facts, "name", str)
+        if not is_safe_name(found):
+            raise InputError(
+                f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
+            )
+        return found
+
+    def count(self, facts: Any, name: str) -> int:
+        found = self.part(facts, name, int)
+        if isinstance(found, bool) or found < 0:
+            raise InputError(f"{self.where}: {name!r} is {found!r}; expected a number of at least 0.")
+        return found
+
+    def counts(self, facts: dict[str, Any]) -> dict[str, int]:
+        return {name: self.count(facts, name) for name in facts}
+
+    def sha256(self, facts: Any) -> str:
+        found = self.part(facts, "sha256", str)
+        if not re.fullmatch(_SHA256, found):
+            raise InputError(f"{self.where}: 'sha256' is {short(found)}; expected 64 hex digits.")
+        return found
+
+    def split(self, name: str, facts: Any, levels: tuple[str, ...]) -> SplitFacts:
+        classes = self.part(facts, "classes", dict)
+        if not is_safe_split(name) or set(classes) != set(levels):
+            raise InputError(f"{self.where}: split {short(name)} with counts of classes at {short(list(classes))}.")
+        return SplitFacts(
+            items=self.count(facts, "items"),
+            shards=self.count(facts, "shards"),
+            classes=self.counts(classes),
+            unlabelled=self.count(facts, "unlabelled"),
+        )
+
+    def shard(self, facts: Any) -> ShardFacts:
+        name, split = self.part(facts, "name", str), self.part(facts, "split", str)
+        if not is_shard_name(name) or not is_safe_split(split):
+            raise InputError(f"{self.where}: shard {short(name)} of split {short(split)}; expected a plain name.tar.")
+        return ShardFacts(name, split, self.count(facts, "items"), self.count(facts, "bytes"), self.sha256(facts))
+
+    def file(self, name: str, facts: Any) -> FileFacts:
+        if not re.fullmatch(FILE_PATTERN, name):
+            raise InputError(f"{self.where}: file {short(name)}; expected a plain file name.")
+        return FileFacts(bytes=self.count(facts, "bytes"), sha256=self.sha256(facts))

@@ -1,0 +1,291 @@
+"""The files of a dataset directory (docs/shards.md): ``index.parquet`` and the tables beside it; the others by name.
+
+Whoever writes a dataset and whoever reads it meet here: the names of the files, the item's JSON
+(:mod:`hgld.data.format`), the index, the tables, and the manifest (:mod:`hgld.data.format`).
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from hgld.data.format import (
+    BOX,
+    CARD,
+    CROISSANT,
+    HIERARCHY,
+    IMAGE_SUFFIXES,
+    INDEX,
+    JUDGEMENTS,
+    KEY_PATTERN,
+    LISTS,
+    LONGEST_KEY,
+    MANIFEST,
+    MAX_ITEM_JSON_BYTES,
+    MAX_MANIFEST_BYTES,
+    REJECTED,
+    SCHEMA_VERSION,
+    SHARD_PATTERN,
+    SPLIT_PATTERN,
+    FileFacts,
+    ItemFacts,
+    Manifest,
+    ShardFacts,
+    SplitFacts,
+    check_levels,
+    is_safe_key,
+    is_safe_name,
+    is_safe_split,
+    is_shard_name,
+    item_json,
+    parse_item_json,
+    shard_name,
+    short,
+)
+from hgld.data.tables import POLARS_FAULTS, wrong_columns
+from hgld.errors import InputError, SchemaError
+
+__all__ = [
+    "BOX",
+    "CARD",
+    "CROISSANT",
+    "HIERARCHY",
+    "IMAGE_SUFFIXES",
+    "INDEX",
+    "JUDGEMENTS",
+    "LISTS",
+    "MANIFEST",
+    "MAX_ITEM_JSON_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "REJECTED",
+    "SCHEMA_VERSION",
+    "TABLES",
+    "FileFacts",
+    "ItemFacts",
+    "Manifest",
+    "ShardFacts",
+    "SplitFacts",
+    "check_levels",
+    "index_schema",
+    "is_safe_key",
+    "is_safe_name",
+    "is_safe_split",
+    "is_shard_name",
+    "item_json",
+    "parse_item_json",
+    "read_index",
+    "read_table",
+    "shard_name",
+    "split_facts",
+    "with_runs",
+    "write_index",
+]
+
+TABLES = {  # the tables beside the index, all of text
+    REJECTED: pl.Schema(dict.fromkeys(("key", "split", "file", "reason", "detail"), pl.String)),
+    LISTS: pl.Schema(dict.fromkeys(("list", "key"), pl.String)),
+    JUDGEMENTS: pl.Schema(dict.fromkeys(("query", "item", "verdict"), pl.String)),
+}
+
+_BEFORE_LEVELS = {"key": pl.String, "shard": pl.String, "offset": pl.Int64, "size": pl.Int64}
+_AFTER_LEVELS = {
+    "split": pl.String,
+    "suffix": pl.String,
+    "width": pl.Int32,
+    "height": pl.Int32,
+    "orientation": pl.Int8,
+    "sha256": pl.String,
+    "duplicate_of": pl.String,
+    "group": pl.Int32,
+}
+_MAY_BE_NULL = {"duplicate_of", *BOX}
+_LEAST = {"offset": 0, "size": 0, "width": 1, "height": 1, "group": 0}
+_MOST_TABLE_BYTES = 16 << 30
+_MOST_ROWS = 1 << 30
+
+
+def index_schema(levels: Sequence[str], boxes: bool = False) -> pl.Schema:
+    """Columns of ``index.parquet`` and their types, in order.
+
+    Args:
+        levels: finest first.
+        boxes: whether items have a box to crop to.
+    """
+    names = check_levels(levels, INDEX)
+    crops = dict.fromkeys(BOX if boxes else (), pl.Int32)
+    return pl.Schema({**_BEFORE_LEVELS, **dict.fromkeys(names, pl.Int32), **_AFTER_LEVELS, **crops})
+
+
+def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
+    """Write ``index.parquet``: the frame's rows as they stand, with the columns and types of :func:`index_schema`.
+
+    Raises:
+        InputError: a column is missing, or its values do not fit the type.
+    """
+    schema = index_schema(levels, boxes=BOX[0] in frame.columns)
+    missing = [name for name in schema if name not in frame.columns]
+    if missing:
+        raise InputError(f"{path}: an index without the columns {', '.join(missing)}.")
+    try:
+        table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+    except pl.exceptions.InvalidOperationError as error:
+        raise InputError(f"{path}: values that do not fit the index's types ({error}).") from error
+    metadata = {"hgld.schema_version": str(SCHEMA_VERSION), "hgld.levels": json.dumps(list(levels))}
+    table.write_parquet(path, metadata=metadata)
+
+
+def read_index(
+    source: Path | bytes, where: str | None = None, *, leave_out: Sequence[str] = ()
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Read ``index.parquet``.
+
+    Args:
+        source: the file, or its bytes.
+        where: what messages call it.
+        leave_out: columns not to read: ``sha256`` takes half of the memory.
+
+    Returns:
+        the rows with the columns of :func:`index_schema`, and the levels, finest first.
+
+    Raises:
+        SchemaError: written under another schema version.
+        InputError: not a readable index; columns, types or values that cannot be an index's (unsafe keys and shard
+            names, keys that repeat, negative offsets), each named with its first row.
+    """
+    name = where or (INDEX if isinstance(source, bytes) else str(source))
+    frame, metadata = _read_parquet(source, name, leave_out)
+    version = metadata.get("hgld.schema_version")
+    if version != str(SCHEMA_VERSION):
+        raise SchemaError(
+            f"{name}: index schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
+            "Rebuild the file (hgld index), or install the hgld that wrote it."
+        )
+    levels = _levels_of(metadata, name)
+    full = index_schema(levels, boxes=BOX[0] in frame.columns)
+    schema = pl.Schema({column: dtype for column, dtype in full.items() if column not in leave_out})
+    _check_columns(frame, schema, name)
+    frame = frame.select(schema.names())
+    _check_rows(frame, levels, name)
+    return frame, levels
+
+
+def _levels_of(metadata: Mapping[str, str], where: str) -> tuple[str, ...]:
+    try:
+        levels = json.loads(metadata.get("hgld.levels", ""))
+    except (ValueError, RecursionError) as error:
+        raise SchemaError(f"{where}: metadata 'hgld.levels' is not JSON ({error}).") from error
+    if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
+        raise SchemaError(f"{where}: metadata 'hgld.levels' is not a list of level names.")
+    return check_levels(levels, where)
+
+
+def read_table(name: str, source: Path | bytes, where: str | None = None) -> pl.DataFrame:
+    """Read one of the tables beside the index (:data:`TABLES`): rejected items, lists, judgements.
+
+    Raises:
+        InputError: not a readable parquet file, or of other columns or types.
+    """
+    label = where or (name if isinstance(source, bytes) else str(source))
+    frame, _ = _read_parquet(source, label)
+    _check_columns(frame, TABLES[name], label)
+    return frame
+
+
+def _read_parquet(
+    source: Path | bytes, where: str, leave_out: Sequence[str] = ()
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    try:
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        if size > _MOST_TABLE_BYTES:
+            raise InputError(f"{where}: {size} bytes; expected a table of at most {_MOST_TABLE_BYTES}.")
+        again = (lambda: io.BytesIO(source)) if isinstance(source, bytes) else (lambda: source)
+        rows = pl.scan_parquet(again()).select(pl.len()).collect().item()
+        if rows > _MOST_ROWS:
+            raise InputError(f"{where}: {rows} rows; expected at most {_MOST_ROWS}.")
+        columns = [column for column in pl.read_parquet_schema(again()) if column not in leave_out]
+        return pl.read_parquet(again(), columns=columns), pl.read_parquet_metadata(again())
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
+    except POLARS_FAULTS as error:
+        raise InputError(f"{where}: not a readable parquet file ({short(str(error))}).") from error
+
+
+def _check_columns(frame: pl.DataFrame, schema: pl.Schema, where: str) -> None:
+    if wrong := wrong_columns(frame, schema):
+        raise InputError(f"{where}: {wrong}")
+
+
+def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
+    nulls = [name for name in frame.columns if frame[name].null_count() and name not in _MAY_BE_NULL]
+    if nulls:
+        raise InputError(f"{where}: columns {', '.join(nulls)} have empty cells.")
+    sound = {
+        "key": (_matches("key", KEY_PATTERN, LONGEST_KEY), "letters, digits and _ - = between single /"),
+        "shard": (_matches("shard", SHARD_PATTERN), "the name of a shard"),
+        "split": (_matches("split", SPLIT_PATTERN), "letters, digits and _"),
+        "orientation": (pl.col("orientation").is_between(1, 8), "EXIF's 1 to 8"),
+        **{name: (pl.col(name) >= least, f"at least {least}") for name, least in _LEAST.items()},
+        **{level: (pl.col(level) >= -1, "at least -1") for level in levels},
+    }
+    sound = {name: test for name, test in sound.items() if name in frame.columns}
+    passed = frame.lazy().select(test.all().alias(name) for name, (test, _) in sound.items()).collect()
+    for name, (test, expected) in sound.items():
+        if not passed[name][0]:
+            row = frame.with_row_index("row").filter(~test).row(0, named=True)
+            raise InputError(f"{where}: row {row['row']}: {name!r} is {short(row[name])}; expected {expected}.")
+    _check_keys_differ(frame, where)
+
+
+def _matches(column: str, pattern: str, longest: int | None = None) -> pl.Expr:
+    found = pl.col(column).str.contains(f"^{pattern}$")
+    return found if longest is None else found & (pl.col(column).str.len_bytes() <= longest)
+
+
+def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
+    if "key" not in frame.columns or frame["key"].hash().n_unique() == len(frame):  # hashes take little memory
+        return
+    twice = frame.filter(pl.col("key").is_duplicated())["key"]
+    if len(twice):
+        raise InputError(f"{where}: key {twice[0]!r} stands there more than once; expected every key once.")
+
+
+def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
+    """The index with its columns ``group`` and ``duplicate_of`` as its rows imply them.
+
+    Args:
+        index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
+        finest: the finest level; neighbours of equal labels in a shard are one group, also where unknown.
+    """
+    starts = (pl.col(finest) != pl.col(finest).shift(1)).fill_null(value=False)
+    first = pl.col("key").first().over("sha256")
+    return index.with_columns(
+        group=starts.cum_sum().over("shard").cast(pl.Int32),
+        duplicate_of=pl.when(pl.int_range(pl.len()).over("sha256") > 0).then(first),
+    )
+
+
+def split_facts(index: pl.DataFrame, levels: Sequence[str]) -> dict[str, SplitFacts]:
+    """Counts of every split of an index, by the splits' names."""
+    counts = (
+        index.lazy()
+        .group_by("split")
+        .agg(
+            pl.len().alias("items"),
+            pl.col("shard").n_unique().alias("shards"),
+            (pl.col(levels[0]) < 0).sum().alias("unlabelled"),
+            *(pl.col(level).filter(pl.col(level) >= 0).n_unique().alias(f"classes/{level}") for level in levels),
+        )
+        .sort("split")
+        .collect()
+    )
+    return {
+        row["split"]: SplitFacts(
+            items=row["items"],
+            shards=row["shards"],
+            classes={level: row[f"classes/{level}"] for level in levels},
+            unlabelled=row["unlabelled"],
+        )
+        for row in counts.iter_rows(named=True)
+    }

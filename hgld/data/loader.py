@@ -1,0 +1,247 @@
+"""Batches of decoded images from a dataset with an index: read and decoded by threads, ahead of who takes them."""
+
+import atexit
+import time
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from inspect import GEN_RUNNING, getgeneratorstate
+from itertools import chain, islice, pairwise
+from typing import Any, Literal, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hgld.data.batch import Batch, BatchBuffers, Fault
+from hgld.data.dataset import ShardDataset
+from hgld.data.decode import Path, decode_batch, decoder_of
+from hgld.data.views import View, places
+from hgld.errors import ConfigError, InputError
+from hgld.samplers import BatchSampler
+
+OnFault = Literal["raise", "replace", "leave"]
+
+_MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
+
+
+class _Failed(NamedTuple):
+    """A row of a batch that could not be filled."""
+
+    row: int
+    where: str
+    reason: str
+
+
+class _Pending(NamedTuple):
+    """A batch on which threads are working: its items, their places in the epoch, and the rows that each part fills."""
+
+    items: NDArray[np.int64]
+    places: NDArray[np.int64]
+    images: Tensor
+    parts: "list[tuple[int, Future[list[_Failed]]]]"
+
+
+class Loader:
+    """The batches of a sampler, decoded.
+
+    What comes out is a function of the dataset, the sampler's seed, the view and ``seed``: it depends neither on the
+    number of threads nor on how far they are ahead, and the parts of several processes are those of a single one.
+    Iterating gives the rest of the sampler's current epoch and leaves it at the next; whoever stops in between goes on
+    there. Threads suffice: decoding, resizing and reading all run outside of Python's global lock.
+
+    A batch is the taker's to keep: its memory is used again only when no tensor shares it any more.
+
+    Args:
+        dataset: as :func:`hgld.open_dataset` gives it.
+        sampler: which items meet in a batch, and this process's part of them.
+        view: what is seen of an image.
+        decoder: ``fast``, or ``torchvision`` for the reference (:func:`hgld.data.decode.decode_batch`).
+        workers: threads that read and decode.
+        prefetch: batches in the making beyond the one that is taken; 0: none.
+        seed: of the views.
+        pin_memory: page-locked batches, for copies to a GPU that need not be waited for.
+        on_fault: what becomes of an item that cannot be read or decoded. ``raise``: the error, at its batch.
+            ``replace``: another item of its finest class stands in for it (if there is none, another one of the
+            batch), and ``Batch.faults`` names it; labels and indices are those of the item that is shown.
+            ``leave``: its row is black, and ``Batch.faults`` names it.
+
+    Attributes:
+        wait_seconds: how long takers have waited for batches.
+
+    Raises:
+        ConfigError: no such decoder, or a number below its least value.
+    """
+
+    def __init__(
+        self,
+        dataset: ShardDataset,
+        sampler: BatchSampler,
+        view: View,
+        *,
+        decoder: Path = "fast",
+        workers: int = 1,
+        prefetch: int = 2,
+        seed: int = 0,
+        pin_memory: bool = False,
+        on_fault: OnFault = "raise",
+    ) -> None:
+        decoder_of(decoder)
+        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
+            raise ConfigError(
+                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 1, at least 0, and "
+                "raise, replace or leave."
+            )
+        self.dataset, self.sampler, self.view = dataset, sampler, view
+        self.wait_seconds = 0.0
+        self._decoder: Path = decoder
+        self._workers, self._prefetch, self._seed = workers, prefetch, seed
+        self._on_fault = on_fault
+        self._buffers = BatchBuffers(pin_memory)
+
+    def __len__(self) -> int:
+        """Batches of an epoch, the same on every process."""
+        return len(self.sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; nothing happens within it."""
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """The position of the batch after the last one handed out, whatever was decoded ahead."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Go to a position.
+
+        Raises:
+            ConfigError: there is no such step.
+        """
+        self.sampler.load_state_dict(state)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches from the current position to the end of its epoch.
+
+        Raises:
+            InputError: an item cannot be read or decoded; with ``replace``, only if nothing can stand in for it.
+            ServiceError: a server kept failing.
+            StorageError: the disk failed.
+        """
+        position = self.sampler.state_dict()
+        epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
+        with closing(self._batches(epoch, first)) as batches:
+            _open.add(batches)
+            for step in range(first, last + 1):
+                began = time.perf_counter()
+                batch = next(batches)
+                self.wait_seconds += time.perf_counter() - began
+                after = {"epoch": epoch, "step": step + 1} if step < last else {"epoch": epoch + 1, "step": 0}
+                self.sampler.load_state_dict(after)
+                yield batch
+
+    def _batches(self, epoch: int, first: int) -> Generator[Batch, None, None]:
+        steps = iter(range(first, len(self.sampler)))
+        ahead: deque[_Pending] = deque()
+        pool = ThreadPoolExecutor(self._workers, "hgld loader")
+        try:
+            ahead.extend(self._begin(pool, epoch, step) for step in islice(steps, self._prefetch + 1))
+            while ahead:
+                yield self._finish(ahead.popleft(), epoch)
+                ahead.extend(self._begin(pool, epoch, step) for step in islice(steps, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int) -> _Pending:
+        """Set the threads to work on a batch."""
+        first, items = self.sampler.part(epoch, step)
+        where = places(step, first + len(items))[first:]
+        images = self._buffers.take(len(items), self.view.size)
+        edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
+        parts = [
+            (begin, pool.submit(self._fill, items[begin:end], where[begin:end], epoch, images[begin:end]))
+            for begin, end in pairwise(edges)
+            if end > begin
+        ]
+        return _Pending(items, where, images, parts)
+
+    def _fill(self, items: NDArray[np.int64], where: NDArray[np.int64], epoch: int, images: Tensor) -> list[_Failed]:
+        """Read and decode some rows of a batch."""
+        try:
+            encoded = self.dataset.encoded(items)
+        except InputError as error:
+            if len(items) == 1:
+                name = f"item {items[0]}, key {self.dataset.keys[int(items[0])]!r}"
+                return [_Failed(0, name, str(error).removeprefix(f"{name}: "))]
+            rows = range(len(items))
+            alone = ((row, slice(row, row + 1)) for row in rows)
+            tried = ((row, self._fill(items[at], where[at], epoch, images[at])) for row, at in alone)
+            return [one._replace(row=row) for row, failed in tried for one in failed]
+        widths, heights = self.dataset.sizes[items].T
+        parameters = self.view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
+        faults: list[tuple[int, InputError]] = []
+        decode_batch(encoded, parameters, images, self._decoder, faults)
+        names = [encoded[row].where for row, _ in faults]
+        return [
+            _Failed(row, name, str(error).removeprefix(f"{name}: "))
+            for (row, error), name in zip(faults, names, strict=True)
+        ]
+
+    def _finish(self, pending: _Pending, epoch: int) -> Batch:
+        """Wait for a batch, and put others in the place of what could not be decoded."""
+        failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
+        items, faults = self._with_stand_ins(pending, failed, epoch) if failed else (pending.items, [])
+        indices = torch.from_numpy(items)
+        return Batch(pending.images, self.dataset.labels[indices], indices, tuple(faults))
+
+    def _with_stand_ins(
+        self, pending: _Pending, failed: list[_Failed], epoch: int
+    ) -> tuple[NDArray[np.int64], list[Fault]]:
+        """The batch's items and its faults, after others were decoded in the place of those that failed."""
+        first = failed[0]
+        if self._on_fault == "raise":
+            raise InputError(f"{first.where}: {first.reason}")
+        if self._on_fault == "leave":
+            pending.images[[one.row for one in failed]] = 0
+            return pending.items, [Fault(int(pending.items[one.row]), one.where, one.reason) for one in failed]
+        items, faults = pending.items.copy(), []
+        damaged = {int(items[one.row]) for one in failed}
+        stand_ins: dict[int, int] = {}  # views of one image stay views of one image
+        for one in failed:
+            index, at = int(items[one.row]), slice(one.row, one.row + 1)
+            known = [stand_ins[index]] if index in stand_ins else self._candidates(items, index, damaged)
+            for candidate in known:
+                chosen = np.array([candidate])
+                if candidate not in damaged and not self._fill(chosen, pending.places[at], epoch, pending.images[at]):
+                    break
+                damaged.add(candidate)
+            else:
+                raise InputError(
+                    f"{one.where}: {one.reason} And none of the items of its class and batch that were tried can stand "
+                    "in for it: hgld verify --decode lists what is damaged."
+                )
+            items[one.row] = stand_ins[index] = candidate
+            faults.append(Fault(index, one.where, one.reason, candidate))
+        return items, faults
+
+    def _candidates(self, items: NDArray[np.int64], index: int, damaged: set[int]) -> Iterator[int]:
+        """Who may stand in for an item: the next ones of its class, those outside the batch first; then the batch."""
+        finest = self.dataset.labels[:, 0].numpy()
+        same = np.flatnonzero(finest == finest[index]) if finest[index] >= 0 else np.empty(0, dtype=np.int64)
+        same = np.roll(same, -int(np.searchsorted(same, index, side="right")))
+        present = np.isin(same, items)
+        others = chain(same[~present][:_MOST_TRIED].tolist(), same[present].tolist(), np.unique(items).tolist())
+        return (other for other in others if other not in damaged)
+
+
+_open: WeakSet[Generator[Any, None, None]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End what was left open while the names are still there that thread pools need for it."""
+    for batches in list(_open):
+        if getgeneratorstate(batches) != GEN_RUNNING:
+            batches.close()

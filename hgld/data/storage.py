@@ -1,0 +1,583 @@
+"""Files of one folder, read at any offset by any number of threads and processes."""
+
+import io
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from braceexpand import braceexpand
+
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+MOST_OPEN_FILES = 128  # a process may usually have 1,024
+_STREAM_BUFFER = 1 << 20
+
+
+class _OpenFile:
+    """A descriptor that closes with its last user, so that one thread may forget it while another still reads."""
+
+    __slots__ = ("descriptor",)
+    _close = staticmethod(os.close)  # module names may be gone when the last one closes at exit
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        self._close(self.descriptor)
+
+
+class LocalFiles:
+    """Reads files of a folder by name; keeps the last used ones open, in every process its own.
+
+    Args:
+        folder: where the files are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._forget_all()
+
+    def __getstate__(self) -> Path:
+        return self._folder
+
+    def __setstate__(self, folder: Path) -> None:
+        self.__init__(folder)
+
+    def _forget_all(self) -> None:
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+
+    def _file(self, name: str) -> _OpenFile:
+        if self._process != os.getpid():  # after a fork the lock may be held by a thread that is not here
+            self._forget_all()
+        with self._lock:
+            file = self._open.get(name)
+            if file is not None:
+                self._open.move_to_end(name)
+                return file
+        file = _OpenFile(self._descriptor(name))
+        with self._lock:
+            self._open[name] = file
+            if len(self._open) > MOST_OPEN_FILES:
+                self._open.popitem(last=False)
+        return file
+
+    def path(self, name: str) -> Path:
+        """Path of a file that is there.
+
+        Raises:
+            InputError: there is none, or it is a link that leads out of the folder.
+        """
+        path = self._folder / name
+        if path.resolve().parent != self._folder.resolve():
+            raise InputError(f"{path}: a link that leads out of the folder is not followed. Put the file itself there.")
+        if not path.is_file():
+            found = "this is a folder, pipe or device" if path.exists() else "no such file"
+            raise InputError(f"{path}: {found}. Copy the file there, or build the dataset again.")
+        return path
+
+    def _descriptor(self, name: str) -> int:
+        path = self.path(name)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be opened ({error.strerror or error}).") from error
+
+    def exists(self, name: str) -> bool:
+        return (self._folder / name).is_file()
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset``, fewer where the file ends."""
+        return self._read(self._file(name), name, offset, size)
+
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Ranges (name, offset, size), each shorter where its file ends.
+
+        The system is told of all before the first is waited for, which makes a cold disk three times as fast.
+        """
+        files = {name: self._file(name) for name in {name for name, _, _ in requests}}
+        descriptors = {name: file.descriptor for name, file in files.items()}
+        for name, offset, size in requests:
+            os.posix_fadvise(descriptors[name], offset, size, os.POSIX_FADV_WILLNEED)
+        try:
+            result = [os.pread(descriptors[name], size, offset) for name, offset, size in requests]
+        except OSError:
+            return [self._read(files[name], name, offset, size) for name, offset, size in requests]  # says which
+        for position, (name, offset, size) in enumerate(requests):
+            if len(result[position]) < size:
+                result[position] = self._read(files[name], name, offset, size)
+        return result
+
+    def _read(self, file: _OpenFile, name: str, offset: int, size: int) -> bytes:
+        try:
+            data = os.pread(file.descriptor, size, offset)
+            while len(data) < size and (more := os.pread(file.descriptor, size - len(data), offset + len(data))):
+                data += more
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder / name}: {size} bytes at offset {offset} cannot be read ({error.strerror or error})."
+            ) from error
+        return data
+
+    def open_stream(self, name: str, offset: int) -> BinaryIO:
+        """The file from ``offset`` to its end, to be closed by the caller."""
+        descriptor = self._descriptor(name)
+        os.posix_fadvise(descriptor, offset, 0, os.POSIX_FADV_SEQUENTIAL)
+        file = open(descriptor, "rb", buffering=_STREAM_BUFFER)  # noqa: SIM115  # the caller closes it
+        file.seek(offset)
+        return file
+
+
+# Shards where they lie, on a disk or at a URL: whole small files, ranges of bytes, streams from front to end.
+
+T = TypeVar("T")
+
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
+
+_HTTP = ("http", "https")
+_GAP = 1 << 16  # bytes fetched in vain to save a request: an item's JSON lies between two images of a group
+_MOST_SPAN = 8 << 20
+_MOST_TABLE_BYTES = 8 << 30
+_STREAM_BLOCK = 8 << 20
+_LEAST_BLOCK = 1 << 14
+_ATTEMPTS = 6
+_ATTEMPTS_OF_LARGE_BLOCKS = 2
+_CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
+_PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
+_UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+class ShardStorage:
+    """One folder of files, on a disk or at a URL.
+
+    Can be pickled, and used after a fork: every process opens its own files and connections. Names of files never lead
+    out of the folder, links included.
+
+    Args:
+        root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
+        options: what fsspec takes for that scheme: credentials, headers, endpoints.
+
+    Raises:
+        ConfigError: another scheme, a chain of them, or options for a folder.
+    """
+
+    def __init__(self, root: str | Path, options: Mapping[str, Any] | None = None) -> None:
+        text = os.fspath(root)
+        scheme = urlsplit(text).scheme if "://" in text else ""
+        if "::" in text or (scheme and scheme not in (*SCHEMES, "file")):
+            raise ConfigError(
+                f"{_without_secrets(text)!r} cannot be read from; expected a folder, or a URL that begins with "
+                f"{', '.join(SCHEMES)}."
+            )
+        self.is_local = scheme in ("", "file")
+        if self.is_local:
+            if options:
+                raise ConfigError(f"{text}: storage options ({', '.join(options)}) with a folder; only URLs take them.")
+            folder = Path(unquote(urlsplit(text).path) if scheme else text).absolute()
+            self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
+            self.where = str(folder)
+        else:
+            self._files = RemoteFiles(text, options or {})
+            self.where = _without_secrets(text)
+
+    def read_file(self, name: str, max_bytes: int) -> bytes:
+        """A whole file.
+
+        Raises:
+            InputError: there is no such file, or it has more than ``max_bytes``.
+        """
+        data = self._files.read_at(_checked(name), 0, max_bytes + 1)
+        if len(data) > max_bytes:
+            raise InputError(f"{self.where}/{name}: more than {max_bytes} bytes, the most that this file may have.")
+        return data
+
+    def table(self, name: str) -> Path | bytes:
+        """What a table's reader takes: the path of a local file, else its bytes.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        if isinstance(self._files, LocalFiles):
+            return self._files.path(_checked(name))
+        return self.read_file(name, _MOST_TABLE_BYTES)
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """A range of a file.
+
+        Raises:
+            InputError: there is no such file, or it ends before.
+            ServiceError: the server kept failing.
+            StorageError: the disk failed.
+        """
+        data = self._files.read_at(_checked(name), offset, size)
+        if len(data) != size:
+            raise self._cut_off(name, offset, size, len(data))
+        return data
+
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Ranges (name, offset, size) of any files, in the order asked for.
+
+        A disk is told of all of them before the first is waited for; from a server they come at the same time, and
+        neighbours in one request.
+
+        Raises:
+            InputError, ServiceError, StorageError: as :meth:`read_at`, for the first range that cannot be had.
+        """
+        for name in {name for name, _, _ in requests}:
+            _checked(name)
+        result = self._files.read_many(requests)
+        for (name, offset, size), data in zip(requests, result, strict=True):
+            if len(data) != size:
+                raise self._cut_off(name, offset, size, len(data))
+        return result
+
+    def open_stream(self, name: str, offset: int = 0) -> BinaryIO:
+        """A file from ``offset`` on, read from front to end; cut connections are opened again where they broke.
+
+        Raises:
+            InputError: there is no such file.
+        """
+        return self._files.open_stream(_checked(name), offset)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        return self._files.exists(_checked(name))
+
+    def _cut_off(self, name: str, offset: int, size: int, found: int) -> InputError:
+        return InputError(
+            f"{self.where}/{name}: {found} bytes at offset {offset}; expected {size}. The file is cut off, or the "
+            "index belongs to other shards: hgld verify tells which."
+        )
+
+    def __repr__(self) -> str:
+        return f"ShardStorage({self.where!r})"
+
+
+def _checked(name: str) -> str:
+    if not name or name in (".", "..") or _UNSAFE_NAME.search(name):
+        raise InputError(f"{name!r} is not the name of a file in a dataset; expected one without / and \\.")
+    return name
+
+
+def _without_secrets(url: str) -> str:
+    """A URL for messages: without user, password and query, which may hold keys."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[list[int]]]:
+    """Spans (name, start, stop) that cover the ranges (name, offset, size), and the positions of those inside each."""
+    spans: list[tuple[str, int, int]] = []
+    members: list[list[int]] = []
+    for position in sorted(range(len(requests)), key=requests.__getitem__):
+        name, offset, size = requests[position]
+        file, start, stop = spans[-1] if spans else ("", 0, 0)
+        if name == file and offset - stop <= _GAP and offset + size - start <= _MOST_SPAN:
+            spans[-1] = (file, start, max(stop, offset + size))
+            members[-1].append(position)
+        else:
+            spans.append((name, offset, offset + size))
+            members.append([position])
+    return spans, members
+
+
+class RemoteFiles:
+    """Files below a URL, read through fsspec.
+
+    Args:
+        root: the URL; a query, as signed URLs have it, is kept behind every file's name.
+        options: of the file system.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self._root, self._options = root, dict(options)
+        self._parts = urlsplit(root)
+        self._process, self._system = -1, None
+        self._ranges_are_served = self._parts.scheme not in _HTTP
+
+    def __getstate__(self) -> tuple[str, dict[str, Any]]:
+        return self._root, self._options
+
+    def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
+        self.__init__(*state)
+
+    def _file_system(self) -> "AbstractFileSystem":
+        """This process's own: connections do not survive a fork."""
+        if self._system is None or self._process != os.getpid():
+            import fsspec
+
+            is_http = self._parts.scheme in _HTTP
+            try:
+                self._system = fsspec.filesystem(
+                    self._parts.scheme, **(_http_options(self._options) if is_http else self._options)
+                )
+            except ImportError as error:
+                raise MissingResourceError(f"{_without_secrets(self._root)}: {error}.") from error
+            self._process = os.getpid()
+        return self._system
+
+    def _url(self, name: str) -> str:
+        if self._parts.scheme not in _HTTP:
+            return f"{self._root.rstrip('/')}/{name}"
+        path = f"{self._parts.path.rstrip('/')}/{quote(name)}"
+        return urlunsplit((self._parts.scheme, self._parts.netloc, path, self._parts.query, ""))
+
+    def exists(self, name: str) -> bool:
+        found = self.ask([(name, 0, 1)])[0]
+        if isinstance(found, bytes) or getattr(found, "status", None) == 416:  # an empty file has no first byte
+            return True
+        if _is_missing(found):
+            return False
+        raise self._refusal(name, found)
+
+    def read_at(self, name: str, offset: int, size: int) -> bytes:
+        """``size`` bytes from ``offset``, fewer where the file ends."""
+        return self._read_spans([(name, offset, offset + size)])[0]
+
+    def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Ranges (name, offset, size), each shorter where its file ends."""
+        spans, members = _merged(requests)
+        result = [b""] * len(requests)
+        for (_, start, _), data, inside in zip(spans, self._read_spans(spans), members, strict=True):
+            for position in inside:
+                _, offset, size = requests[position]
+                result[position] = data[offset - start : offset - start + size]
+        return result
+
+    def _read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Spans (name, start, stop), fetched at the same time; those that fail are asked for again."""
+        if not self._ranges_are_served and len(spans) > 1:  # many whole files at a time would fill the memory
+            return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
+        return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
+
+    def open_stream(self, name: str, offset: int) -> BinaryIO:
+        """The file from ``offset`` to its end, to be closed by the caller."""
+        return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
+
+    def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int = _ATTEMPTS) -> list[bytes | BaseException]:
+        """Bytes or what went wrong, a span each; failures that may pass are tried again with growing pauses."""
+        answers: list[bytes | BaseException] = [b""] * len(spans)
+        pending = list(range(len(spans)))
+
+        def ask_pending() -> bool:
+            names, starts, stops = zip(*(spans[i] for i in pending), strict=True)
+            urls = [self._url(name) for name in names]
+            found = self._file_system().cat_ranges(urls, list(starts), list(stops), on_error="return")
+            for i, answer in zip(pending, found, strict=True):
+                answers[i] = answer
+            pending[:] = [i for i in pending if may_pass(answers[i])]
+            return bool(pending)
+
+        if spans:
+            _retried(ask_pending, bool, attempts)
+        return answers
+
+    def accept(self, span: tuple[str, int, int], answer: bytes | BaseException) -> bytes:
+        """The bytes of an answer, or its error for people."""
+        name, start, stop = span
+        if isinstance(answer, BaseException):
+            raise self._refusal(name, answer) from answer
+        if len(answer) > stop - start:
+            raise ServiceError(
+                f"{self._where(name)}: the server sent {len(answer)} bytes where {stop - start} were asked for: it "
+                "does not serve ranges (HTTP Range). Use one that does, or copy the dataset to a disk."
+            )
+        self._ranges_are_served = True
+        return answer
+
+    def _size(self, name: str) -> int:
+        is_http = self._parts.scheme in _HTTP
+
+        def ask_size() -> int | BaseException | None:
+            try:
+                return self._file_system().info(self._url(name))["size"]
+            except (
+                OSError
+            ) as error:  # over HTTP fsspec calls every failure a missing file, and hangs the real one behind
+                return (error.__cause__ if is_http else None) or error
+
+        answer = _retried(ask_size, may_pass, _ATTEMPTS)
+        if isinstance(answer, BaseException):
+            raise self._refusal(name, answer) from answer
+        if answer is None:
+            raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Length).")
+        return answer
+
+    def _where(self, name: str) -> str:
+        return _without_secrets(self._url(name))
+
+    def _refusal(self, name: str, error: BaseException) -> InputError | ServiceError:
+        where = self._where(name)
+        if _is_missing(error):
+            return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
+        status = getattr(error, "status", None)
+        said = f"status {status}" if status else f"{type(error).__name__}: {error}"
+        if self._parts.query:
+            said = said.replace(self._parts.query, "...")
+        if may_pass(error):
+            return ServiceError(f"{where}: {said}, {_ATTEMPTS} times. Try again later.")
+        return ServiceError(f"{where}: {said}. Check the URL and the credentials (storage options).")
+
+
+class _RemoteStream(io.RawIOBase):
+    """A file read in blocks of one request each, which shrink where connections do not live long enough for them."""
+
+    def __init__(self, files: RemoteFiles, name: str, offset: int, size: int) -> None:
+        self._files, self._name, self._position, self._size = files, name, offset, size
+        self._block = _STREAM_BLOCK
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while (stop := min(self._position + min(len(buffer), self._block), self._size)) > self._position:
+            span = (self._name, self._position, stop)
+            may_shrink = self._block > _LEAST_BLOCK
+            answer = self._files.ask([span], _ATTEMPTS_OF_LARGE_BLOCKS if may_shrink else _ATTEMPTS)[0]
+            if may_shrink and may_pass(answer):
+                self._block = max(_LEAST_BLOCK, self._block // 4)
+                continue
+            data = self._files.accept(span, answer)
+            self._block = min(2 * self._block, _STREAM_BLOCK)
+            self._position += len(data)
+            buffer[: len(data)] = data
+            return len(data)
+        return 0
+
+
+def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) -> T:
+    """The answer, asked for again with growing pauses while ``again`` says so."""
+    from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+
+    def give_last(state: RetryCallState) -> T:
+        assert state.outcome is not None
+        return state.outcome.result()
+
+    return Retrying(
+        stop=stop_after_attempt(attempts),
+        wait=wait_random_exponential(multiplier=0.2, max=20),
+        retry=retry_if_result(again),
+        retry_error_callback=give_last,
+    )(ask)
+
+
+def may_pass(answer: object) -> bool:
+    """Whether an answer is a failure that asking again may cure: the connection's, or a server's in trouble."""
+    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
+
+    status = getattr(answer, "status", None)
+    if isinstance(status, int) and status:
+        return status in _PASSING or status >= 500
+    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+    return isinstance(answer, OSError | aiohttp.ClientError) and not isinstance(answer, final)
+
+
+def _is_missing(error: object) -> bool:
+    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (404, 410)
+
+
+def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's options; a limit on silence, and no compression, which would make ranges meaningless."""
+    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
+
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
+    return {
+        **options,
+        "headers": {"Accept-Encoding": "identity", **options.get("headers", {})},
+        "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})},
+    }
+
+
+# Lists of shards: braces expanded, each shard as its folder's storage and its name there.
+
+_MOST_SHARDS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tar:
+    """A shard: the storage of its folder, and its name there."""
+
+    storage: ShardStorage
+    name: str
+
+    @property
+    def where(self) -> str:
+        """Its path or URL, for messages."""
+        return f"{self.storage.where}/{self.name}"
+
+
+def is_shard(url: str) -> bool:
+    """Whether a path or URL is of a shard, not of a folder of them.
+
+    >>> is_shard("s3://bucket/train-{000000..000012}.tar"), is_shard("https://host/data?key=x.tar")
+    (True, False)
+    """
+    return (urlsplit(url).path if "://" in url else url).endswith(".tar")
+
+
+def expand_braces(urls: Iterable[str]) -> list[str]:
+    """Every URL that the patterns mean, as bash and webdataset expand them.
+
+    Raises:
+        ConfigError: braces that do not close, or more than 100,000 shards.
+
+    >>> expand_braces(["train-{000009..000011}.tar", "more.tar"])
+    ['train-000009.tar', 'train-000010.tar', 'train-000011.tar', 'more.tar']
+    """
+    found: list[str] = []
+    for url in urls:
+        try:
+            found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
+        except ValueError as error:  # its UnbalancedBracesError
+            raise ConfigError(
+                f"{url!r}: a brace that does not close; expected train-{{000000..000012}}.tar."
+            ) from error
+        if len(found) > _MOST_SHARDS:
+            raise ConfigError(f"{url!r}: more than {_MOST_SHARDS} shards. Give fewer, or a directory with an index.")
+    return found
+
+
+def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Tar]:
+    """The shards at the URLs or paths, in order; none is opened yet.
+
+    Args:
+        urls: braces are taken as they are.
+        options: of the storages, as :class:`hgld.data.storage.ShardStorage` takes them.
+
+    Raises:
+        ConfigError: one is not of a shard, or has a scheme that hgld does not read from.
+    """
+    storages: dict[str, ShardStorage] = {}
+    tars = []
+    for url in urls:
+        if not is_shard(url):
+            raise ConfigError(f"{url!r}: expected the path or URL of a shard, which ends in .tar.")
+        folder, name = _folder_and_name(url)
+        if folder not in storages:
+            storages[folder] = ShardStorage(folder, options)
+        tars.append(Tar(storages[folder], name))
+    return tars
+
+
+def _folder_and_name(url: str) -> tuple[str, str]:
+    """A URL's query, as signed URLs have it, goes with the folder, whose storage puts it behind every name."""
+    if "://" not in url:
+        folder, _, name = url.rpartition("/")
+        return folder or ("/" if url.startswith("/") else "."), name
+    parts = urlsplit(url)
+    folder, _, name = parts.path.rpartition("/")
+    return urlunsplit((parts.scheme, parts.netloc, folder, parts.query, "")), unquote(name)

@@ -1,0 +1,413 @@
+"""Headers of tar members, as fast as formatting allows.
+
+What is written is what :mod:`tarfile` writes in its PAX format with mode 0644 and no owner or time: plain ustar, with a
+pax header before names of more than 100 characters or outside ASCII.
+"""
+
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import BinaryIO, Literal, Protocol
+
+from hgld.errors import InputError
+
+__all__ = [
+    "BLOCK",
+    "END_OF_ARCHIVE",
+    "ByteStream",
+    "Member",
+    "member_header",
+    "padding",
+    "stream_members",
+    "walk_members",
+]
+
+
+BLOCK = 512
+END_OF_ARCHIVE = bytes(2 * BLOCK)
+
+_LARGEST_OCTAL = 8**11
+_LONGEST_NAME = 100
+_MODE_TO_GROUP = b"0000644\x000000000\x000000000\x00"  # mode, uid, gid
+_TIME = b"00000000000\x00"
+_REST = b"ustar\x0000" + bytes(247)  # magic, version; no owner's names, no device, no prefix, padding
+_AFTER_NAME = _MODE_TO_GROUP + b"%011o\x00" + _TIME + b"%06o\x00 %c" + bytes(100) + _REST
+_CONSTANT_SUM = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
+
+
+def member_header(name: str, size: int) -> bytes:
+    """Header of a regular file, to be followed by its bytes and :func:`padding`.
+
+    Args:
+        name: path inside the tar, with ``/``.
+        size: bytes of the file.
+
+    Returns:
+        one block of 512 bytes, or three and more where the name or the size need a pax header.
+
+    Raises:
+        InputError: the name is empty, ends in ``/`` (which means a directory), or cannot be written as UTF-8.
+    """
+    try:
+        stored = name.encode("ascii")
+    except UnicodeEncodeError:
+        stored = b""
+    if (
+        not 0 < len(stored) <= _LONGEST_NAME
+        or stored.endswith(b"/")
+        or b"\0" in stored
+        or not 0 <= size < _LARGEST_OCTAL
+    ):
+        return _with_pax_header(name, size)
+    return _header(stored, size, b"0")
+
+
+def _header(name: bytes, size: int, kind: bytes) -> bytes:
+    digits = b"%011o" % size
+    checksum = _CONSTANT_SUM + sum(name) + sum(digits) + kind[0]
+    return name.ljust(_LONGEST_NAME, b"\0") + _AFTER_NAME % (size, checksum, kind)
+
+
+def _with_pax_header(name: str, size: int) -> bytes:
+    if not name or name.endswith("/") or "\0" in name or size < 0:
+        raise InputError(f"member {name!r} of {size} bytes: expected a file's name, and no negative size.")
+    try:
+        path = name.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"member {name!r}: its name cannot be written as UTF-8 ({error.reason}).") from error
+    records = b""
+    if len(path) > _LONGEST_NAME or not name.isascii():
+        records += _pax_record(b"path", path)
+    if size >= _LARGEST_OCTAL:
+        records += _pax_record(b"size", b"%d" % size)
+    plain = name.encode("ascii", "replace")[:_LONGEST_NAME]
+    extended = _header(b"././@PaxHeader", len(records), b"x").replace(b"0000644", b"0000000", 1)
+    extended = _with_checksum(extended)
+    return extended + records + padding(len(records)) + _header(plain, size if size < _LARGEST_OCTAL else 0, b"0")
+
+
+def _with_checksum(block: bytes) -> bytes:
+    return block[:148] + b"%06o\x00 " % checksum(block) + block[156:]
+
+
+def checksum(block: bytes) -> int:
+    """Sum of a header's bytes, those of the sum itself read as spaces."""
+    return sum(block) - sum(block[148:156]) + 8 * ord(" ")
+
+
+def _pax_record(key: bytes, value: bytes) -> bytes:
+    """``"LENGTH KEY=VALUE\\n"``, where the length counts its own digits."""
+    body = len(key) + len(value) + 3
+    length = body + len(str(body))
+    length = body + len(str(length))
+    return b"%d %b=%b\n" % (length, key, value)
+
+
+def padding(size: int) -> bytes:
+    """Zeros that fill the last block of a member of ``size`` bytes.
+
+    >>> len(padding(1000)), len(padding(1024))
+    (24, 0)
+    """
+    return bytes(-size % BLOCK)
+
+
+# Members of tar files: a walk that trusts nothing; and, from :mod:`hgld.data.tar`, what it takes to write them.
+#
+# What is read is ustar, GNU (long names, base-256 sizes) and pax (path, size). Nothing is ever extracted: a member is a
+# name, an offset and a size, and one that must not be used (a link, a device, a path that leads elsewhere) says so.
+
+Kind = Literal["file", "directory", "link", "other", "damage"]
+
+_MOST_HEADER_BYTES = 1 << 16  # of one long name or pax header; 4,096 is the longest path that Linux opens
+_CHUNK = 1 << 20
+_MOST_DIGITS = 20
+_EXTENDED = (b"x", b"g", b"L", b"K")  # pax, pax for all members, GNU long name, GNU long link
+_WITHOUT_DATA = b"123456"  # links, devices, directories and pipes, whatever their header says
+_KINDS: dict[int, Kind] = {0: "file", 48: "file", 55: "file", 49: "link", 50: "link", 53: "directory"}  # 0 7 1 2 5
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_DAMAGED_COMPRESSION = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a tar.
+
+    Attributes:
+        name: its path, without a leading ``./``; empty where it cannot be known.
+        offset: where its bytes begin in the (uncompressed) tar.
+        size: number of its bytes.
+        kind: what it says it is; ``damage`` where the tar itself is damaged.
+        fault: why it must not be used, for people; None for a sound file or directory.
+    """
+
+    name: str
+    offset: int
+    size: int
+    kind: Kind
+    fault: str | None
+
+
+def walk_members(file: BinaryIO, size: int | None = None, *, where: str, recover: bool = False) -> Iterator[Member]:
+    """Members of a tar in a seekable file, without reading their bytes.
+
+    Args:
+        file: at the beginning of the tar.
+        size: bytes of the tar; asked of the file if None.
+        where: what messages call the tar.
+        recover: do not stop at damage: give it as a member with a fault, and go on at the next sound header.
+
+    Raises:
+        InputError: a header is damaged or the tar is cut off (unless ``recover``); names tar, member and offset. All
+            members before were given.
+    """
+    if size is None:
+        begin = file.tell()
+        size = file.seek(0, io.SEEK_END) - begin
+        file.seek(begin)
+    yield from _walk(_Cursor(file, where, size, file.seek), recover)
+
+
+class ByteStream(Protocol):
+    """What can be read from front to end: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def stream_members(
+    file: ByteStream, *, where: str, max_member_bytes: int, recover: bool = False
+) -> Iterator[tuple[Member, bytes]]:
+    """Members of a tar with their bytes, read once from front to end: pipes, compressed tars, HTTP.
+
+    Args:
+        file: at the beginning of the tar; may give fewer bytes than asked for.
+        where: what messages call the tar.
+        max_member_bytes: a larger file has a fault and no bytes, so that memory stays bounded.
+        recover: as in :func:`walk_members`.
+
+    Yields:
+        members in order; the bytes are empty where there is a fault or no file.
+
+    Raises:
+        InputError: as :func:`walk_members`, and where the compression is damaged.
+    """
+    cursor = _Cursor(file, where, None, None)
+    for member in _walk(cursor, recover):
+        if member.kind != "file" or member.fault is not None:
+            yield member, b""
+        elif member.size > max_member_bytes:
+            yield replace(member, fault=f"has {member.size} bytes, more than the {max_member_bytes} allowed"), b""
+        else:
+            try:
+                data = cursor.read(member.size)
+            except _Damage as damage:
+                if not recover:
+                    raise damage.error(where, member.name) from damage
+                yield replace(member, kind="damage", fault=damage.what), b""
+                return
+            yield member, data
+
+
+class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
+    """What is wrong with a tar, at which offset, and in which member if that is known."""
+
+    def __init__(self, what: str, offset: int, member: Member | None = None) -> None:
+        super().__init__(what)
+        self.what, self.offset, self.member = what, offset, member
+
+    def error(self, where: str, name: str = "") -> InputError:
+        name = name or (self.member.name if self.member else "")
+        member = f"member {name!r}: " if name else ""
+        return InputError(f"{where}: {member}{self.what} at offset {self.offset}. Fetch or write the tar again.")
+
+
+class _Cursor:
+    """A place in a tar that only moves forward; ``size`` and ``seek`` are None where it can only be read."""
+
+    def __init__(self, file: ByteStream, where: str, size: int | None, seek: Callable[[int, int], int] | None) -> None:
+        self.file, self.where, self.size, self.seek, self.position = file, where, size, seek, 0
+
+    def read(self, count: int) -> bytes:
+        """Exactly ``count`` bytes."""
+        data = self._read(count)
+        while len(data) < count and (more := self._read(count - len(data))):  # a pipe gives what it has
+            data += more
+        self.position += len(data)
+        if len(data) < count:
+            raise _Damage("the tar is cut off", self.position)
+        return data
+
+    def _read(self, count: int) -> bytes:
+        try:
+            return self.file.read(count)
+        except _DAMAGED_COMPRESSION as error:
+            raise InputError(
+                f"{self.where}: its compression is damaged after {self.position} bytes ({error}). Fetch it again."
+            ) from error
+
+    def skip_to(self, position: int) -> None:
+        if self.size is None or self.seek is None:
+            while self.position < position:
+                self.read(min(_CHUNK, position - self.position))
+        elif position > self.size:
+            raise _Damage("the tar is cut off", self.size)
+        elif position > self.position:
+            self.seek(position - self.position, io.SEEK_CUR)
+            self.position = position
+
+
+def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
+    """Members; whoever reads a member's bytes moves the cursor, the rest is skipped when the walk goes on."""
+    block: bytes | None = None
+    while True:
+        try:
+            member = _next_member(cursor, block)
+            if member is None:
+                return
+            block, end = None, member.offset + member.size
+            if cursor.size is not None and end > cursor.size:
+                raise _Damage("the tar is cut off", cursor.size, member)
+            yield member
+            cursor.skip_to(end + -member.size % BLOCK)
+        except _Damage as damage:
+            if not recover:
+                raise damage.error(cursor.where) from damage
+            unknown = Member("", damage.offset, 0, "damage", None)
+            yield replace(damage.member or unknown, kind="damage", fault=damage.what)
+            if (block := _find_header(cursor)) is None:
+                return
+
+
+def _find_header(cursor: _Cursor) -> bytes | None:
+    """The next sound header after damage; None if the tar ends before one."""
+    try:
+        while True:
+            block = cursor.read(BLOCK)
+            if block[257:262] == b"ustar" and checksum(block) == _number(block[148:156]):
+                return block
+    except _Damage:
+        return None
+
+
+@dataclass(slots=True)
+class _Extended:
+    """What extended headers say about the member after them."""
+
+    name: str | None = None
+    size: int | None = None
+    fault: str | None = None
+
+
+def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
+    """The next member, with the cursor at its bytes; None at the end mark.
+
+    ``block`` is its header if that was read already.
+    """
+    extended = _Extended()
+    while True:
+        if block is None:
+            if cursor.size is not None and cursor.position == cursor.size:
+                raise _Damage("the tar ends without its end mark", cursor.position)
+            block = cursor.read(BLOCK)
+        if not any(block):
+            return None
+        size = _number(block[124:136])
+        if _number(block[148:156]) != checksum(block) or size is None:
+            raise _Damage("damaged header", cursor.position - BLOCK)
+        kind, block_read, block = block[156:157], block, None
+        if kind in _EXTENDED:
+            _read_extended(cursor, kind, size, extended)
+        else:
+            return _member(block_read, size, cursor.position, extended)
+
+
+def _read_extended(cursor: _Cursor, kind: bytes, size: int, extended: _Extended) -> None:
+    start = cursor.position
+    if size > _MOST_HEADER_BYTES:
+        raise _Damage(f"an extended header of {size} bytes, more than {_MOST_HEADER_BYTES},", start)
+    data = cursor.read(size)
+    cursor.skip_to(start + size + -size % BLOCK)
+    if kind == b"L":
+        extended.name = _text(data.split(b"\0", 1)[0])
+    elif kind in b"xg":
+        records = _pax_records(data, start)
+        if kind == b"g":
+            if records.keys() & {b"path", b"size"}:
+                raise _Damage("a global pax header that names or measures all members", start)
+            return
+        if b"path" in records:
+            extended.name = _text(records[b"path"])
+        if b"size" in records:
+            if not records[b"size"].isdigit() or len(records[b"size"]) > _MOST_DIGITS:
+                raise _Damage(f"a pax header with the size {records[b'size'][:_MOST_DIGITS]!r}", start)
+            extended.size = int(records[b"size"])
+        if any(key.startswith(b"GNU.sparse.") for key in records):
+            extended.fault = "is sparse, which hgld does not read"
+
+
+def _pax_records(data: bytes, start: int) -> dict[bytes, bytes]:
+    records = {}
+    position = 0
+    while position < len(data) and data[position]:
+        length, space, _ = data[position : position + _MOST_DIGITS].partition(b" ")
+        end = position + int(length) if space and length.isdigit() else 0
+        key, equals, value = data[position + len(length) + 1 : end].partition(b"=")
+        if not position < end <= len(data) or not equals or not value.endswith(b"\n"):
+            raise _Damage("a malformed pax header", start)
+        records[key] = value[:-1]
+        position = end
+    return records
+
+
+def _member(block: bytes, size: int, offset: int, extended: _Extended) -> Member:
+    code = block[156]
+    name = extended.name
+    if name is None:
+        name = _text(block[:100].split(b"\0", 1)[0])
+        prefix = block[345:500].split(b"\0", 1)[0]
+        if prefix and block[257:263] == b"ustar\0":  # GNU's own format has other things there
+            name = f"{_text(prefix)}/{name}"
+    kind = _KINDS.get(code, "other")
+    if code == 0 and name.endswith("/"):
+        kind = "directory"
+    size = 0 if code in _WITHOUT_DATA else size if extended.size is None else extended.size
+    name = name.removeprefix("./")
+    return Member(name, offset, size, kind, _fault(name, kind, code) or extended.fault)
+
+
+def _fault(name: str, kind: Kind, code: int) -> str | None:
+    if name.startswith("/"):
+        return "is an absolute path"
+    if ".." in name.split("/"):
+        return "leads out of the folder"
+    if kind == "link":
+        return "is a symbolic link" if code == ord("2") else "is a hard link"
+    if kind == "other":
+        return f"is neither file nor directory (type {chr(code)!r})"
+    if kind == "file" and not name:
+        return "has no name"
+    if _CONTROL.search(name):
+        return "has a name with control characters"
+    return None
+
+
+def _text(name: bytes) -> str:
+    """A name as text; bytes that are not UTF-8 become visible escapes."""
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _number(field: bytes) -> int | None:
+    """A number field: octal digits, or base 256 with the first bit set; None if it is neither."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.split(b"\0", 1)[0].strip()
+    if not digits:
+        return 0
+    try:
+        return int(digits, 8) if digits.isdigit() else None
+    except ValueError:  # the digits 8 and 9
+        return None

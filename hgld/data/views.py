@@ -1,0 +1,357 @@
+"""Random numbers by position: Philox 4x32-10, a counter encrypted instead of a state advanced.
+
+What is drawn for one place in one epoch depends on nothing that was drawn before it, so a resumed run, another number
+of threads or another number of processes draws the same. NumPy's own Philox gives a stream from one counter; here every
+item of a batch has a counter of its own.
+
+Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+from dataclasses import dataclass
+from itertools import permutations
+from statistics import NormalDist
+from typing import Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hgld.errors import ConfigError
+
+_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_LOW = np.uint64(0xFFFFFFFF)
+_WORD = np.uint64(32)
+
+
+def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
+    """Philox 4x32-10.
+
+    Args:
+        counter: (4, ...) words of 32 bits.
+        key: two words of 32 bits.
+
+    Returns:
+        (4, ...) random words of 32 bits.
+    """
+    first, second, third, fourth = counter
+    for turn in range(_ROUNDS):
+        left = np.uint64((key[0] + turn * _KEY_STEPS[0]) & 0xFFFFFFFF)
+        right = np.uint64((key[1] + turn * _KEY_STEPS[1]) & 0xFFFFFFFF)
+        one, two = first * _MULTIPLIERS[0], third * _MULTIPLIERS[1]
+        first, second, third, fourth = (
+            (two >> _WORD) ^ second ^ left,
+            two & _LOW,
+            (one >> _WORD) ^ fourth ^ right,
+            one & _LOW,
+        )
+    return np.stack([first, second, third, fourth])
+
+
+def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """Numbers in (0, 1), a pure function of seed, epoch and position.
+
+    Args:
+        seed: at least 0, below 2**64.
+        epoch: at least 0, below 2**32.
+        positions: (N,) any integers that tell the items of an epoch apart.
+        count: numbers an item; a multiple of 4. Asking for more does not change the first ones.
+
+    Returns:
+        (N, count).
+
+    Raises:
+        ConfigError: seed or epoch are out of bounds.
+    """
+    if not 0 <= seed < 1 << 64 or not 0 <= epoch < 1 << 32:
+        raise ConfigError(f"seed {seed}, epoch {epoch}: expected 0 <= seed < 2**64 and 0 <= epoch < 2**32.")
+    blocks = count // 4
+    places = positions.astype(np.int64).view(np.uint64)[:, None]
+    counter = np.empty((4, len(positions), blocks), dtype=np.uint64)
+    counter[0], counter[1] = places & _LOW, places >> _WORD
+    counter[2], counter[3] = epoch, np.arange(blocks, dtype=np.uint64)
+    words = philox(counter, (seed & 0xFFFFFFFF, seed >> 32))
+    return (np.moveaxis(words, 0, -1).reshape(len(positions), 4 * blocks).astype(np.float64) + 0.5) / 2.0**32
+
+
+# Colour jitter and lighting noise as one affine map of RGB an image.
+#
+# Brightness, contrast and saturation are linear in the pixels and in the image's mean, and lighting adds a colour, so
+# that all four together are a 3 x 3 matrix and an offset that is itself linear in the mean colour: one pass over the
+# pixels, rounded once. Step by step, as in torchvision, each operation rounds and clips; where nothing is clipped both
+# agree to the rounding.
+#
+# Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
+# neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
+
+_GREY = np.array([0.2989, 0.587, 0.114])  # torchvision's weights
+_ORDERS = np.array(list(permutations(range(3))))  # of brightness, contrast, saturation
+# Of the covariance of ImageNet's RGB values in [0, 1], as published with reimplementations of AlexNet.
+_EIGENVALUES = np.array([0.2175, 0.0188, 0.0045])
+_EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+
+
+def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float) -> NDArray[np.float64]:
+    """Maps of colours for N images.
+
+    Args:
+        numbers: (N, 7) uniform in (0, 1).
+        jitter: s; brightness, contrast and saturation change by factors in [1 - s, 1 + s].
+        lighting: standard deviation of the noise along the principal components.
+
+    Returns:
+        (N, 3, 7): with x a pixel and m the mean pixel, both RGB in 0..255, the new pixel is
+        ``map[:, :3] @ x + map[:, 3:6] @ m + map[:, 6]``.
+    """
+    factors = 1 + jitter * (2 * numbers[:, :3] - 1)
+    order = _ORDERS[(numbers[:, 3] * len(_ORDERS)).astype(np.int64)]
+    pixel, mean = np.tile(np.eye(3), (len(numbers), 1, 1)), np.zeros((len(numbers), 3, 3))
+    grey = np.outer(np.ones(3), _GREY)
+    for turn in range(3):
+        kind = order[:, turn, None, None]
+        factor = np.take_along_axis(factors, order[:, turn, None], axis=1)[:, :, None]
+        towards_grey = factor * np.eye(3) + (1 - factor) * grey
+        contrast = (1 - factor) * grey @ (pixel + mean)  # the mean of what the steps so far made
+        change = np.where(kind == 2, towards_grey, factor * np.eye(3))
+        mean = change @ mean + np.where(kind == 1, contrast, 0.0)
+        pixel = change @ pixel
+    normal = np.vectorize(NormalDist().inv_cdf)(numbers[:, 4:7]) if lighting else np.zeros((len(numbers), 3))
+    light = 255 * (lighting * normal * _EIGENVALUES) @ _EIGENVECTORS.T
+    return np.concatenate([pixel, mean, light[:, :, None]], axis=2)
+
+
+def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """A picture with its colours mapped, rounded and clipped.
+
+    Args:
+        pixels: (H, W, 3) RGB.
+        matrix: (3, 7), of :func:`color_matrices`.
+
+    Returns:
+        (H, W, 3), new memory.
+    """
+    mean = np.array(cv2.mean(pixels)[:3])
+    offset = matrix[:, 3:6] @ mean + matrix[:, 6]
+    return np.asarray(cv2.transform(pixels, np.column_stack([matrix[:, :3], offset])), dtype=np.uint8)
+
+
+# Which part of an image is seen and how it is varied, decided before the image is opened.
+#
+# A view turns the sizes of a batch's images into parameters, vectorised and by position (:mod:`hgld.data.views`); the
+# two decoding paths then carry them out. All parameters are in coordinates of the upright image, cut to its box.
+
+_TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
+_MOST_PIXELS = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
+_WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """What is done to each of N images: cut out ``crop``, resize it, cut out the square, mirror, change the colours.
+
+    Attributes:
+        size: S, side of the square that comes out, pixels.
+        sizes: (N, 2) int64 width and height of the images that the parameters were made for.
+        crop: (N, 4) int64 left, top, width, height.
+        resized: (N, 2) int64 width and height that the crop is resized to.
+        window: (N, 2) int64 left, top of the S x S square in the resized crop.
+        flip: (N,) bool: mirrored left to right, after everything but the colours.
+        colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
+    """
+
+    size: int
+    sizes: NDArray[np.int64]
+    crop: NDArray[np.int64]
+    resized: NDArray[np.int64]
+    window: NDArray[np.int64]
+    flip: NDArray[np.bool_]
+    colors: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def part(self, rows: slice) -> "ViewParameters":
+        """The parameters of some of the images."""
+        colors = None if self.colors is None else self.colors[rows]
+        kept = (self.sizes[rows], self.crop[rows], self.resized[rows], self.window[rows], self.flip[rows])
+        return ViewParameters(self.size, *kept, colors)
+
+
+class View(Protocol):
+    """Anything that decides parameters: :class:`TrainView`, :class:`TestView` or your own."""
+
+    @property
+    def size(self) -> int: ...
+
+    def parameters(
+        self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
+    ) -> ViewParameters: ...
+
+
+@dataclass(frozen=True)
+class TrainView:
+    """Random crop, resized to a square, mirrored at random, with optional changes of colour.
+
+    Attributes:
+        size: side of the square, pixels.
+        scale: least and largest share of the image's area that the crop covers.
+        ratio: least and largest width / height of the crop.
+        flip: probability of mirroring.
+        jitter: strength s of the colour jitter: brightness, contrast and saturation by factors in 1 +- s, in random
+            order (torchvision's ColorJitter). MultiGrain takes 0.3.
+        lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
+            MultiGrain takes 0.1.
+    """
+
+    size: int = 224
+    scale: tuple[float, float] = (0.16, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    flip: float = 0.5
+    jitter: float = 0.0
+    lighting: float = 0.0
+
+    def __post_init__(self) -> None:
+        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
+        scale, ratio = 0 < self.scale[0] <= self.scale[1] <= 1, 0 < self.ratio[0] <= self.ratio[1] < np.inf
+        _expect(self, "scale", scale, "a least and a largest share of the area, above 0 and up to 1")
+        _expect(self, "ratio", ratio, "a least and a largest width / height, above 0")
+        _expect(self, "flip", 0 <= self.flip <= 1, "a probability")
+        _expect(self, "jitter", 0 <= self.jitter <= 1, "0 to 1")
+        _expect(self, "lighting", 0 <= self.lighting < np.inf, "a deviation, 0 or more")
+
+    def parameters(
+        self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
+    ) -> ViewParameters:
+        """Crops as torchvision's RandomResizedCrop draws them, a pure function of (seed, epoch, position).
+
+        Args:
+            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
+            heights: (N,).
+            seed: of the run.
+            epoch: from 0.
+            positions: (N,) integers that tell the places of an epoch apart, so that an image that comes twice is seen
+                twice differently; :func:`places` gives those of a batch.
+
+        Raises:
+            ConfigError: sizes below one pixel, or arrays of different lengths.
+        """
+        sizes, places = _checked(widths, heights, positions)
+        varied = self.jitter > 0 or self.lighting > 0
+        numbers = uniforms(seed, epoch, places, 32 if varied else 24)
+        crop = _random_crops(sizes, numbers[:, :22], self.scale, self.ratio)
+        flip = numbers[:, 22] < self.flip
+        colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if varied else None
+        resized = np.full_like(sizes, self.size)
+        return ViewParameters(self.size, sizes, crop, resized, np.zeros_like(sizes), flip, colors)
+
+
+@dataclass(frozen=True)
+class TestView:
+    """The middle of the image: its short side resized, then a central square.
+
+    Attributes:
+        size: side of the square, pixels.
+        resize: short side before the square is cut out, pixels; at least ``size``.
+    """
+
+    size: int = 224
+    resize: int = 256
+
+    __test__ = False  # not a test of pytest's
+
+    def __post_init__(self) -> None:
+        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
+        fits = self.size <= self.resize <= _MOST_PIXELS
+        _expect(self, "resize", fits, f"{self.size} (the size) to {_MOST_PIXELS} pixels")
+
+    def parameters(
+        self,
+        widths: ArrayLike,
+        heights: ArrayLike,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        positions: ArrayLike | None = None,
+    ) -> ViewParameters:
+        """The same for every seed, epoch and position; sizes round as in torchvision's Resize and CenterCrop.
+
+        An image of more than four times its short side is first cut to its middle four.
+
+        Args:
+            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
+            heights: (N,).
+            seed: without effect, as are the two below; a :class:`View` takes them.
+            epoch: without effect.
+            positions: without effect.
+
+        Raises:
+            ConfigError: sizes below one pixel, or arrays of different lengths.
+        """
+        sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
+        short = sizes.min(axis=1, keepdims=True)
+        kept = np.minimum(sizes, _WIDEST * short)
+        kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends: the middle stays
+        resized = np.where(kept == short, self.resize, self.resize * kept // short)
+        window = np.rint((resized - self.size) / 2).astype(np.int64)
+        crop = np.hstack([(sizes - kept) // 2, kept])
+        return ViewParameters(self.size, sizes, crop, resized, window, np.zeros(len(sizes), dtype=np.bool_))
+
+
+def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:
+    """Positions of a process's part of a batch: the step of the epoch and the slot in the batch of all processes.
+
+    Args:
+        step: of the epoch, from 0.
+        count: items of the part.
+        process_index: which part.
+
+    Returns:
+        (count,).
+    """
+    return (np.int64(step) << 32) + process_index * count + np.arange(count, dtype=np.int64)
+
+
+def _expect(view: object, name: str, fine: bool, expected: str) -> None:
+    if not fine:
+        raise ConfigError(f"{name} of a view is {getattr(view, name)}; expected {expected}.")
+
+
+def _checked(
+    widths: ArrayLike, heights: ArrayLike, positions: ArrayLike
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    columns = [np.asarray(values, dtype=np.int64) for values in (widths, heights, positions)]
+    if any(column.ndim != 1 or len(column) != len(columns[0]) for column in columns):
+        raise ConfigError(
+            f"widths, heights and positions have the shapes {[c.shape for c in columns]}: expected one (N,)."
+        )
+    sizes = np.stack(columns[:2], axis=1)
+    empty = np.flatnonzero((sizes[:, 0] < 1) | (sizes[:, 1] < 1))
+    if empty.size:
+        raise ConfigError(f"image {empty[0]} of {sizes[empty[0]].tolist()} pixels: expected at least 1 x 1.")
+    return sizes, columns[2]
+
+
+def _random_crops(
+    sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
+) -> NDArray[np.int64]:
+    """(N, 4): the first of ten random rectangles that fits, else the largest central one of an allowed shape."""
+    share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
+    low, high = np.log(ratio)
+    shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))
+    area = sizes.prod(axis=1, keepdims=True) * share
+    tried = np.rint(np.stack([np.sqrt(area * shape), np.sqrt(area / shape)], axis=-1)).astype(np.int64)
+    fits: NDArray[np.bool_] = np.all((tried > 0) & (tried <= sizes[:, None]), axis=-1)
+    fitting = np.any(fits, axis=1)
+    size = np.where(fitting[:, None], tried[np.arange(len(sizes)), fits.argmax(axis=1)], _central_size(sizes, ratio))
+    anywhere = np.floor(numbers[:, 2 * _TRIES :] * (sizes - size + 1)).astype(np.int64)
+    corner = np.where(fitting[:, None], np.minimum(anywhere, sizes - size), (sizes - size) // 2)
+    return np.hstack([corner, size])
+
+
+def _central_size(sizes: NDArray[np.int64], ratio: tuple[float, float]) -> NDArray[np.int64]:
+    width, height = sizes.T
+    narrow, wide = width / height < ratio[0], width / height > ratio[1]
+    central_width = np.where(wide, np.rint(height * ratio[1]), width)
+    central_height = np.where(narrow, np.rint(width / ratio[0]), height)
+    return np.maximum(np.stack([central_width, central_height], axis=1).astype(np.int64), 1)

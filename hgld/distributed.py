@@ -1,0 +1,465 @@
+"""Which of the processes that torchrun or Slurm started this one is, as the environment says; imports nothing heavy."""
+
+import itertools
+import json
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import (
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
+    Store,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
+    rendezvous,  # pyright: ignore[reportPrivateImportUsage]  # not in __all__
+)
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from hgld.errors import ConfigError, HgldError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_main_process() -> bool:
+    """Whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
+    names = _variables()
+    return names is None or os.environ.get(names[0]) == "0"
+
+
+def _variables() -> tuple[str, str, str] | None:
+    """Which variables hold index, count and index on this machine; None for a process of its own."""
+    if "RANK" in os.environ:
+        return "RANK", "WORLD_SIZE", "LOCAL_RANK"
+    if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
+        return "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"
+    return None
+
+
+def rank_from_env() -> tuple[int, int, int]:
+    """Index, count and index on this machine, as torchrun or else Slurm (srun) says; 0, 1, 0 where neither does.
+
+    Raises:
+        ConfigError: the environment is incomplete.
+    """
+    names = _variables()
+    if names is None:
+        return 0, 1, 0
+    missing = [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f"{names[0]} is set but {', '.join(missing)} is not; start with torchrun, or under Slurm export "
+            "MASTER_ADDR and MASTER_PORT of the first node (docs/training.md has the lines)."
+        )
+    index, count, local = (int(os.environ[name]) for name in names)
+    return index, count, local
+
+
+# Signals that ask a run to stop: the first lets the step end, the second stops at once.
+
+
+class StopRequests:
+    """Whether a signal has asked to stop.
+
+    Attributes:
+        signal: the signal's number, or None.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal is not None
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequests]:
+    """Hear SIGTERM (a scheduler's) and SIGINT (Ctrl-C) while a run lasts.
+
+    A process of a group hears them all: torchrun and Slurm pass them on.
+    """
+    requests = StopRequests()
+    before = {number: signal.signal(number, requests._hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# The processes of a run, and the few things that they say to each other; the one door to ``torch.distributed``.
+#
+# Every process reads its part of a batch, computes its embeddings, gathers those of all, and takes the same loss of the
+# whole batch. So memories, miners and normalisers over the batch mean what they mean in one process, and the gradients
+# are those of the one loss.
+
+TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
+_STARTS = itertools.count()
+_SECONDS_TO_REST = 0.5
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Which of the run's processes this one is.
+
+    Attributes:
+        index: of this process, from 0.
+        count: of all processes.
+        device: that this process computes on.
+    """
+
+    index: int
+    count: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files and talks to people."""
+        return self.index == 0
+
+
+def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Processes:
+    """Join the processes that torchrun or Slurm started; alone where neither did.
+
+    Args:
+        device: ``cpu``, ``cuda``, ...; default: this process's GPU where there is one.
+        timeout_minutes: after which a process that waits for another one gives up.
+
+    Raises:
+        ConfigError: the environment is incomplete, or there are more processes on this machine than GPUs.
+    """
+    index, count, local = rank_from_env()
+    chosen = _device(device, local)
+    if count > 1 and not dist.is_initialized():
+        backend, timeout = "nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
+        store = _own_store(index, count, timeout)
+        dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return Processes(index, count, chosen)
+
+
+def _own_store(index: int, count: int, timeout: timedelta) -> Store:
+    """The store where processes meet, with keys of this start alone.
+
+    torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
+    be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
+    """
+    store = next(iter(rendezvous("env://", index, count, timeout=timeout)))[0]
+    return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}-{next(_STARTS)}", store)
+
+
+def shutdown(processes: Processes) -> None:
+    """Take leave of the other processes.
+
+    Gloo's threads outlive the group once DDP has used it. One that let go of a tensor while the interpreter was being
+    finalised would abort the process, which was seen now and then on busy machines (that this is why is inferred, not
+    proven). So they get a moment to come to rest after the last exchange. Signals wait for that long: when a process
+    dies, torchrun sends the others SIGTERM at once, and they have to tell people what happened.
+    """
+    if processes.count > 1 and dist.is_initialized():
+        with stop_requests():
+            dist.destroy_process_group()
+            time.sleep(_SECONDS_TO_REST)
+
+
+@contextmanager
+def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
+    """:func:`launch` and :func:`leave`; that another process is lost in between is told with what people can do.
+
+    Raises:
+        HgldError: another process of the run died, or does not answer.
+        ConfigError: as :func:`launch`.
+    """
+    processes = launch(device)
+    try:
+        yield processes
+    except RuntimeError as error:
+        if not is_lost_process(error):
+            raise
+        raise HgldError(
+            f"process {processes.index} of {processes.count}: another process of the run is gone or does not answer; "
+            f"its own message says why. {way_out()}"
+        ) from error
+    finally:
+        shutdown(processes)
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether an error of torch says that another process of the run does not answer any more.
+
+    The class of NCCL's errors says so. Gloo's are plain ``RuntimeError`` that begin with the place in its source, also
+    where the exchange was that of a backward pass.
+    """
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
+
+
+def _device(asked: str, local: int) -> torch.device:
+    if asked != "cuda" and (asked or not torch.cuda.is_available()):
+        try:
+            chosen = torch.device(asked or "cpu")
+            torch.empty(0, device=chosen).cpu()  # the device meta holds nothing
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+            reason = str(error).partition(". ")[0].rstrip(".")  # what follows lists torch's builds
+            raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Take the device cpu.") from error
+        return chosen
+    if local >= torch.cuda.device_count():
+        raise ConfigError(
+            f"process {local} of this machine has no GPU of its own: there are {torch.cuda.device_count()}. "
+            "Start as many processes as GPUs (torchrun --nproc-per-node)."
+        )
+    return torch.device("cuda", local)
+
+
+class _Gather(torch.autograd.Function):
+    """All processes' rows, in the order of the processes; backward takes the own rows' gradient, times their number.
+
+    Every process takes the same loss of all rows, so the gradient of the one loss with respect to its own rows is its
+    slice; DistributedDataParallel then takes the mean over the processes, which the factor undoes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, processes: Processes) -> Tensor:
+        ctx.processes, ctx.size = processes, len(rows)
+        return _gathered(rows, processes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        start = ctx.processes.index * ctx.size
+        return grads[0][start : start + ctx.size] * ctx.processes.count, None
+
+
+def _gathered(rows: Tensor, processes: Processes) -> Tensor:
+    out = rows.new_empty((processes.count * len(rows), *rows.shape[1:]))
+    dist.all_gather_into_tensor(out, rows.detach().contiguous())
+    return out
+
+
+def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
+    """All processes' rows with a gradient path to one's own.
+
+    Args:
+        rows: (b, ...) floating, as many on every process.
+        processes: of the run.
+
+    Returns:
+        (count x b, ...) in the order of the processes; ``rows`` itself where there is one process.
+    """
+    if processes.count == 1:
+        return rows
+    gathered: Tensor = _Gather.apply(rows, processes)  # pyright: ignore[reportAssignmentType]
+    return gathered
+
+
+def gather(rows: Tensor, processes: Processes) -> Tensor:
+    """All processes' rows, in the order of the processes, without gradients: (b, ...) -> (count x b, ...)."""
+    return rows if processes.count == 1 else _gathered(rows, processes)
+
+
+def wrap_model(
+    model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: nn.Module | None = None
+) -> nn.Module:
+    """The model as the processes train it together.
+
+    Args:
+        model: on this process's device.
+        processes: of the run.
+        sync_batch_norm: batch norm's statistics over all processes.
+        sharded: the part of the model whose parameters the processes hold a share of each; None: each holds all.
+
+    Raises:
+        ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be shared out.
+    """
+    if processes.count == 1:
+        return model
+    if sync_batch_norm and processes.device.type != "cuda":
+        raise ConfigError(
+            "--sync-batch-norm of several processes needs GPUs; the small net has group norm and needs none."
+        )
+    if sync_batch_norm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if sharded is not None:
+        _shard(sharded, processes)
+        return model
+    ids = [processes.device.index] if processes.device.type == "cuda" else None
+    # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
+    # process's own statistics, which training does not read; share_statistics makes them one before they are read.
+    with warnings.catch_warnings():
+        # The argument's successor, of torch 2.13, is not known to the releases before it.
+        warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+        return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def _shard(module: nn.Module, processes: Processes) -> None:
+    """Spread a module's parameters over the processes, in place (FSDP2); they are gathered a block at a time.
+
+    After a forward pass nothing stays gathered, so that between two steps ``parameters()`` are the shares always.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    if isinstance(module, FSDPModule):
+        return
+    scalars = [name for name, parameter in module.named_parameters() if parameter.ndim == 0]
+    if scalars:
+        raise ConfigError(f"sharding fsdp cannot spread {', '.join(scalars)}, a number each; take sharding none.")
+    mesh = init_device_mesh(processes.device.type, (processes.count,))
+    for parameter in module.parameters():
+        parameter.data = parameter.data.contiguous()  # the flat shares know no channels-last
+    for block in (*_blocks(module), module):
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of the outermost lists of layers: a residual network's stages, a transformer's blocks."""
+    for child in module.children():
+        if isinstance(child, nn.Sequential | nn.ModuleList):
+            yield from (block for block in child if any(True for _ in block.parameters()))
+        else:
+            yield from _blocks(child)
+
+
+def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
+    module = sys.modules.get("torch.distributed.tensor")  # without it there are none
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
+    """Tensors of which the processes hold shares, whole on the main process; every process must call this.
+
+    Others stay as they are. On other processes those that were shared out are left out.
+    """
+    whole = {}
+    for name, tensor in tensors.items():
+        gathered = tensor.full_tensor().cpu() if _is_share(tensor) else tensor
+        if processes.is_main or gathered is tensor:
+            whole[name] = gathered
+    return whole
+
+
+def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """A copy of a whole tensor that lies where another one of its shape lies: on its device, in the same shares."""
+    placed = tensor.to(other.device, copy=True)
+    if not _is_share(other):
+        return placed
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(placed, other.device_mesh, other.placements, src_data_rank=None)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the processes hold shares of some of the model's parameters."""
+    return any(_is_share(parameter) for parameter in model.parameters())
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Euclidean norm of all gradients together: () tensor, the same on every process."""
+    norms = []
+    for part in _by_layout(parameters):
+        norm = torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])
+        norms.append(norm.full_tensor() if _is_share(norm) else norm)
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], longest: float, norm: Tensor) -> None:
+    """Shorten gradients of this norm to the longest one that is allowed."""
+    for part in _by_layout(parameters):
+        torch.nn.utils.clip_grads_with_norm_(part, longest, norm)
+
+
+def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those held whole and those held in shares, which torch does not take together."""
+    parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
+    for parameter in parameters:
+        parts[_is_share(parameter)].append(parameter)
+    return [part for part in parts if part]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside :func:`wrap`'s."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
+    """Backward passes inside add up gradients on this process alone; the first one outside exchanges them all.
+
+    Where the processes hold shares, every pass exchanges, because this process has no room for all gradients.
+    """
+    if isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    return nullcontext()
+
+
+def average_gradients(module: nn.Module, processes: Processes) -> None:
+    """Mean over the processes of the gradients that neither DDP nor FSDP has exchanged."""
+    if processes.count == 1 or isinstance(module, DistributedDataParallel):
+        return
+    for parameter in module.parameters():
+        if parameter.grad is not None and not _is_share(parameter):
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= processes.count
+
+
+def any_process(flag: bool, processes: Processes) -> bool:
+    """Whether the flag is raised on any process; every process gets the same answer."""
+    if processes.count == 1:
+        return flag
+    raised = torch.tensor([int(flag)], device=processes.device)
+    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+    return bool(raised.item())
+
+
+def from_main(value: Any, processes: Processes) -> Any:
+    """The main process's value on all of them; it must be JSON-ready (nothing is unpickled)."""
+    if processes.count == 1:
+        return value
+    text = json.dumps(value).encode() if processes.is_main else b""
+    size = torch.tensor([len(text)], device=processes.device)
+    dist.broadcast(size, 0)
+    data = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(int(size), dtype=torch.uint8)
+    data = data.to(processes.device)
+    dist.broadcast(data, 0)
+    return json.loads(bytes(data.cpu().tolist()))
+
+
+def from_all(data: bytes, processes: Processes) -> list[bytes]:
+    """What every process says, in their order, on all of them."""
+    if processes.count == 1:
+        return [data]
+    sizes = _gathered(torch.tensor([len(data)], device=processes.device), processes).tolist()
+    if not max(sizes):
+        return [b""] * len(sizes)
+    padded = torch.frombuffer(bytearray(data.ljust(max(sizes), b"\0")), dtype=torch.uint8).to(processes.device)
+    rows = _gathered(padded[None], processes).cpu().numpy()
+    return [row[:size].tobytes() for row, size in zip(rows, sizes, strict=True)]
+
+
+def share_statistics(module: nn.Module, processes: Processes) -> None:
+    """Give every process the main one's running statistics of norms, so that all have the model of a checkpoint."""
+    if processes.count == 1:
+        return
+    for norm in module.modules():
+        if isinstance(norm, _NormBase):
+            for statistic in norm.buffers(recurse=False):
+                dist.broadcast(statistic, 0)
+
+
+def wait_for_all(processes: Processes) -> None:
+    """Wait until every process is here."""
+    if processes.count > 1:
+        dist.barrier()

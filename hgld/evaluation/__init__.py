@@ -1,0 +1,1 @@
+"""Retrieval evaluation: metrics by name, ranks of positives, reports and benchmark protocols."""

@@ -1,0 +1,144 @@
+"""Diagnostics of an embedding beside retrieval: clusters, distances, and how a metric adds up over batches."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.metric import Metric
+from hgld.evaluation.scores import prepare_embeddings
+
+
+@dataclass(frozen=True)
+class ClassDistances:
+    """Mean cosine distances (1 - cosine, half the squared Euclidean distance of unit vectors) over pairs of items.
+
+    Attributes:
+        intra: over the pairs of the same class; NaN if there are none.
+        inter: over the pairs of different classes; NaN if there are none.
+    """
+
+    intra: float
+    inter: float
+
+
+def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> ClassDistances:
+    """Mean intra-class and inter-class distance (the diagnostics of PNP: Li et al., "Rethinking the Optimization of
+    Average Precision", AAAI 2022), exact over all pairs in O(N D).
+
+    Args:
+        embeddings: (N, D) floating; normalised here.
+        labels: (N,) integers; items with negative labels are left out.
+
+    Returns:
+        both means.
+
+    Raises:
+        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
+    """  # noqa: D205
+    unit, classes = _labelled(embeddings, labels)
+    num_classes = int(classes.max()) + 1
+    sums = np.zeros((num_classes, unit.shape[1]))
+    np.add.at(sums, classes, unit)
+    counts = np.bincount(classes).astype(np.float64)
+    same_pairs = float((counts * (counts - 1)).sum())
+    all_pairs = float(len(unit)) * (len(unit) - 1)
+    own = float((unit * unit).sum())  # N, but for the rounding of the norms
+    same = float((sums * sums).sum()) - own
+    every = float((sums.sum(axis=0) ** 2).sum()) - own
+    other_pairs = all_pairs - same_pairs
+    return ClassDistances(
+        intra=1 - same / same_pairs if same_pairs else float("nan"),
+        inter=1 - (every - same) / other_pairs if other_pairs else float("nan"),
+    )
+
+
+def clustering_nmi(
+    embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, num_clusters: int | None = None, seed: int = 0
+) -> float:
+    """Normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
+
+    Args:
+        embeddings: (N, D) floating; normalised here.
+        labels: (N,) integers; items with negative labels are left out.
+        num_clusters: k; the number of classes if None.
+        seed: of k-means++.
+
+    Returns:
+        0 (independent) to 1 (the same partition).
+
+    Raises:
+        InputError: as for :func:`class_distances`.
+        ConfigError: a number of clusters that k-means cannot make.
+    """
+    from sklearn.cluster import KMeans  # slow to import, and no other metric needs it
+    from sklearn.metrics import normalized_mutual_info_score
+
+    unit, classes = _labelled(embeddings, labels)
+    k = int(classes.max()) + 1 if num_clusters is None else num_clusters
+    if not 1 <= k <= len(unit):
+        raise ConfigError(f"num_clusters is {k} for {len(unit)} items; expected 1..{len(unit)}.")
+    clusters = KMeans(n_clusters=k, init="k-means++", n_init="auto", random_state=seed)
+    found = clusters.fit_predict(unit.astype(np.float32))
+    return float(normalized_mutual_info_score(classes, found))
+
+
+def decomposability_gap(
+    embeddings: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    batches: Iterable[np.ndarray],
+    *,
+    metrics: Iterable[str | Metric] = ("AP",),
+    **options: Any,
+) -> dict[str, float]:
+    """How much better a metric looks on batches than it is: its mean over the batches less its value on everything
+    (Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, Eq. 6).
+
+    Args:
+        embeddings: (N, D) floating.
+        labels: (N, L) or (N,) integers.
+        batches: for every batch the indices of its items; each is evaluated leave-one-out.
+        metrics: names of metrics.
+        options: of :func:`hgld.evaluate`.
+
+    Returns:
+        the gap of every metric; batches in which a metric is undefined are left out of its mean.
+
+    Raises:
+        InputError: there are no batches, or one has fewer than two items.
+    """  # noqa: D205
+    from hgld.evaluation.evaluate import evaluate  # imports this package's other modules
+
+    names = list(metrics)
+    whole = evaluate(embeddings, labels, metrics=names, **options)
+    values: dict[str, list[float]] = {name: [] for name in whole.values}
+    for number, batch in enumerate(batches):
+        if len(batch) < 2:
+            raise InputError(f"batch {number} has {len(batch)} items; expected at least two, a query and its gallery.")
+        found = evaluate(embeddings[batch], labels[batch], metrics=names, **options)
+        for name, value in found.values.items():
+            values[name].append(value)
+    if not any(values.values()):
+        raise InputError("there are no batches; expected at least one.")
+    return {name: _mean(part) - whole.values[name] for name, part in values.items()}
+
+
+def _mean(values: list[float]) -> float:
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")
+
+
+def _labelled(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows in float64, and their classes as 0, 1, ..., of the items with labels."""
+    unit = prepare_embeddings(embeddings, "item").cpu().double().numpy()
+    column = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if column.shape != (len(unit),) or not np.issubdtype(column.dtype, np.integer):
+        raise InputError(
+            f"labels have shape {column.shape} and dtype {column.dtype}; expected ({len(unit)},) integers: one level."
+        )
+    if not (column >= 0).any():
+        raise InputError("no item has a known label; expected labels from 0.")
+    return unit[column >= 0], np.unique(column[column >= 0], return_inverse=True)[1]

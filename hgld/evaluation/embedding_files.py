@@ -1,0 +1,250 @@
+"""Embeddings and labels from files: npy, parquet and safetensors; parquet and CSV."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from hgld.data.tables import POLARS_FAULTS
+from hgld.errors import InputError, TableError
+
+KEY = "key"
+_MOST_VALUES = 1 << 36  # 256 GiB of float32
+_MOST_TABLE_BYTES = 16 << 30
+_UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
+_DIGITS = r"^[+-]?[0-9]+$"
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """Embeddings of one file.
+
+    Attributes:
+        values: (N, D) of a floating dtype; an npy file stays on the disk until it is read (memory-mapped).
+        keys: (N,) keys of the items, where the file has them.
+    """
+
+    values: Tensor | np.ndarray
+    keys: pl.Series | None = None
+
+
+def read_embeddings(path: str | Path) -> Embeddings:
+    """Read embeddings, whatever the file's kind, which its suffix says.
+
+    - ``.npy``: an (N, D) array, memory-mapped; pickled objects are never loaded
+    - ``.parquet``: one column of lists or arrays of numbers, all of one length; a column ``key`` is kept
+    - ``.safetensors``: one (N, D) tensor, or the one named ``embeddings``; float16 and bfloat16 included
+
+    Raises:
+        InputError: another kind of file, one that cannot be read, or without a table of floating numbers in it.
+    """
+    file = Path(path)
+    readers = {".npy": _read_npy, ".parquet": _read_parquet, ".safetensors": _read_safetensors}
+    reader = readers.get(file.suffix.lower())
+    if reader is None:
+        raise InputError(f"{file}: suffix {file.suffix!r}; expected embeddings as {', '.join(readers)}.")
+    try:
+        found = reader(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except (ValueError, SafetensorError, *POLARS_FAULTS) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{file}: not a readable {file.suffix} file ({error}).") from error
+    values = found.values
+    if values.ndim != 2 or 0 in values.shape or values.shape[0] * values.shape[1] > _MOST_VALUES:
+        raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row an item.")
+    floating = values.is_floating_point() if isinstance(values, Tensor) else np.issubdtype(values.dtype, np.floating)
+    if not floating:
+        raise InputError(
+            f"{file}: dtype {values.dtype}; expected float16, float32 or float64 (bfloat16 in safetensors)."
+        )
+    return found
+
+
+def _read_npy(file: Path) -> Embeddings:
+    return Embeddings(np.lib.format.open_memmap(file, mode="r"))
+
+
+def _read_safetensors(file: Path) -> Embeddings:
+    with safe_open(str(file), framework="pt") as stored:
+        names = list(stored.keys())
+        tables = [name for name in names if len(stored.get_slice(name).get_shape()) == 2]
+        chosen = ["embeddings"] if "embeddings" in names else tables
+        if len(chosen) != 1:
+            raise InputError(
+                f"{file}: tensors {', '.join(names) or 'none'}; expected a table named 'embeddings', or one table "
+                "alone."
+            )
+        return Embeddings(stored.get_tensor(chosen[0]))
+
+
+def _read_parquet(file: Path) -> Embeddings:
+    _check_size(file)
+    schema = pl.read_parquet_schema(file)
+    vectors = [name for name, dtype in schema.items() if isinstance(dtype, pl.List | pl.Array)]
+    if len(vectors) != 1:
+        raise InputError(
+            f"{file}: columns {', '.join(schema)}; expected one column of lists of numbers, and {KEY!r} beside it."
+        )
+    table = pl.read_parquet(file, columns=[*vectors, *([KEY] if KEY in schema else [])])
+    return Embeddings(_stacked(file, table[vectors[0]]), table[KEY] if KEY in table.columns else None)
+
+
+def _stacked(file: Path, column: pl.Series) -> np.ndarray:
+    """(N, D) of a column of lists of one length."""
+    lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
+    lengths = lists.list.len().fill_null(0)
+    first = int(lengths[0]) if len(lengths) else 0
+    if first == 0 or (lengths != first).any():
+        row = int((lengths != first).arg_max() or 0) if first else 0
+        raise InputError(f"{file}: row {row} of {column.name!r} is missing, empty or of another length than row 0.")
+    values = lists.explode()
+    if values.null_count() or not values.dtype.is_float():
+        raise InputError(
+            f"{file}: {column.name!r} holds {values.dtype} with {values.null_count()} nulls; expected floats."
+        )
+    return values.to_numpy().reshape(len(lengths), first)
+
+
+def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
+    """Read the levels' columns of a label table.
+
+    Args:
+        path: parquet or CSV with a header.
+        levels: names of the columns, finest first: integer class ids or class names.
+
+    Returns:
+        the levels' columns, and ``key`` if the file has it, in the order of the file; null is unknown. Names come
+        without the blanks around them.
+
+    Raises:
+        TableError: another kind of file, one that cannot be read, missing columns, or columns of another type (a CSV
+            column of numbers with a fraction, for example).
+    """
+    file = Path(path)
+    try:
+        _check_size(file)
+        if file.suffix.lower() == ".parquet":
+            table = pl.read_parquet(file)
+        elif file.suffix.lower() == ".csv":
+            table = pl.read_csv(file, infer_schema=False)
+        else:
+            raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
+    except OSError as error:
+        raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except POLARS_FAULTS as error:
+        raise TableError(f"{file}: not a readable label table ({error}).") from error
+    missing = [level for level in levels if level not in table.columns]
+    if not levels or len(set(levels)) != len(levels):
+        raise TableError(
+            f"{file}: levels are {', '.join(levels) or 'none'}; expected its columns, each once, finest first."
+        )
+    if missing:
+        raise TableError(
+            f"{file}: no column {', '.join(map(repr, missing))}; its columns are {', '.join(table.columns)}. "
+            "Name the levels among them, finest first."
+        )
+    is_csv = file.suffix.lower() == ".csv"
+    read = [_classes(table[level], is_csv, f"{file}: column {level!r}") for level in levels]
+    keys = [table[KEY]] if KEY in table.columns and KEY not in levels else []
+    return pl.DataFrame([*keys, *read])
+
+
+def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:
+    """Class ids or names; of a CSV, which has no types, ids if each is spelled as its number is: 01 and 1 are names."""
+    dtype = column.dtype
+    if dtype.is_integer() or dtype == pl.Null:
+        return column
+    if not (dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)):
+        raise TableError(f"{where} holds {dtype}; expected integer class ids or class names.")
+    texts = column.cast(pl.String).str.strip_chars()
+    names = texts.set(texts.str.contains(_UNKNOWN), None)
+    known = names.drop_nulls()
+    if known.is_empty():
+        return names.cast(pl.Null)
+    if not is_csv:
+        return names
+    others = known.filter(~known.str.contains(_DIGITS))
+    if len(others) and known.cast(pl.Float64, strict=False).null_count() == 0:
+        raise TableError(f"{where} holds numbers such as {others[0]}; expected integer class ids or class names.")
+    ids = names.cast(pl.Int64, strict=False)
+    return ids if ids.cast(pl.String).equals(names, null_equal=True) else names
+
+
+def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:
+    """Labels of one or several tables as integers that mean the same in all of them.
+
+    Args:
+        tables: from :func:`read_labels`, for example of queries and gallery.
+        levels: the columns, finest first.
+
+    Returns:
+        for every table (N, L) int64, -1 where unknown. Class ids stay as they are, names become their places in the
+        sorted list of all names of a level.
+
+    Raises:
+        TableError: a level has ids in one table and names in another, or ids beyond 64 bits.
+    """
+    coded = [np.empty((len(table), len(levels)), np.int64) for table in tables]
+    for column, level in enumerate(levels):
+        parts = [table[level] for table in tables]
+        named = {part.dtype.is_integer() for part in parts if part.dtype != pl.Null}
+        if len(named) > 1:
+            raise TableError(f"level {level!r} has integer ids in one table and names in the other; expected one kind.")
+        try:
+            codes = _ids(parts) if named != {False} else _places(parts)
+        except pl.exceptions.InvalidOperationError as error:
+            raise TableError(f"level {level!r} has class ids beyond 64 bits.") from error
+        for table, part in zip(coded, codes, strict=True):
+            table[:, column] = part.to_numpy()
+    return coded
+
+
+def _ids(parts: Sequence[pl.Series]) -> list[pl.Series]:
+    return [part.cast(pl.Int64).fill_null(-1) for part in parts]
+
+
+def _places(parts: Sequence[pl.Series]) -> list[pl.Series]:
+    texts = [part.cast(pl.String) for part in parts]
+    names = pl.concat(texts).unique().drop_nulls().sort()
+    places = pl.Series(range(len(names)), dtype=pl.Int64)
+    return [text.replace_strict(names, places, default=-1, return_dtype=pl.Int64) for text in texts]
+
+
+def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[str | Path, str | Path]) -> None:
+    """Refuse labels that are not those of the embeddings, as far as the files tell.
+
+    Args:
+        embeddings: of N items.
+        labels: from :func:`read_labels`.
+        files: where the two come from, for messages.
+
+    Raises:
+        TableError: another number of rows, or other keys.
+    """
+    if len(labels) != embeddings.values.shape[0]:
+        raise TableError(
+            f"{files[1]} has {len(labels)} rows, {files[0]} {embeddings.values.shape[0]}; expected one row an "
+            "embedding, in the same order."
+        )
+    if embeddings.keys is None or KEY not in labels.columns:
+        return
+    ours, theirs = embeddings.keys.cast(pl.String), labels[KEY].cast(pl.String)
+    differ = ours.ne_missing(theirs).arg_true()
+    if len(differ):
+        row = int(differ[0])
+        raise TableError(
+            f"row {row}: {files[0]} has key {ours[row]!r}, {files[1]} {theirs[row]!r} ({len(differ)} rows differ); "
+            "expected the same items in the same order."
+        )
+
+
+def _check_size(file: Path) -> None:
+    size = file.stat().st_size
+    if size > _MOST_TABLE_BYTES:
+        raise TableError(f"{file}: {size} bytes; expected a table of at most {_MOST_TABLE_BYTES}.")

@@ -1,0 +1,417 @@
+"""Metrics of a table of scores."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError, HierarchyError, InputError
+from hgld.evaluation.judgements import MOST_LEVELS, GivenJudgements, JudgedBlock, Judgements, LabelJudgements
+from hgld.evaluation.metric import Metric, Relevance, resolve
+from hgld.evaluation.report import RetrievalReport
+from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.statistics import depth_needed, depths_of, metric_values
+from hgld.relevance import RelevanceKind
+
+_LARGEST_SCORE = 1e37  # differences of scores stay finite in float32
+
+
+def ranking_metrics(
+    scores: Tensor | np.ndarray,
+    grades: Tensor | np.ndarray,
+    metrics: Iterable[str | Metric],
+    *,
+    levels: Sequence[str],
+    relevance: Relevance | None = None,
+    left_out: Tensor | np.ndarray | None = None,
+    backend: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Metrics of every query of a table of scores.
+
+    Args:
+        scores: (Q, G) finite; ordered in float32.
+        grades: (Q, G) integers in 0..L, see :func:`hgld.shared_levels`.
+        metrics: names of metrics; a binary one without a level stands for every level.
+        levels: names of the L levels, finest first.
+        relevance: what H-AP, H-R@k, H-P@k and wAP go by; ``population`` with alpha 1 if None.
+        left_out: (Q, G) bool, pairs that are not ranked; None: all are.
+        backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
+
+    Returns:
+        for every metric's name (Q,) float64, NaN where the query has no positive.
+
+    Raises:
+        InputError: shapes that differ, scores that are not finite, grades outside 0..L.
+        ConfigError: an unknown metric, level or backend.
+
+    >>> import torch
+    >>> from hgld.metrics import ranking_metrics
+    >>> scores, grades = torch.tensor([[0.9, 0.8, 0.7, 0.6]]), torch.tensor([[0, 2, 1, 0]])
+    >>> found = ranking_metrics(scores, grades, ["AP", "R@1"], levels=["fine", "coarse"])
+    >>> {name: round(float(value[0]), 3) for name, value in found.items()}
+    {'AP/fine': 0.5, 'AP/coarse': 0.583, 'R@1/fine': 0.0, 'R@1/coarse': 0.0}
+    """
+    score, grade = torch.as_tensor(scores).detach(), torch.as_tensor(grades).detach()
+    if score.ndim != 2 or score.shape != grade.shape or not score.is_floating_point():
+        raise InputError(
+            f"scores have shape {tuple(score.shape)} and dtype {score.dtype}, grades {tuple(grade.shape)}; "
+            "expected two (Q, G) tables, the scores of a floating dtype."
+        )
+    if score.numel() and not float(score.abs().amax()) < _LARGEST_SCORE:  # NaN compares false
+        raise InputError(f"scores hold NaN, Inf or values beyond {_LARGEST_SCORE:g}; expected finite scores.")
+    check_num_levels(len(levels))
+    if grade.is_floating_point() or (grade.numel() and not (int(grade.min()) >= 0 and int(grade.max()) <= len(levels))):
+        raise InputError(f"grades have dtype {grade.dtype} or leave 0..{len(levels)}; expected integers in that range.")
+    mask = None if left_out is None else torch.as_tensor(left_out).detach()
+    if mask is not None and (mask.shape != score.shape or mask.dtype != torch.bool):
+        raise InputError(f"left_out has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected (Q, G) bool.")
+    judged = GivenJudgements(grade, len(levels), mask).block(0, len(score), score.device)
+    chosen = resolve(metrics, levels)
+    return block_metrics(score.float().clone(), judged, chosen, levels, relevance or Relevance(), backend)
+
+
+def check_num_levels(num_levels: int) -> None:
+    """Refuse more levels than a grade can count.
+
+    Raises:
+        ConfigError: there are none, or too many.
+    """
+    if not 1 <= num_levels <= MOST_LEVELS:
+        raise ConfigError(f"there are {num_levels} levels; expected 1..{MOST_LEVELS}.")
+
+
+def block_metrics(
+    scores: Tensor,
+    judged: JudgedBlock,
+    metrics: Sequence[Metric],
+    levels: Sequence[str],
+    relevance: Relevance,
+    backend: str | None = None,
+) -> dict[str, np.ndarray]:
+    """Metrics of a block of queries.
+
+    Args:
+        scores: (q, G) float32; overwritten where pairs are not ranked.
+        judged: who is relevant.
+        metrics: with their levels, see :func:`hgld.evaluation.metric.resolve`.
+        levels: names of the levels, finest first.
+        relevance: what the hierarchical metrics go by.
+        backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
+
+    Returns:
+        for every metric's name (q,) float64.
+
+    Raises:
+        ConfigError: an unknown backend, or ``native`` for another device than the CPU.
+    """
+    on_cpu = scores.device.type == "cpu"
+    if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
+        raise ConfigError(f"backend is {backend!r} on {scores.device}; expected native (on the CPU) or torch.")
+    rows, items = (torch.from_numpy(part).to(scores.device) for part in judged.left_out)
+    scores[rows, items] = -torch.inf
+    if (backend or ("native" if on_cpu else "torch")) == "native":
+        from hgld.evaluation.statistics import (
+            order_statistics as order_statistics_tensor,
+        )  # imports numba, which not every process needs
+    else:
+        from hgld.evaluation.statistics import order_statistics_tensor
+    gains = relevance.gains(judged.counts)
+    depth = depth_needed(metrics, levels, judged.counts)
+    exact = any(metric.kind == "AP#g" for metric in metrics)
+    found = order_statistics_tensor(scores, judged.grades, judged.counts, gains, depths_of(metrics), depth, exact)
+    return metric_values(metrics, levels, found, judged.counts, relevance, gains)
+
+
+# Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores.
+
+LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
+DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
+
+Progress = Callable[[str, int, int | None], None]
+_MOST_NAMED = 3
+
+
+def evaluate(
+    query_embeddings: Tensor | np.ndarray,
+    query_labels: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray | None = None,
+    gallery_labels: Tensor | np.ndarray | None = None,
+    *,
+    levels: Sequence[str] | None = None,
+    metrics: Iterable[str | Metric] = DEFAULT_METRICS,
+    alpha: float = 1.0,
+    count_query: bool = True,
+    relevance: RelevanceKind = "population",
+    weights: Sequence[float] | None = None,
+    self_index: Tensor | np.ndarray | None = None,
+    normalize: bool = True,
+    chunk_size: int | None = None,
+    device: torch.device | str | None = None,
+    backend: str | None = None,
+    part: range | None = None,
+    progress: Progress | None = None,
+) -> RetrievalReport:
+    """Evaluate embeddings by their labels.
+
+    Without a gallery every item queries all the others (leave-one-out). Scores are cosine similarities, ranked in
+    float32 with TF32 off whatever the dtype of the embeddings. The definitions of the metrics and their rules for ties
+    are those of :class:`hgld.metrics.Metric`.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level.
+        gallery_embeddings: (G, D); None for leave-one-out.
+        gallery_labels: (G, L); items without known labels are distractors.
+        levels: names of the L levels, finest first; None takes the landmark levels for three columns and
+            ``level_0`` (finest), ``level_1``, ... for any other number.
+        metrics: names of metrics; a binary one without a level stands for every level.
+        alpha: exponent of ``population`` and ``total`` relevance.
+        count_query: in leave-one-out with ``population`` relevance, count the query among the items of its own finest
+            class, as published H-AP values do. It is never ranked. Leave-one-out is also a gallery in which
+            ``self_index`` finds every query; without effect on other galleries.
+        relevance: what H-AP, H-R@k and H-P@k go by, see :func:`hgld.graded_relevance`.
+        weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
+        self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
+        normalize: scores are cosine similarities; False takes plain dot products.
+        chunk_size: queries at a time; None chooses from the free memory.
+        device: where to rank; None takes the embeddings' own device.
+        backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
+        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
+            are theirs alone, its settings those of the whole. None: all.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        the report: means, one row a query, how many queries are undefined, settings.
+
+    Raises:
+        InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors.
+        HierarchyError: labels that put one class under two parents.
+        ConfigError: unknown metrics, levels or options.
+
+    >>> import torch, hgld
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> labels = torch.tensor([[0, 0], [0, 0], [1, 1], [2, 1]])
+    >>> report = hgld.evaluate(embeddings, labels, levels=("product", "category"), metrics=("R@1", "H-AP"))
+    >>> {name: round(value, 3) for name, value in report.values.items()}
+    {'R@1/product': 1.0, 'R@1/category': 1.0, 'H-AP': 1.0}
+    >>> report.undefined
+    {'R@1/product': 2, 'R@1/category': 0, 'H-AP': 0}
+    """
+    if (gallery_embeddings is None) != (gallery_labels is None):
+        raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
+    alone = gallery_embeddings is None
+    if alone and self_index is not None:
+        raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
+    where = choose_device(query_embeddings, device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
+    labels = _labels(query_labels, len(query), "query")
+    if gallery_embeddings is None or gallery_labels is None:
+        gallery, others, own = query, labels, np.arange(len(query))
+    else:
+        gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
+        others = _labels(gallery_labels, len(gallery), "gallery")
+        own = None if self_index is None else _self_index(self_index, len(query))
+    names = _levels(levels, labels, others)
+    _check_tree(np.concatenate([labels, others]) if not alone else labels, names)
+    counted = count_query and own is not None and bool((own >= 0).all())
+    worth = Relevance(relevance, alpha, None if weights is None else tuple(weights), counted)
+    settings = {
+        "protocol": "leave-one-out" if alone else "query against gallery",
+        **_describe(query_embeddings, normalize),
+        "labels_sha256": labels_fingerprint(labels, others),
+    }
+    judgements = LabelJudgements(labels, others, own)
+    return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, part, progress)
+
+
+def evaluate_judged(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    judgements: Judgements,
+    *,
+    levels: Sequence[str] = ("relevant",),
+    metrics: Iterable[str | Metric] = ("AP",),
+    relevance: Relevance | None = None,
+    normalize: bool = True,
+    chunk_size: int | None = None,
+    device: torch.device | str | None = None,
+    backend: str | None = None,
+    progress: Progress | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RetrievalReport:
+    """Evaluate embeddings by judgements other than labels: lists of relevant items, junk, several ground truths.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D).
+        judgements: who is relevant to whom, for example :class:`hgld.evaluation.judgements.ListedJudgements`.
+        levels: names of the levels of the judgements, finest first.
+        metrics: names of metrics.
+        relevance: what the hierarchical metrics go by; ``population`` with alpha 1 if None.
+        normalize: scores are cosine similarities; False takes plain dot products.
+        chunk_size: as for :func:`evaluate`, like the four that follow.
+        device: where to rank.
+        backend: ``native``, ``torch`` or None.
+        progress: called with a task, the number of queries done and their total.
+        settings: what the report shall say about how it came about, beside what it says anyway.
+
+    Returns:
+        the report.
+
+    Raises:
+        InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
+        ConfigError: unknown metrics, levels or options.
+    """
+    where = choose_device(query_embeddings, device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
+    if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
+        raise InputError(
+            f"judgements are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
+            f"{judgements.num_levels} levels; the embeddings are {len(query)} and {len(gallery)}, the levels "
+            f"{', '.join(levels)}."
+        )
+    stated = {"protocol": "judged lists", **_describe(query_embeddings, normalize), **(settings or {})}
+    worth = relevance or Relevance()
+    return _rank_all(query, gallery, judgements, levels, metrics, worth, stated, chunk_size, backend, None, progress)
+
+
+def labels_fingerprint(*labels: np.ndarray) -> str:
+    """A hash of labels in their order: reports are compared query by query, so this has to be the same.
+
+    Args:
+        labels: (N, L) integers of the queries, and of the gallery; in leave-one-out twice the same. Negative is
+            unknown, whatever the number.
+    """
+    digest = hashlib.sha256()
+    for table in labels:
+        digest.update(repr(table.shape).encode())
+        digest.update(np.ascontiguousarray(np.maximum(table, -1), dtype="<i8").data)
+    return digest.hexdigest()
+
+
+def _rank_all(
+    query: Tensor,
+    gallery: Tensor,
+    judgements: Judgements,
+    levels: Sequence[str],
+    metrics: Iterable[str | Metric],
+    relevance: Relevance,
+    settings: Mapping[str, Any],
+    chunk_size: int | None,
+    backend: str | None,
+    part: range | None,
+    progress: Progress | None,
+) -> RetrievalReport:
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(
+            f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}; "
+            "expected the same, from the same model."
+        )
+    check_num_levels(len(levels))
+    chosen = resolve(metrics, levels)
+    ranked = range(len(query)) if part is None else part
+    if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
+        raise ConfigError(f"part is {part} of {len(query)} queries; expected some consecutive ones of them.")
+    rows = block_rows(len(ranked), len(gallery), query.device, chunk_size)
+    parts = []
+    with exact_products(query.device):
+        for start, stop, scores in score_blocks(query, gallery, rows, ranked):
+            judged = judgements.block(start, stop, query.device)
+            parts.append(block_metrics(scores, judged, chosen, levels, relevance, backend))
+            if progress is not None:
+                progress("rank", stop - ranked.start, len(ranked))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return RetrievalReport.from_columns(
+        columns,
+        {
+            **settings,
+            "levels": list(levels),
+            "metrics": [str(metric) for metric in chosen],
+            "queries": len(query),
+            "gallery": len(gallery),
+            "dimensions": query.shape[1],
+            "relevance": relevance.kind,
+            "alpha": relevance.alpha,
+            "weights": None if relevance.weights is None else list(relevance.weights),
+            "count_query": relevance.count_query,
+            "scores": "float32, TF32 off",
+            "ties": "against the query",
+            "device": query.device.type,
+        },
+        first_query=ranked.start,
+    )
+
+
+def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
+    table = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if not np.issubdtype(table.dtype, np.integer):
+        raise InputError(
+            f"{side} labels have dtype {table.dtype}; expected integer class ids (-1 for unknown). "
+            "Convert them if they are whole numbers."
+        )
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2 or len(table) != num_items or table.shape[1] == 0:
+        raise InputError(
+            f"{side} labels have shape {table.shape} for {num_items} embeddings; expected ({num_items}, L), finest "
+            f"level first, or ({num_items},) for one level."
+        )
+    if table.dtype == np.uint64 and int(table.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"{side} labels reach {int(table.max())}; expected class ids below 2^63.")
+    return np.maximum(table.astype(np.int64), -1)
+
+
+def _levels(levels: Sequence[str] | None, labels: np.ndarray, others: np.ndarray) -> tuple[str, ...]:
+    num_levels = labels.shape[1]
+    if others.shape[1] != num_levels:
+        raise InputError(
+            f"query labels have {num_levels} levels and gallery labels {others.shape[1]}; "
+            "both sides need the same levels in the same order."
+        )
+    if levels is None:
+        every = tuple(f"level_{column}" for column in range(num_levels))
+        return LANDMARK_LEVELS if num_levels == len(LANDMARK_LEVELS) else every
+    names = tuple(levels)
+    if isinstance(levels, str) or len(names) != num_levels or len(set(names)) != num_levels or not all(names):
+        raise ConfigError(
+            f"levels are {levels!r} for labels of {num_levels} columns; expected one distinct name a column."
+        )
+    return names
+
+
+def _self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
+    own = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
+    if own.shape != (num_queries,) or not np.issubdtype(own.dtype, np.integer):
+        raise InputError(
+            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({num_queries},) integers, -1 for "
+            "queries that are not in the gallery."
+        )
+    return own.astype(np.int64)
+
+
+def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
+    """Refuse a class that lies under two classes of a coarser level, wherever both labels are known."""
+    for fine in range(len(levels) - 1):
+        classes, member = np.unique(labels[:, fine], return_inverse=True)
+        for coarse in range(fine + 1, len(levels)):
+            known = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
+            parent = np.full(len(classes), -1)
+            parent[member[known]] = labels[known, coarse]
+            wrong = known & (parent[member] != labels[:, coarse])
+            if wrong.any():
+                torn = np.unique(labels[wrong, fine])
+                parents = [
+                    np.unique(labels[known & (labels[:, fine] == c), coarse]).tolist() for c in torn[:_MOST_NAMED]
+                ]
+                named = "; ".join(f"{c} under {', '.join(map(str, p))}" for c, p in zip(torn, parents, strict=False))
+                raise HierarchyError(
+                    f"{len(torn)} classes of level {levels[fine]!r} lie under more than one class of level "
+                    f"{levels[coarse]!r}: {named}. Labels go from fine to coarse, and every class has one parent."
+                )
+
+
+def _describe(embeddings: Tensor | np.ndarray, normalize: bool) -> dict[str, Any]:
+    return {"embedding_dtype": str(getattr(embeddings, "dtype", "")).removeprefix("torch."), "normalized": normalize}

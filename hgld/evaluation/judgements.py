@@ -1,0 +1,211 @@
+"""Who is relevant to whom: the grades of a block of queries, from labels or from lists."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import InputError
+
+MOST_LEVELS = 250  # a grade is a byte
+
+
+@dataclass(frozen=True)
+class JudgedBlock:
+    """Grades of q consecutive queries against the whole gallery.
+
+    Attributes:
+        grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
+        counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
+        left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
+    """
+
+    grades: Tensor
+    counts: np.ndarray
+    left_out: tuple[np.ndarray, np.ndarray]
+
+
+class Judgements(Protocol):
+    """What the evaluator asks of the relevance of Q queries to G gallery items."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Q and G."""
+        ...
+
+    @property
+    def num_levels(self) -> int:
+        """L; grades run from 0 to L."""
+        ...
+
+    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+        """Grades of the queries start..stop - 1."""
+        ...
+
+
+class LabelJudgements:
+    """Grades by the finest level at which labels are known and equal, as :func:`hgld.shared_levels` has them.
+
+    Args:
+        query: (Q, L) integer labels, finest level first, negative where unknown.
+        gallery: (G, L) labels.
+        self_index: (Q,) gallery index of the query itself, -1 for none; that item is left out. None: no query is in
+            the gallery.
+
+    Raises:
+        InputError: a self index is not in the gallery.
+    """
+
+    def __init__(self, query: np.ndarray, gallery: np.ndarray, self_index: np.ndarray | None = None) -> None:
+        num_queries, self.num_levels = query.shape
+        self.shape = (num_queries, len(gallery))
+        self.self_index = np.full(num_queries, -1) if self_index is None else np.asarray(self_index)
+        _check_indices(self.self_index, len(gallery), "self_index")
+        codes = [np.unique(column, return_inverse=True) for column in np.concatenate([query, gallery]).T]
+        unknown = [int(np.searchsorted(classes, 0)) for classes, _ in codes]  # classes before it are negative
+        coded = np.stack([inverse - u for (_, inverse), u in zip(codes, unknown, strict=True)], axis=1)
+        self._query = np.maximum(coded[:num_queries], -1).astype(np.int32)
+        self._gallery = np.maximum(coded[num_queries:], -1).T.astype(np.int32, order="C")
+        num_classes = int(coded.max(initial=-1)) + 1
+        self._members = np.argsort(self._gallery, axis=1, kind="stable").astype(np.int32)
+        self._starts = np.stack(
+            [np.searchsorted(np.sort(column), np.arange(num_classes + 1)) for column in self._gallery]
+        ).astype(np.int64)
+        self._on_device: tuple[torch.device, Tensor] | None = None
+
+    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+        grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
+        own = self.self_index[start:stop]
+        rows = np.flatnonzero(own >= 0)
+        return _without(grades, self.num_levels, (rows, own[rows]))
+
+    def _painted(self, start: int, stop: int) -> Tensor:
+        from hgld.evaluation.ranks import paint_grades  # numba is imported where it is used first, it takes its time
+
+        grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
+        paint_grades(self._members, self._starts, self._query[start:stop], grades.numpy())
+        return grades
+
+    def _compared(self, start: int, stop: int, device: torch.device) -> Tensor:
+        if self._on_device is None or self._on_device[0] != device:
+            self._on_device = (device, torch.from_numpy(self._gallery).to(device))
+        gallery = self._on_device[1]
+        query = torch.from_numpy(self._query[start:stop]).to(device)
+        grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8, device=device)
+        for level in reversed(range(self.num_levels)):
+            column = query[:, level, None]
+            match = (column == gallery[level]) & (column >= 0)
+            grades.masked_fill_(match, self.num_levels - level)
+        return grades
+
+
+class ListedJudgements:
+    """Grades given query by query: so come the ground truths of landmark benchmarks.
+
+    Args:
+        num_gallery: G.
+        graded: for every query one array of gallery indices a grade, for grade 1 first; L of them for every query.
+        left_out: for every query the gallery indices that are not ranked at all (junk, the query itself); None: none.
+
+    Raises:
+        InputError: an index is not in the gallery, is listed twice for a query, or lists differ in length.
+    """
+
+    def __init__(
+        self,
+        num_gallery: int,
+        graded: Sequence[Sequence[np.ndarray]],
+        left_out: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        self.shape = (len(graded), num_gallery)
+        self.num_levels = len(graded[0]) if graded else 1
+        junk = left_out if left_out is not None else [np.empty(0, np.int64)] * len(graded)
+        if len(junk) != len(graded):
+            raise InputError(f"left_out has {len(junk)} lists for {len(graded)} queries; expected one each.")
+        self._graded = [[_as_indices(part) for part in parts] for parts in graded]
+        self._junk = [_as_indices(part) for part in junk]
+        for number, (parts, out) in enumerate(zip(self._graded, self._junk, strict=True)):
+            if len(parts) != self.num_levels:
+                raise InputError(
+                    f"query {number} has {len(parts)} lists of relevant items, query 0 has {self.num_levels}; "
+                    "expected one a grade for every query."
+                )
+            listed = np.concatenate([*parts, out])
+            _check_indices(listed, num_gallery, f"query {number}", lowest=0)
+            if len(np.unique(listed)) != len(listed):
+                raise InputError(f"query {number} lists a gallery item twice; expected every item in one list at most.")
+
+    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+        grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8)
+        for row, parts in enumerate(self._graded[start:stop]):
+            for grade, indices in enumerate(parts, start=1):
+                grades[row, torch.from_numpy(indices)] = grade
+        junk = self._junk[start:stop]
+        rows = np.repeat(np.arange(stop - start), [len(out) for out in junk])
+        return _without(grades.to(device), self.num_levels, (rows, np.concatenate([*junk, np.empty(0, np.int64)])))
+
+
+class GivenJudgements:
+    """Grades given as one table.
+
+    Args:
+        grades: (Q, G) integers in 0..L.
+        num_levels: L.
+        left_out: (Q, G) bool, pairs that are not ranked; None: none.
+    """
+
+    def __init__(self, grades: Tensor, num_levels: int, left_out: Tensor | None = None) -> None:
+        self.shape = (grades.shape[0], grades.shape[1])
+        self.num_levels = num_levels
+        self._grades = grades.to(torch.uint8)
+        self._left_out = left_out
+
+    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+        grades = self._grades[start:stop].to(device, copy=True)
+        if self._left_out is None:
+            pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
+        else:
+            rows, items = torch.nonzero(self._left_out[start:stop], as_tuple=True)
+            pairs = (rows.cpu().numpy(), items.cpu().numpy())
+        return _without(grades, self.num_levels, pairs)
+
+
+def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.ndarray]) -> JudgedBlock:
+    rows, items = left_out
+    device = grades.device
+    grades[torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)] = 0
+    counts = _counts(grades, num_levels)
+    ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
+    rest = ranked - counts.sum(axis=1)
+    return JudgedBlock(grades, np.concatenate([rest[:, None], counts], axis=1).astype(np.int64), left_out)
+
+
+def _counts(grades: Tensor, num_levels: int) -> np.ndarray:
+    """(q, L) int64 items of the grades 1..L."""
+    if grades.device.type != "cpu":
+        return torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
+    from hgld.evaluation.ranks import count_grades  # see LabelJudgements
+
+    counts = np.empty((grades.shape[0], num_levels), np.int64)
+    count_grades(grades.numpy(), counts)
+    return counts
+
+
+def _as_indices(values: np.ndarray) -> np.ndarray:
+    indices = np.asarray(values)
+    if indices.size == 0:
+        return np.empty(0, np.int64)
+    if indices.ndim != 1 or not np.issubdtype(indices.dtype, np.integer):
+        raise InputError(
+            f"gallery indices have shape {indices.shape} and dtype {indices.dtype}; expected a list of integers."
+        )
+    return indices.astype(np.int64)
+
+
+def _check_indices(indices: np.ndarray, num_gallery: int, what: str, lowest: int = -1) -> None:
+    wrong = indices[(indices < lowest) | (indices >= num_gallery)]
+    if wrong.size:
+        raise InputError(f"{what}: {wrong[0]} is not a gallery index; the gallery has items 0..{num_gallery - 1}.")

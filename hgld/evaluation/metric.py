@@ -1,0 +1,153 @@
+"""Names of metrics: a metric is its name, and every name parses and prints back to itself."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from hgld.errors import ConfigError
+from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_weights
+
+_BINARY = ("AP", "mAP@R", "R@k", "TR@k", "P@k", "mAP@k")
+_GRADED = ("H-AP", "H-R@k", "H-P@k", "NDCG", "NDCG@k", "ASI", "wAP", "AP#g")
+_NUMBER = re.compile(r"(?<=[@#])[1-9][0-9]{0,8}\Z")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One retrieval metric.
+
+    Binary metrics make their positives at one level (``/level`` behind the name; without it, every level):
+
+    - ``AP``: average precision; ``mAP@R`` and ``mAP@k``: cut at the number of positives, at k
+    - ``R@k``: whether one of the first k is positive; ``TR@k``: positives among the first k over min(k, R)
+    - ``P@k``: positives among the first k over k
+
+    Graded metrics read all levels at once:
+
+    - ``H-AP``: hierarchical average precision; ``H-R@k``, ``H-P@k``: hierarchical recall and precision
+    - ``NDCG``, ``NDCG@k``: normalised discounted cumulative gain, exponential gain
+    - ``ASI``: average set intersection
+    - ``wAP``: the weighted sum of the levels' APs
+    - ``AP#g``: AP of the items of grade g alone against those of grade 0; items of the other grades are left out
+
+    Attributes:
+        kind: the name with ``k`` (or ``g``) for the number.
+        number: k, or the grade of ``AP#g``; None where the name has none.
+        level: level of a binary metric; None for every level, and for graded metrics.
+
+    >>> from hgld.metrics import Metric
+    >>> Metric.parse("R@10/hierarchical_label")
+    Metric(kind='R@k', number=10, level='hierarchical_label')
+    >>> str(Metric.parse("AP#2"))
+    'AP#2'
+    """
+
+    kind: str
+    number: int | None = None
+    level: str | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> "Metric":
+        """The metric of that name.
+
+        Raises:
+            ConfigError: there is no such metric.
+        """
+        head, slash, level = name.partition("/")
+        match = _NUMBER.search(head)
+        kind, number = head, None
+        if match:
+            kind, number = head[: match.start()] + ("g" if head[match.start() - 1] == "#" else "k"), int(match.group())
+        known = kind in _BINARY or (kind in _GRADED and not slash)
+        if not known or (number is None) != (kind[-2:] not in ("@k", "#g")) or (slash and not level):
+            raise ConfigError(
+                f"metric {name!r} is unknown; expected one of {', '.join(_BINARY)} (with /level for one level alone) "
+                f"or {', '.join(_GRADED)}, with a number from 1 for k and g, for example R@10 or AP#2."
+            )
+        return cls(kind, number, level if slash else None)
+
+    def __str__(self) -> str:
+        head = self.kind if self.number is None else f"{self.kind[:-1]}{self.number}"
+        return head if self.level is None else f"{head}/{self.level}"
+
+    @property
+    def binary(self) -> bool:
+        """Whether the metric is one of a level."""
+        return self.kind in _BINARY
+
+    @property
+    def depth(self) -> int | None:
+        """The k of a metric that reads the first k of the list alone, None for the others."""
+        return self.number if self.kind.endswith("@k") else None
+
+
+def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
+    """Metrics with their levels spelled out, each once, in the order given (levels finest first).
+
+    Raises:
+        ConfigError: an unknown metric or level, a grade that does not exist, or no metric at all.
+    """
+    resolved: dict[Metric, None] = {}
+    for name in [names] if isinstance(names, str) else names:
+        metric = Metric.parse(name) if isinstance(name, str) else name
+        if metric.level is not None and metric.level not in levels:
+            raise ConfigError(
+                f"metric {str(metric)!r}: level {metric.level!r} is unknown; expected {', '.join(levels)}."
+            )
+        if metric.kind == "AP#g" and (metric.number or 0) > len(levels):
+            raise ConfigError(f"metric {str(metric)!r}: with {len(levels)} levels the grades are 1..{len(levels)}.")
+        every = metric.binary and metric.level is None
+        resolved.update(dict.fromkeys([replace(metric, level=level) for level in levels] if every else [metric]))
+    if not resolved:
+        raise ConfigError("no metrics were asked for; expected at least one, for example AP.")
+    return list(resolved)
+
+
+# What a grade is worth to a query, from how many items of each grade its gallery has.
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """The relevance that H-AP, H-R@k, H-P@k and wAP use; the formulas are those of :func:`hgld.graded_relevance`.
+
+    Attributes:
+        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
+        alpha: exponent of ``population`` and ``total``.
+        weights: the L weights of ``weighted_ap`` and of the metric wAP, coarsest level first; equal if None.
+        count_query: count the query itself among the items of grade L, for ``population`` alone.
+
+    Raises:
+        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
+    """
+
+    kind: RelevanceKind = "population"
+    alpha: float = 1.0
+    weights: tuple[float, ...] | None = None
+    count_query: bool = False
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            object.__setattr__(self, "weights", tuple(float(w) for w in self.weights))
+        check_relevance(self.kind, self.alpha, self.weights)
+
+    def level_weights(self, counts: np.ndarray) -> np.ndarray:
+        """Weight of every level's AP to every query, (Q, L); see :func:`hgld.relevance.level_weights`."""
+        return level_weights(torch.from_numpy(counts), self.weights).numpy()
+
+    def gains(self, counts: np.ndarray) -> np.ndarray:
+        """Relevance of every grade to every query, up to a factor of the query's own.
+
+        Args:
+            counts: (Q, L + 1) int64 items a grade.
+
+        Returns:
+            (Q, L + 1) float64, see ``relative`` of :func:`hgld.relevance.grade_gains`.
+
+        Raises:
+            ConfigError: another number of weights than levels.
+        """
+        options = {"count_query": self.count_query, "relative": True}
+        return grade_gains(torch.from_numpy(counts), self.kind, self.alpha, self.weights, **options).numpy().copy()

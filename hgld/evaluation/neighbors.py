@@ -1,0 +1,91 @@
+"""The nearest gallery items of every query."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+
+
+def nearest_neighbors(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    k: int,
+    *,
+    self_index: np.ndarray | None = None,
+    normalize: bool = True,
+    chunk_size: int | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k gallery items of the highest scores, by exhaustive search.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D).
+        k: how many, at most G (less one where ``self_index`` leaves one out).
+        self_index: (Q,) gallery index of the query itself, which is left out; -1 for none. None: none of any query.
+        normalize: scores are cosine similarities; False takes plain dot products.
+        chunk_size: queries at a time; None chooses from the free memory.
+        device: where to search; None takes the queries' own device.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        indices: (Q, k) int64, best first, equal scores by ascending index.
+        scores: (Q, k) float32.
+
+    Raises:
+        InputError: embeddings of the wrong shape or dtype, or self indices that are not in the gallery.
+        ConfigError: k below 1 or beyond the gallery, or a device that is not there.
+
+    >>> import numpy as np
+    >>> from hgld.evaluation.neighbors import nearest_neighbors
+    >>> gallery = np.array([[0.0, 1.0], [1.0, 0.0], [0.6, 0.8]])
+    >>> indices, scores = nearest_neighbors(np.array([[0.0, 2.0]]), gallery, 2)
+    >>> indices.tolist(), scores.astype(float).round(2).tolist()
+    ([[0, 2]], [[1.0, 0.8]])
+    """
+    where = choose_device(query_embeddings, device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
+    own = np.full(len(query), -1) if self_index is None else np.asarray(self_index)
+    _check(query, gallery, k, own)
+    indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
+    rows = block_rows(len(query), len(gallery), query.device, chunk_size)
+    with exact_products(query.device):
+        for start, stop, block in score_blocks(query, gallery, rows):
+            known = np.flatnonzero(own[start:stop] >= 0)
+            block[torch.from_numpy(known), torch.from_numpy(own[start:stop][known])] = -torch.inf
+            best, place = (part.cpu().numpy() for part in _highest(block, k))
+            order = np.lexsort((place, -best), axis=1)
+            indices[start:stop] = np.take_along_axis(place, order, axis=1)
+            scores[start:stop] = np.take_along_axis(best, order, axis=1)
+            if progress is not None:
+                progress("search", stop, len(query))
+    return indices, scores
+
+
+def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest scores of every row and their places: of equal ones at the cut, where topk takes any, the first."""
+    best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else ()
+    best, place = best[:, :k], place[:, :k]
+    for row in map(int, cut):
+        last = best[row, k - 1]
+        above = int((best[row] > last).sum())
+        place[row, above:] = torch.nonzero(scores[row] == last)[: k - above, 0]
+    return best, place
+
+
+def _check(query: Tensor, gallery: Tensor, k: int, own: np.ndarray) -> None:
+    if query.shape[1] != gallery.shape[1]:
+        raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
+    if own.shape != (len(query),) or not np.issubdtype(own.dtype, np.integer) or own.max() >= len(gallery):
+        raise InputError(
+            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({len(query)},) gallery indices."
+        )
+    most = len(gallery) - int((own >= 0).any())
+    if not 1 <= k <= most:
+        raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")

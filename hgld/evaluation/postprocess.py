@@ -1,0 +1,265 @@
+"""What retrieval papers do to embeddings before ranking: whitening, query expansion, pooling over scales."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.scores import prepare_embeddings
+
+SCHEMA_VERSION = 1
+_METADATA = "hgld.whitening"
+SQUARE_ROOTED = 0.25
+_ROWS_AT_ONCE = 8192
+_MOST_BYTES = 2 << 30
+_RANK_TOLERANCE = 1e-10  # of the largest variance; float32 embeddings carry no direction below it
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """PCA whitening: centre, project on the principal components, divide by a power of their variances, normalise.
+
+    The power 0.5 is full whitening (Jégou and Chum, ECCV 2012; MultiGrain), 0.25 the *square-rooted* one of the
+    listwise AP paper's evaluation (Revaud et al., ICCV 2019), which divides by the square root of the deviations.
+
+    Attributes:
+        mean: (D,) float64.
+        components: (C, D) float64 orthonormal rows, by descending variance.
+        variances: (C,) float64, above 0.
+        power: the exponent of the variances.
+        fitted_on: what the set it was fitted on is called.
+        num_items: how many items that set had.
+    """
+
+    mean: np.ndarray
+    components: np.ndarray
+    variances: np.ndarray
+    power: float
+    fitted_on: str
+    num_items: int
+
+    @classmethod
+    def fit(
+        cls,
+        embeddings: Tensor | np.ndarray,
+        *,
+        fitted_on: str,
+        dimensions: int | None = None,
+        power: float = SQUARE_ROOTED,
+        normalize: bool = True,
+    ) -> "Whitening":
+        """Fit to a set of embeddings, which should not be the one that is evaluated.
+
+        Args:
+            embeddings: (N, D) of any floating dtype.
+            fitted_on: name of the set, for reports.
+            dimensions: C, how many components to keep; None: all that have variance.
+            power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
+            normalize: L2-normalise first, as :meth:`apply` does.
+
+        Raises:
+            InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
+            ConfigError: a power outside 0..1, or no dimensions.
+        """
+        if not 0 <= power <= 1:
+            raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
+        if dimensions is not None and dimensions < 1:
+            raise ConfigError(f"dimensions is {dimensions}; expected at least 1.")
+        rows = prepare_embeddings(embeddings, "whitening", normalize=normalize).numpy()
+        if len(rows) < 2:
+            raise InputError(f"{len(rows)} embeddings to fit a whitening; expected at least 2.")
+        mean = rows.mean(axis=0, dtype=np.float64)
+        scatter = np.zeros((rows.shape[1], rows.shape[1]))
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            centred = rows[start : start + _ROWS_AT_ONCE] - mean
+            scatter += centred.T @ centred
+        variances, vectors = np.linalg.eigh(scatter / (len(rows) - 1))
+        variances, components = variances[::-1], vectors.T[::-1]
+        rank = int(np.count_nonzero(variances > max(variances[0], 0) * _RANK_TOLERANCE))
+        kept = rank if dimensions is None else dimensions
+        if not 0 < kept <= rank:
+            raise InputError(
+                f"{len(rows)} embeddings vary in {rank} dimensions; expected {max(kept, 1)} or more. Fit on more items."
+            )
+        largest = np.abs(components[:kept]).argmax(axis=1)
+        signs = np.sign(components[np.arange(kept), largest])  # eigenvectors have none of their own
+        return cls(mean, components[:kept] * signs[:, None], variances[:kept].copy(), power, fitted_on, len(rows))
+
+    def apply(self, embeddings: Tensor | np.ndarray, *, normalize: bool = True) -> np.ndarray:
+        """Whiten embeddings.
+
+        Args:
+            embeddings: (N, D) of any floating dtype.
+            normalize: L2-normalise first, as in :meth:`fit`; the result always is.
+
+        Returns:
+            (N, C) float32 unit rows.
+
+        Raises:
+            InputError: another number of dimensions, or an embedding that is the mean itself and so has no direction.
+        """
+        rows = prepare_embeddings(embeddings, "unwhitened", normalize=normalize).numpy()
+        if rows.shape[1] != len(self.mean):
+            raise InputError(
+                f"embeddings have {rows.shape[1]} dimensions; the whitening was fitted on {self.fitted_on} with "
+                f"{len(self.mean)}."
+            )
+        projection = (self.components / self.variances[:, None] ** self.power).T
+        whitened = np.empty((len(rows), len(self.variances)), np.float32)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            part = (rows[start : start + _ROWS_AT_ONCE] - self.mean) @ projection
+            norms = np.linalg.norm(part, axis=1, keepdims=True)
+            if not norms.all():
+                raise InputError(
+                    f"embedding {start + int((norms == 0).argmax())} is the whitening's mean: no direction is left."
+                )
+            whitened[start : start + len(part)] = part / norms
+        return whitened
+
+    def describe(self) -> dict[str, Any]:
+        """What a report says about it."""
+        return {
+            "power": self.power,
+            "dimensions": len(self.variances),
+            "fitted_on": self.fitted_on,
+            "fitted_items": self.num_items,
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file."""
+        tensors = {"mean": self.mean, "components": self.components, "variances": self.variances}
+        facts = {"schema_version": SCHEMA_VERSION, "power": self.power}
+        facts |= {"fitted_on": self.fitted_on, "num_items": self.num_items}
+        metadata = {_METADATA: json.dumps(facts)}  # one entry, for safetensors writes several in any order
+        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path), metadata)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Whitening":
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            SchemaError: the file is no whitening, of another schema version, or its parts do not fit together.
+        """
+        file = Path(path)
+        try:
+            if file.stat().st_size > _MOST_BYTES:
+                raise SchemaError(f"{file}: {file.stat().st_size} bytes; a whitening has at most {_MOST_BYTES}.")
+            with safe_open(str(file), framework="numpy") as stored:
+                facts = json.loads((stored.metadata() or {}).get(_METADATA, "{}"))
+                version = facts.get("schema_version")
+                if version != SCHEMA_VERSION:
+                    raise SchemaError(
+                        f"{file}: whitening schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
+                        "Fit it again."
+                    )
+                mean, components, variances = (stored.get_tensor(n) for n in ("mean", "components", "variances"))
+            power, num_items = float(facts["power"]), int(facts["num_items"])
+            whitening = cls(mean, components, variances, power, str(facts["fitted_on"]), num_items)
+        except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(f"{file}: not a whitening that hgld wrote ({error}).") from error
+        whitening._check(file)
+        return whitening
+
+    def _check(self, file: Path) -> None:
+        shape = (len(self.variances), len(self.mean)) if self.variances.ndim == self.mean.ndim == 1 else None
+        floating = all(part.dtype == np.float64 for part in (self.mean, self.components, self.variances))
+        if self.components.shape != shape or not floating or not 0 <= self.power <= 1:
+            raise SchemaError(f"{file}: mean, components and variances do not fit together.")
+        whole = all(np.isfinite(part).all() for part in (self.mean, self.components, self.variances))
+        if not whole or not (self.variances > 0).all():
+            raise SchemaError(f"{file}: NaN, Inf or variances of 0; expected finite numbers and variances above 0.")
+
+
+def expand_queries(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    *,
+    k: int = 10,
+    alpha: float = 2.0,
+    self_index: np.ndarray | None = None,
+    chunk_size: int | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """Alpha query expansion: the query and its k nearest gallery items, weighted by score to the alpha, summed.
+
+    Radenović, Tolias, Chum: "Fine-Tuning CNN Image Retrieval with No Human Annotation", TPAMI 2018. The query itself
+    has weight 1; items with a score below 0 have none. With the gallery as its own queries (and ``self_index``) this is
+    database augmentation.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D).
+        k: neighbours that are summed.
+        alpha: exponent of their scores, >= 0; 0 is plain average query expansion.
+        self_index: (Q,) gallery index of the query itself, which is no neighbour; -1 for none.
+        chunk_size: queries at a time; None chooses from the free memory.
+        device: where to search.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        (Q, D) float32 unit rows.
+
+    Raises:
+        InputError: embeddings of the wrong shape or dtype.
+        ConfigError: k beyond the gallery, or alpha below 0.
+    """
+    if not 0 <= alpha < float("inf"):
+        raise ConfigError(f"alpha is {alpha}; expected a finite number >= 0.")
+    query = prepare_embeddings(query_embeddings, "query").numpy()
+    gallery = prepare_embeddings(gallery_embeddings, "gallery").numpy()
+    places, scores = nearest_neighbors(
+        query, gallery, k, self_index=self_index, chunk_size=chunk_size, device=device, progress=progress
+    )
+    weights = np.where(scores > 0, np.maximum(scores, 0).astype(np.float64) ** alpha, 0.0)
+    expanded = np.empty_like(query)
+    for start in range(0, len(query), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        total = query[part].astype(np.float64)
+        for neighbour in range(k):
+            total += weights[part, neighbour, None] * gallery[places[part, neighbour]]
+        expanded[part] = total / np.linalg.norm(total, axis=1, keepdims=True)
+    return expanded
+
+
+def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) -> np.ndarray:
+    """One embedding an image from those at several scales: their signed power mean.
+
+    Args:
+        embeddings: for every scale (N, D) of any floating dtype, the images in the same order.
+        p: exponent, >= 1; 1 is the mean, 3 the generalised mean of the listwise AP paper's code.
+
+    Returns:
+        (N, D) float32 unit rows.
+
+    Raises:
+        InputError: no scales, shapes that differ, or an image whose scales cancel out.
+        ConfigError: p below 1.
+    """
+    if not 1 <= p < float("inf"):
+        raise ConfigError(f"p is {p}; expected a finite number >= 1.")
+    scales = [prepare_embeddings(part, f"scale {number}").numpy() for number, part in enumerate(embeddings)]
+    if not scales or any(part.shape != scales[0].shape for part in scales):
+        raise InputError(
+            f"the scales have shapes {[part.shape for part in scales]}; expected one shape for one or more."
+        )
+    total = np.zeros(scales[0].shape)
+    for part in scales:
+        total += np.sign(part) * np.abs(part).astype(np.float64) ** p
+    pooled = np.sign(total) * (np.abs(total) / len(scales)) ** (1 / p)
+    norms = np.linalg.norm(pooled, axis=1, keepdims=True)
+    if not norms.all():
+        raise InputError(f"image {int((norms == 0).argmax())}: its embeddings at the scales cancel out.")
+    return (pooled / norms).astype(np.float32)

@@ -1,0 +1,73 @@
+"""One number for several levels: the average that Dynamic Metric Learning reports.
+
+Sun, Zhu, Zhang, Zheng, Qiu, Zhang, Wei: "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate
+Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coarse) on images of its own and averages.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+from hgld.errors import ConfigError
+from hgld.evaluation.report import RetrievalReport
+from hgld.metrics import Metric
+
+AVERAGE = "average"
+
+
+def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
+    """The mean of every binary metric over the levels, beside the metrics themselves.
+
+    Args:
+        *reports: one report of several levels, or one a level (DyML: :func:`evaluate_with_distractors` with
+            ``levels=("fine",)`` and so on).
+
+    Returns:
+        a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
+        report a query's average is that over the levels at which it is defined; several reports have queries of their
+        own, whose rows stand one behind the other without an average.
+
+    Raises:
+        ConfigError: no reports, two of one level, a metric that some level lacks, or fewer than two levels.
+    """
+    values = {name: value for report in reports for name, value in report.values.items()}
+    if not reports or len(values) != sum(len(report.values) for report in reports):
+        raise ConfigError(
+            "expected reports of different levels: a metric of a level is given twice, or there are none."
+        )
+    levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
+    kinds = list(dict.fromkeys(str(replace(m, level=None)) for m in map(Metric.parse, values) if m.binary))
+    missing = [f"{kind}/{level}" for kind in kinds for level in levels if f"{kind}/{level}" not in values]
+    if missing or not kinds or len(levels) < 2 or AVERAGE in levels:
+        raise ConfigError(
+            f"levels are {', '.join(levels)}, metrics {', '.join(values)}; expected the same binary metrics of two or "
+            f"more levels, none of them named {AVERAGE!r}."
+        )
+    averages = {f"{kind}/{AVERAGE}": [f"{kind}/{level}" for level in levels] for kind in kinds}
+    undefined = {name: count for report in reports for name, count in report.undefined.items()}
+    per_query = _stack([report.per_query for report in reports], averages)
+    return RetrievalReport(
+        values=values | {name: math.fsum(values[n] for n in parts) / len(parts) for name, parts in averages.items()},
+        per_query=per_query.select("query", *values, *averages),
+        undefined=undefined | {name: int(per_query[name].is_nan().sum()) for name in averages},
+        settings=_settings(reports)
+        | {"levels": levels, "metrics": [*values, *averages], "average": "mean over levels"},
+    )
+
+
+def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
+    """What the reports have in common, and a list of what differs."""
+    found = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
+    return {key: each[0] if all(value == each[0] for value in each) else each for key, each in found.items()}
+
+
+def _stack(tables: Sequence[pl.DataFrame], averages: dict[str, list[str]]) -> pl.DataFrame:
+    """The queries of all reports, numbered through, NaN where a report has no such metric."""
+    rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
+    means = {name: pl.lit(math.nan) for name in averages}
+    if len(tables) == 1:
+        means = {name: pl.mean_horizontal(pl.col(*parts).fill_nan(None)) for name, parts in averages.items()}
+    return rows.with_columns(**means).fill_null(math.nan).with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))

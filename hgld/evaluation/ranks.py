@@ -1,0 +1,572 @@
+"""How the evaluator's inner loops are compiled."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to.
+
+    Importing this module imports numba, which takes longer than the rest of hgld: import what uses it where it is used.
+    """
+    try:
+        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+    except RuntimeError:  # numba's "cannot cache function": neither the package's nor the user's folder is writable
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+# Grades of a block of queries on the CPU, compiled.
+
+
+@compiled
+def paint_grades(members: np.ndarray, starts: np.ndarray, codes: np.ndarray, grades: np.ndarray) -> None:
+    """Fill (q, G) uint8 ``grades`` from the gallery's members of every class.
+
+    Args:
+        members: (L, G) gallery indices ordered by class, one row a level, finest first.
+        starts: (L, C + 1) where in that row each of up to C classes starts.
+        codes: (q, L) the queries' classes; -1 where unknown or without members.
+        grades: filled with L - c for the finest level c that matches, 0 elsewhere.
+    """
+    num_levels = members.shape[0]
+    for row in range(codes.shape[0]):
+        out = grades[row]
+        out[:] = 0
+        for level in range(num_levels - 1, -1, -1):
+            code = codes[row, level]
+            if code >= 0:
+                for i in range(starts[level, code], starts[level, code + 1]):
+                    out[np.uint32(members[level, i])] = np.uint8(num_levels - level)
+
+
+@compiled
+def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
+    """Fill (q, L) int64 ``counts`` with how often the grades 1..L occur in each row of (q, G) uint8 ``grades``."""
+    for row in range(grades.shape[0]):
+        values = grades[row]
+        for grade in range(1, counts.shape[1] + 1):
+            count = np.int32(0)
+            for item in range(values.shape[0]):
+                count += np.int32(values[item] == grade)
+            counts[row, grade - 1] = count
+
+
+# The order of the positives of one query among the gallery, compiled.
+#
+# What the metrics read of a ranking is little: the positives (grade > 0) in list order, and for each of them its rank.
+# Where positives are few, they alone are sorted, and every gallery item is only counted between two of them, which
+# needs one look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole.
+# Of a list that is needed down to some place only, the items above a floor are sorted. Sorting is by radix on exact
+# keys, so that no distribution of scores, ties included, makes it slow.
+
+_RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding up the three tables of digits
+_SLICES_A_POSITIVE = 8  # few enough positives share a slice that the first comparison mostly decides
+_MOST_SLICES = 1 << 16  # beyond this the table leaves the second-level cache
+_SORT_ALL_SHARE = 4  # one item in so many positive: sorting the whole row is cheaper than counting
+
+
+@compiled
+def _sort_keys(keys: np.ndarray, size: int, digit_bits: int, spare: np.ndarray, tables: np.ndarray) -> np.ndarray:
+    """Sort ``keys[:size]`` (uint64 below 2^(3 digit_bits)); the result lies in ``keys`` or in ``spare``."""
+    if size < _RADIX_FROM:
+        for i in range(1, size):
+            key = keys[i]
+            to = i
+            while to > 0 and keys[to - 1] > key:
+                keys[to] = keys[to - 1]
+                to -= 1
+            keys[to] = key
+        return keys
+    width = np.uint64(1) << np.uint64(digit_bits)
+    mask = width - np.uint64(1)
+    for place in range(3 * width):
+        tables[place] = 0
+    one, two = np.uint64(digit_bits), np.uint64(2 * digit_bits)
+    for i in range(size):
+        key = keys[i]
+        tables[key & mask] += 1
+        tables[width + ((key >> one) & mask)] += 1
+        tables[width + width + (key >> two)] += 1
+    for digit in range(3):
+        start = np.int32(0)
+        base = np.uint64(digit) * width
+        shift = np.uint64(digit * digit_bits)
+        for place in range(width):
+            count = tables[base + np.uint64(place)]
+            tables[base + np.uint64(place)] = start
+            start += count
+        for i in range(size):
+            key = keys[i]
+            place = base + ((key >> shift) & mask)
+            to = tables[place]
+            tables[place] = to + np.int32(1)
+            spare[np.uint32(to)] = key
+        keys, spare = spare, keys
+    return keys
+
+
+@compiled
+def _descending(bits: np.int32, grade: np.uint8, bits_of_grade: np.uint64) -> np.uint64:
+    """Key that orders by descending score, then ascending grade; ``bits`` are the score's as an integer."""
+    bits = np.int32(0) if bits == np.int32(-0x80000000) else bits  # -0.0 equals 0.0
+    ascending = np.uint32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) ^ np.uint32(0x80000000)
+    return (np.uint64(~ascending & np.uint32(0xFFFFFFFF)) << bits_of_grade) | np.uint64(grade)
+
+
+@compiled
+def _fill_scores(keys: np.ndarray, size: int, bits_of_grade: np.uint64, scores: np.ndarray) -> None:
+    """Take the scores out of the keys again."""
+    out = scores.view(np.int32)
+    for i in range(size):
+        ascending = ~np.uint32(keys[i] >> bits_of_grade)
+        signed = np.int32(ascending ^ np.uint32(0x80000000))
+        out[i] = signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF))
+
+
+@compiled
+def _index_slices(
+    ordered: np.ndarray, size: int, num_slices: int, scores: np.ndarray, slices: np.ndarray, table: np.ndarray
+) -> None:
+    """Cut the range of ``ordered`` (descending) into equal slices.
+
+    Args:
+        ordered: (size + 1,) scores of the positives.
+        size: how many they are.
+        num_slices: how many slices.
+        scores: (G,) of all items.
+        slices: (G,) filled with every item's slice, ``num_slices`` below the last positive.
+        table: filled with how many positives lie in the slices before each.
+    """
+    high, low = ordered[0], ordered[size - 1]
+    last = np.float32(num_slices)
+    scale = min(np.float32(num_slices - 1) / (high - low), np.float32(1e30))  # infinite where all are tied
+    for i in range(scores.shape[0]):
+        position = (high - scores[i]) * scale
+        slices[i] = np.int32(max(np.float32(0), min(position, last)))
+    for i in range(num_slices + 1):
+        table[i] = 0
+    for i in range(size):
+        table[np.uint32(np.int32((high - ordered[i]) * scale)) + np.uint32(1)] += 1
+    for i in range(num_slices):
+        table[i + 1] += table[i]
+
+
+@compiled
+def _above(ordered: np.ndarray, start: np.uint32, stop: np.uint32, score: np.float32) -> np.uint32:
+    """Position in ``ordered[start:stop]`` (descending) behind the last one greater than ``score``."""
+    while start < stop:
+        middle = (start + stop) >> np.uint32(1)
+        if ordered[middle] > score:
+            start = middle + np.uint32(1)
+        else:
+            stop = middle
+    return start
+
+
+@compiled
+def _count_between(
+    scores: np.ndarray, ordered: np.ndarray, size: int, slices: np.ndarray, table: np.ndarray, ranks: np.ndarray
+) -> None:
+    """Rank of each of ``size`` positives, whose scores are ``ordered`` descending, among all ``scores``."""
+    num_slices = 64
+    while num_slices < _SLICES_A_POSITIVE * size and num_slices < _MOST_SLICES:
+        num_slices *= 2
+    _index_slices(ordered, size, num_slices, scores, slices, table)
+    ordered[size] = -np.inf
+    for i in range(size + 1):
+        ranks[i] = 0
+    for i in range(scores.shape[0]):
+        place = np.uint32(slices[i])
+        if place < num_slices:  # what is below every positive counts for none
+            score = scores[i]
+            above = np.uint32(table[place])
+            above += np.uint32(ordered[above] > score)  # mostly decides, and cannot be mispredicted
+            if ordered[above] > score:
+                above = _above(ordered, above, np.uint32(table[place + np.uint32(1)]), score)
+            ranks[above] += 1
+    for i in range(1, size):
+        ranks[i] += ranks[i - 1]
+
+
+@compiled
+def _walk_sorted(
+    keys: np.ndarray, size: int, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray
+) -> None:
+    """Keep the ``num`` positives of a sorted row; their rank is the end of their group of equal scores."""
+    mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
+    rank = size
+    score = keys[size - 1] >> bits_of_grade
+    left = num
+    for i in range(size - 1, -1, -1):
+        here = keys[i] >> bits_of_grade
+        rank = rank if here == score else i + 1
+        score = here
+        grade = keys[i] & mask
+        to = left - 1 if left > 0 else size  # past the first positive there is nothing to keep
+        grades[to] = grade
+        ranks[to] = rank
+        left -= np.int64(grade > 0)
+
+
+@compiled
+def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
+    """Collect the positives without branches, which nobody could predict; returns their number."""
+    found = np.uint64(0)
+    for i in range(grades.shape[0]):
+        items[found] = i
+        found += np.uint64(grades[i] != np.uint8(0))
+    return np.int64(found)
+
+
+@compiled
+def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
+    """Collect the items at or above ``floor``, which are few, so that the branch predicts itself."""
+    found = np.int64(0)
+    for i in range(scores.shape[0]):
+        if scores[i] >= floor:
+            items[np.uint64(found)] = i
+            found += 1
+    return found
+
+
+def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
+    """Memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
+    num_places = max(3 << _digit_bits(grade_bits(num_levels)), _MOST_SLICES + 1)
+    return (
+        np.empty(size, np.uint64),
+        np.empty(size, np.uint64),
+        np.empty(num_places, np.int32),
+        np.empty(size + 1, np.float32),
+        np.empty(size + 1, np.int32),
+    )
+
+
+def grade_bits(num_levels: int) -> np.uint64:
+    """How many bits hold the grades 0..L."""
+    return np.uint64(num_levels.bit_length())
+
+
+@compiled
+def _digit_bits(bits_of_grade: np.uint64) -> np.int64:
+    return (np.int64(bits_of_grade) + 34) // 3
+
+
+@compiled
+def rank_row(
+    scores: np.ndarray,
+    grades: np.ndarray,
+    floor: np.float32,
+    bits_of_grade: np.uint64,
+    memory: tuple[np.ndarray, ...],
+    positive_grades: np.ndarray,
+    ranks: np.ndarray,
+) -> np.int64:
+    """Order the positives of one row.
+
+    Args:
+        scores: (G,) float32, finite, or -inf for items out of the ranking.
+        grades: (G,) uint8, 0 for items out of the ranking.
+        floor: positives below this score are not needed; -inf where all are.
+        bits_of_grade: see :func:`grade_bits`.
+        memory: see :func:`scratch`.
+        positive_grades: (G + 1,) filled with the grades in list order.
+        ranks: (G + 1,) filled with the number of items with at least that score.
+
+    Returns:
+        how many positives there are at or above ``floor``.
+    """
+    keys, spare, tables, ordered, slices = memory
+    bits = scores.view(np.int32)
+    digit_bits = _digit_bits(bits_of_grade)
+    size = scores.shape[0]
+    if floor > -np.inf:
+        listed = _head(scores, floor, slices)
+        num = np.int64(0)
+        for i in range(listed):
+            item = np.uint32(slices[i])
+            keys[i] = _descending(bits[item], grades[item], bits_of_grade)
+            num += np.int64(grades[item] > 0)
+        placed = _sort_keys(keys, listed, digit_bits, spare, tables)
+        _walk_sorted(placed, listed, num, bits_of_grade, positive_grades, ranks)
+        return num
+    num = _positives(grades, slices)
+    if num < 1:
+        return num
+    if num * _SORT_ALL_SHARE > size:
+        for i in range(size):
+            keys[i] = _descending(bits[i], grades[i], bits_of_grade)
+        placed = _sort_keys(keys, size, digit_bits, spare, tables)
+        _walk_sorted(placed, size, num, bits_of_grade, positive_grades, ranks)
+        return num
+    for i in range(num):
+        item = np.uint32(slices[i])
+        keys[i] = _descending(bits[item], grades[item], bits_of_grade)
+    placed = _sort_keys(keys, num, digit_bits, spare, tables)
+    mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
+    for i in range(num):
+        positive_grades[i] = placed[i] & mask
+    _fill_scores(placed, num, bits_of_grade, ordered)
+    _count_between(scores, ordered, num, slices, tables, ranks)
+    return num
+
+
+# The order statistics of rows of scores, compiled; :mod:`hgld.evaluation.statistics` says the same in torch.
+
+
+@compiled
+def _place_positives(
+    grades: np.ndarray, ranks: np.ndarray, size: int, ends: np.ndarray, places: np.ndarray, listed: np.ndarray
+) -> None:
+    """Last positive of every positive's tie group, its place in the list (ties come last), the grade at every place."""
+    for i in range(listed.shape[0]):
+        listed[i] = 0
+    end = size - 1
+    for i in range(size - 1, -1, -1):
+        end = end if ranks[i] == ranks[end] else i
+        ends[i] = end
+        places[i] = ranks[i] - end + i
+        listed[np.uint32(places[i])] = grades[i]
+
+
+@compiled
+def _ap_sum(
+    chosen: np.ndarray,
+    grades: np.ndarray,
+    ends: np.ndarray,
+    ranks: np.ndarray,
+    size: int,
+    running: np.ndarray,
+) -> float:
+    """Sum of rank+ / rank over the positives whose grade is chosen, as if they were the only ones."""
+    count = 0
+    for i in range(size):
+        count += chosen[np.uint32(grades[i])]
+        running[i] = count
+    total = 0.0
+    for i in range(size):
+        total += float(chosen[np.uint32(grades[i])] * running[np.uint32(ends[i])]) / ranks[i]
+    return total
+
+
+@compiled
+def _exact_ap_sum(
+    grade: int, grades: np.ndarray, ends: np.ndarray, ranks: np.ndarray, size: int, running: np.ndarray
+) -> float:
+    """The same for one grade, in a ranking that lacks the positives of the other grades."""
+    count = 0
+    for i in range(size):
+        count += grades[i] == grade
+        running[i] = count
+    total = 0.0
+    for i in range(size):
+        if grades[i] == grade:
+            found = running[ends[i]]
+            total += found / (found + ranks[i] - ends[i] - 1)
+    return total
+
+
+@compiled
+def _hap_sum(
+    relevance: np.ndarray,
+    ap: np.ndarray,
+    grades: np.ndarray,
+    ends: np.ndarray,
+    ranks: np.ndarray,
+    size: int,
+    running: np.ndarray,
+) -> float:
+    """Sum of Hrank+ / rank.
+
+    min(r_k, r_j) is the sum of the steps between the relevances, in ascending order, that neither r_k nor r_j lies
+    below. So the sum is one of AP sums: for every step that of the items which do not lie below it. Where relevance
+    grows with the grade, these are the items of at least some grade, whose sums are in ``ap`` already.
+    """
+    width = relevance.shape[0]
+    chosen = np.empty(width, np.int64)
+    total = 0.0
+    below = 0.0
+    for _ in range(1, width):
+        step = np.inf
+        for grade in range(1, width):
+            if relevance[grade] > below:
+                step = min(step, relevance[grade])
+        if step == np.inf:
+            break
+        lowest = width
+        upward = True
+        chosen[0] = 0
+        for grade in range(1, width):
+            chosen[grade] = relevance[grade] >= step
+            if chosen[grade] == 1:
+                lowest = min(lowest, grade)
+            elif lowest < width:
+                upward = False
+        part = ap[lowest - 1] if upward else _ap_sum(chosen, grades, ends, ranks, size, running)
+        total += (step - below) * part
+        below = step
+    return float(total)
+
+
+@compiled
+def _dcg_sum(
+    grades: np.ndarray,
+    ranks: np.ndarray,
+    size: int,
+    gains: np.ndarray,
+    discounts: np.ndarray,
+    depths: np.ndarray,
+    dcg_at: np.ndarray,
+) -> float:
+    """Sum of gain * discount, and what of it lies at ranks down to every depth."""
+    total = 0.0
+    i = 0
+    for depth in range(depths.shape[0]):
+        while i < size and ranks[i] <= depths[depth]:
+            total += gains[grades[i]] * discounts[ranks[i]]
+            i += 1
+        dcg_at[depth] = total
+    for rest in range(i, size):
+        total += gains[np.uint32(grades[rest])] * discounts[np.uint32(ranks[rest])]
+    return float(total)
+
+
+@compiled
+def _list_sums(
+    grades: np.ndarray,
+    places: np.ndarray,
+    size: int,
+    totals: np.ndarray,
+    depths: np.ndarray,
+    precision_r: np.ndarray,
+    hits: np.ndarray,
+    precision: np.ndarray,
+) -> None:
+    """Sums over the positives at the head of the list: down to the last depth, and to R of every level."""
+    width = totals.shape[0]
+    positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
+    for grade in range(width - 1, 0, -1):
+        positives[grade] = totals[grade] + (positives[grade + 1] if grade < width - 1 else 0)
+    end = max(positives[1], depths[-1] if depths.shape[0] else 0)
+    counts = np.zeros(width, np.int64)
+    at_least = np.zeros(width)
+    running = np.zeros(width)
+    depth = 0
+    for i in range(size):
+        place = places[i]
+        while depth < depths.shape[0] and place > depths[depth]:
+            _snapshot(counts, running, hits[depth], precision[depth])
+            depth += 1
+        if place > end:
+            break
+        grade = np.uint32(grades[i])
+        counts[grade] += 1
+        share = 1.0 / place
+        for other in range(1, width):
+            at_least[other] += 1.0 if other <= grade else 0.0
+            term = at_least[other] * share if other <= grade else 0.0
+            running[other] += term
+            precision_r[other - 1] += term if place <= positives[other] else 0.0
+    for rest in range(depth, depths.shape[0]):
+        _snapshot(counts, running, hits[rest], precision[rest])
+
+
+@compiled
+def _snapshot(counts: np.ndarray, running: np.ndarray, hits: np.ndarray, precision: np.ndarray) -> None:
+    for grade in range(1, counts.shape[0]):
+        hits[grade] = counts[grade]
+        precision[grade - 1] = running[grade]
+
+
+@compiled
+def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
+    """ASI: mean over n up to the number of positives of what the first n share with an ideal list's first n."""
+    width = totals.shape[0]
+    found = np.zeros(width, np.int64)
+    ideal = np.zeros(width, np.int64)
+    ideal_end = 0
+    shared = 0
+    total = 0.0
+    for ideal_grade in range(width - 1, 0, -1):
+        start = ideal_end
+        ideal_end += totals[ideal_grade]
+        for n in range(start + 1, ideal_end + 1):
+            grade = np.uint32(listed[n])
+            shared += (grade > 0) & (found[grade] < ideal[grade])
+            found[grade] += 1
+            shared += ideal[ideal_grade] < found[ideal_grade]
+            ideal[ideal_grade] += 1
+            total += shared / n
+    return total / ideal_end if ideal_end > 0 else np.nan
+
+
+def rank_rows(
+    scores: np.ndarray,
+    grades: np.ndarray,
+    floors: np.ndarray,
+    totals: np.ndarray,
+    relevance: np.ndarray,
+    gains: np.ndarray,
+    discounts: np.ndarray,
+    depths: np.ndarray,
+    exact: bool,
+    sums: tuple[np.ndarray, ...],
+) -> None:
+    """Order every row and fill the sums of :class:`hgld.evaluation.statistics.OrderStatistics`.
+
+    Args:
+        scores: (q, G) float32, finite, or -inf for items out of the ranking.
+        grades: (q, G) uint8, 0 for items out of the ranking.
+        floors: (q,) float32; what lies below is not needed.
+        totals: (q, L + 1) int64 items of every grade.
+        relevance: (q, L + 1) float64, H-AP's.
+        gains: (L + 1,) float64, NDCG's.
+        discounts: (G + 1,) float64 by rank.
+        depths: (K,) int64, ascending.
+        exact: whether ``exact_ap`` is wanted.
+        sums: the arrays to fill, in the order of the fields.
+    """
+    size, num_levels = scores.shape[1], totals.shape[1] - 1
+    memory = scratch(size, num_levels)
+    found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 4, np.uint8))
+    bits = grade_bits(num_levels)
+    _rank_rows(scores, grades, floors, totals, relevance, gains, discounts, depths, exact, bits, memory, found, sums)
+
+
+@compiled
+def _rank_rows(
+    scores: np.ndarray,
+    grades: np.ndarray,
+    floors: np.ndarray,
+    totals: np.ndarray,
+    relevance: np.ndarray,
+    gains: np.ndarray,
+    discounts: np.ndarray,
+    depths: np.ndarray,
+    exact: bool,
+    bits_of_grade: np.uint64,
+    memory: tuple[np.ndarray, ...],
+    found: tuple[np.ndarray, ...],
+    sums: tuple[np.ndarray, ...],
+) -> None:
+    ap, exact_ap, precision_r, hap, dcg, asi, hits, precision, grade_at, dcg_at = sums
+    positive_grades, ranks, ends, places, running, listed = found
+    size, width = scores.shape[1], totals.shape[1]
+    chosen = np.empty(width, np.int64)
+    for row in range(scores.shape[0]):
+        num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, memory, positive_grades, ranks)
+        _place_positives(positive_grades, ranks, num, ends, places, listed)
+        for grade in range(1, width):
+            for other in range(width):
+                chosen[other] = other >= grade
+            ap[row, grade - 1] = _ap_sum(chosen, positive_grades, ends, ranks, num, running)
+            if exact:
+                exact_ap[row, grade - 1] = _exact_ap_sum(grade, positive_grades, ends, ranks, num, running)
+        hap[row] = _hap_sum(relevance[row], ap[row], positive_grades, ends, ranks, num, running)
+        dcg[row] = _dcg_sum(positive_grades, ranks, num, gains, discounts, depths, dcg_at[row])
+        _list_sums(positive_grades, places, num, totals[row], depths, precision_r[row], hits[row], precision[row])
+        for k in range(depths.shape[0]):
+            grade_at[row, k] = listed[depths[k]] if depths[k] <= size else 0
+        asi[row] = _set_intersection(listed, totals[row])

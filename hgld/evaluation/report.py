@@ -1,0 +1,461 @@
+"""Text of reports as Markdown, HTML and LaTeX, escaped for each."""
+
+import html
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hgld.data.tables import POLARS_FAULTS
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.terminal import printable
+
+__all__ = [
+    "Comparison",
+    "RetrievalReport",
+    "compare",
+]
+
+
+_LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "\r": " "}
+_LATEX_TABLE = str.maketrans(_LATEX)
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem}"
+    "table{border-collapse:collapse;margin:1rem 0}th,td{border-bottom:1px solid #ccc;padding:.25rem .75rem;"
+    "text-align:left}td:nth-child(n+2){font-variant-numeric:tabular-nums}"
+)
+
+
+def number(value: float, digits: int, undefined: str = "undefined") -> str:
+    """A number with ``digits`` behind the point, or a word for NaN."""
+    return undefined if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def latex(text: str) -> str:
+    """Text for LaTeX: special characters are printed as they are."""
+    return printable(text).translate(_LATEX_TABLE)
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table of text; the first column is aligned left, the others right."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *([markdown(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def markdown(text: str) -> str:
+    """Text for one cell or one line of Markdown; HTML in it stays text, and what commands terminals is spelled."""
+    escaped = html.escape(printable(text), quote=False).replace("\\", "\\\\").replace("|", "\\|")
+    return " ".join(escaped.splitlines())
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """An HTML table of text."""
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
+
+
+def html_page(title: str, body: str) -> str:
+    """An HTML page, without scripts and without anything to load, around a body that is HTML already."""
+    name = html.escape(title)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
+        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n{body}</body></html>\n"
+    )
+
+
+# The result of an evaluation: means, values a query, and how they came about.
+
+SCHEMA_VERSION = 1
+_PER_QUERY_SUFFIX = ".per_query.parquet"
+_MOST_JSON_BYTES = 64 << 20
+_HEADER = ["metric", "value", "undefined queries"]
+
+
+@dataclass(frozen=True, eq=False)
+class RetrievalReport:
+    """Metrics of one evaluation.
+
+    Attributes:
+        values: mean of every metric over the queries for which it is defined; NaN if there are none.
+        per_query: one row a query in their order: ``query`` (its index) and one Float64 column a metric, NaN where it
+            is undefined.
+        undefined: for every metric the number of queries left out of its mean, having no positive.
+        settings: protocol, levels, sizes, relevance, precision of the scores: whatever the values depend on.
+    """
+
+    values: dict[str, float]
+    per_query: pl.DataFrame = field(repr=False)
+    undefined: dict[str, int]
+    settings: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_columns(
+        cls, columns: Mapping[str, np.ndarray], settings: Mapping[str, Any], *, first_query: int = 0
+    ) -> "RetrievalReport":
+        """Report of (Q,) float64 values a metric, NaN where undefined; ``first_query`` is the index of the first."""
+        if "query" in columns:
+            raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
+        num_queries = len(next(iter(columns.values()))) if columns else 0
+        defined = {name: ~np.isnan(column) for name, column in columns.items()}
+        return cls(
+            values={
+                n: float(column[defined[n]].mean()) if defined[n].any() else math.nan for n, column in columns.items()
+            },
+            per_query=pl.DataFrame({"query": np.arange(num_queries, dtype=np.int64) + first_query, **columns}),
+            undefined={n: int((~ok).sum()) for n, ok in defined.items()},
+            settings=dict(settings),
+        )
+
+    def to_frame(self) -> pl.DataFrame:
+        """One row a metric: metric, value, queries (that it is defined for), undefined."""
+        undefined = list(self.undefined.values())
+        return pl.DataFrame(
+            {
+                "metric": list(self.values),
+                "value": list(self.values.values()),
+                "queries": [len(self.per_query) - n if len(self.per_query) else None for n in undefined],
+                "undefined": undefined,
+            },
+            schema={"metric": pl.String, "value": pl.Float64, "queries": pl.Int64, "undefined": pl.Int64},
+        )
+
+    def to_markdown(self, *, digits: int = 4) -> str:
+        """A table of the values, and the settings below it."""
+        settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
+        return markdown_table(_HEADER, self._rows(digits)) + "\n" + settings
+
+    def to_html(self, *, digits: int = 4, title: str = "Retrieval report") -> str:
+        """A page of its own, without scripts and without anything to load."""
+        settings = [[key, _text(value)] for key, value in self.settings.items()]
+        return html_page(title, html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings))
+
+    def _rows(self, digits: int) -> list[list[str]]:
+        return [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
+
+    def to_latex_row(
+        self, name: str, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1
+    ) -> str:
+        """One row of a LaTeX table: ``name & 93.1 & 41.0 \\\\``.
+
+        Args:
+            name: first cell; escaped.
+            metrics: which values, in this order; all if None.
+            scale: values are multiplied by it (papers print per cent).
+            digits: behind the point.
+
+        Raises:
+            InputError: a metric that the report does not have.
+        """
+        chosen = list(self.values) if metrics is None else list(metrics)
+        missing = [metric for metric in chosen if metric not in self.values]
+        if missing:
+            raise InputError(f"the report has no {', '.join(missing)}; it has {', '.join(self.values)}.")
+        cells = [latex(name), *(number(self.values[m] * scale, digits, "--") for m in chosen)]
+        return " & ".join(cells) + r" \\"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values (None where undefined), undefined counts and settings, ready for JSON, with the schema version."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
+            "undefined": self.undefined,
+            "settings": self.settings,
+        }
+
+    def save_json(self, path: str | Path) -> None:
+        """Write values, undefined counts and settings to ``path``, the values a query to a parquet file beside it.
+
+        The second file has the name of the first with ``.per_query.parquet`` for its suffix.
+        """
+        file = Path(path)
+        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        table = file.with_suffix(_PER_QUERY_SUFFIX)
+        part = file.with_name(f".{file.name}.part")
+        try:  # aside first: a full disk leaves an earlier report as it was
+            self.per_query.write_parquet(part)
+            part.replace(table)
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def load_json(cls, path: str | Path) -> "RetrievalReport":
+        """Read what :meth:`save_json` wrote; without the file beside it, ``per_query`` is empty.
+
+        Raises:
+            SchemaError: the file cannot be read, is no report, or one of another schema version.
+        """
+        file = Path(path)
+        try:
+            if file.stat().st_size > _MOST_JSON_BYTES:
+                raise SchemaError(f"{file}: {file.stat().st_size} bytes; a report has at most {_MOST_JSON_BYTES}.")
+            data = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
+        except (ValueError, RecursionError) as error:
+            raise SchemaError(f"{file}: not valid JSON ({error}).") from error
+        if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
+            found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
+            raise SchemaError(f"{file}: report schema version is {found!r}; this hgld reads version {SCHEMA_VERSION}.")
+        try:
+            values = {str(k): math.nan if v is None else float(v) for k, v in data["values"].items()}
+            undefined = {str(k): int(v) for k, v in data["undefined"].items()}
+            settings = {str(k): v for k, v in data["settings"].items()}
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise SchemaError(f"{file}: values, undefined or settings are missing or malformed ({error!r}).") from error
+        if list(undefined) != list(values):
+            raise SchemaError(f"{file}: values and undefined name different metrics.")
+        return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), list(values)), undefined, settings)
+
+
+def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
+    schema = {"query": pl.Int64(), **{metric: pl.Float64() for metric in metrics}}
+    if not file.exists():
+        return pl.DataFrame(schema=schema)
+    try:
+        frame = pl.read_parquet(file)
+    except OSError as error:
+        raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except POLARS_FAULTS as error:
+        raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
+    if dict(frame.schema) != schema:
+        raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
+    return frame
+
+
+def _text(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+# Several reports side by side: confidence intervals, and whether a difference is more than chance.
+
+_WEIGHTS_AT_ONCE = 4_000_000
+_SAME = ("protocol", "levels", "queries", "gallery", "labels_sha256", "relevance", "alpha", "weights", "count_query")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Reports on the same queries, compared with one of them.
+
+    Attributes:
+        frame: one row a report and metric: report, metric, value, low, high (confidence interval of the value),
+            difference (to the baseline on the queries where both are defined), difference_low, difference_high,
+            p_value (two-sided, of no difference); the last four are null for the baseline itself.
+        baseline: the report that the others are compared with.
+        confidence: of the intervals.
+        samples: resamples behind every interval and p-value.
+    """
+
+    frame: pl.DataFrame = field(repr=False)
+    baseline: str
+    confidence: float
+    samples: int
+
+    def to_markdown(self, *, digits: int = 4) -> str:
+        """One row a report and metric."""
+        return markdown_table(self._header(), self._rows(digits)) + f"\n{self._note()}\n"
+
+    def to_html(self, *, digits: int = 4, title: str = "Comparison of retrieval reports") -> str:
+        """A page of its own, without scripts and without anything to load."""
+        return html_page(title, html_table(self._header(), self._rows(digits)) + f"<p>{self._note()}</p>\n")
+
+    def to_latex(self, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1) -> str:
+        """One LaTeX row a report; a dagger marks differences with p < 1 - confidence.
+
+        Raises:
+            InputError: a metric that was not compared.
+        """
+        known = self.frame["metric"].unique(maintain_order=True).to_list()
+        chosen = known if metrics is None else list(metrics)
+        if not set(chosen) <= set(known):
+            raise InputError(f"metrics {', '.join(chosen)}: expected some of {', '.join(known)}.")
+        lines = []
+        for (name,), part in self.frame.group_by(["report"], maintain_order=True):
+            rows = {row["metric"]: row for row in part.iter_rows(named=True)}
+            cells = [self._latex_cell(rows[metric], scale, digits) for metric in chosen]
+            lines.append(" & ".join([latex(str(name)), *cells]) + " \\\\\n")
+        return "".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows of the frame (None for NaN) and how they came about, ready for JSON."""
+        rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
+        return {"baseline": self.baseline, "confidence": self.confidence, "samples": self.samples, "rows": rows}
+
+    def _latex_cell(self, row: Mapping[str, Any], scale: float, digits: int) -> str:
+        marked = row["p_value"] is not None and row["p_value"] < 1 - self.confidence
+        return number(row["value"] * scale, digits, "--") + (r"$^\dagger$" if marked else "")
+
+    def _header(self) -> list[str]:
+        return ["report", "metric", "value", f"{self.confidence:.0%} interval", "difference", "its interval", "p"]
+
+    def _rows(self, digits: int) -> list[list[str]]:
+        rows = []
+        for row in self.frame.iter_rows(named=True):
+            cells = [row["report"], row["metric"], number(row["value"], digits)]
+            cells.append(_interval(row["low"], row["high"], digits))
+            if row["p_value"] is None:
+                cells += ["", "", ""]
+            else:
+                cells.append(f"{row['difference']:+.{digits}f}")
+                cells.append(_interval(row["difference_low"], row["difference_high"], digits))
+                cells.append(f"{row['p_value']:.4f}")
+            rows.append(cells)
+        return rows
+
+    def _note(self) -> str:
+        return (
+            "Intervals: percentile bootstrap over queries; p: paired sign-flip permutation test of the mean "
+            f"difference, two-sided, not corrected for several comparisons; {self.samples} resamples each."
+        )
+
+
+def compare(
+    reports: Mapping[str, RetrievalReport],
+    *,
+    metrics: Sequence[str] | None = None,
+    baseline: str | None = None,
+    confidence: float = 0.95,
+    samples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Compare reports on the same queries.
+
+    Confidence intervals are those of the percentile bootstrap over queries (Efron 1979), differences are tested with
+    the paired randomisation test that Smucker, Allan and Carterette (CIKM 2007) recommend for retrieval: under the
+    hypothesis that two systems do not differ, every query's difference may as well have the other sign. Both take
+    queries as independent; where many queries share few classes, intervals come out too narrow.
+
+    Args:
+        reports: by name, each with its ``per_query`` table.
+        metrics: which to compare; None takes those that all reports have.
+        baseline: name of the report that the others are compared with; the first if None.
+        confidence: of the intervals, between 0 and 1.
+        samples: resamples; the smallest p-value is 1 / (samples + 1).
+        seed: of the resamples.
+
+    Returns:
+        the comparison.
+
+    Raises:
+        ConfigError: an unknown baseline or metric, no metric in common, or options out of range.
+        InputError: reports of different tasks, or without values a query.
+    """
+    names = list(reports)
+    first = baseline if baseline is not None else next(iter(names), "")
+    if first not in reports:
+        raise ConfigError(f"baseline {first!r} is not among the reports ({', '.join(names) or 'there are none'}).")
+    if not 0 < confidence < 1 or samples < 1:
+        raise ConfigError(f"confidence is {confidence}, samples {samples}; expected a share of 1 and at least 1.")
+    chosen = _common_metrics(reports, metrics)
+    _check_same_task(reports, first)
+    tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
+    bounds = [(1 - confidence) / 2, (1 + confidence) / 2]
+    own = _bootstrap(tables, samples, seed)
+    differences = {name: tables[name] - tables[first] for name in names if name != first}
+    apart = _bootstrap(differences, samples, seed)
+    p_values = _sign_flip(differences, samples, seed)
+    rows = []
+    for name in names:
+        for column, metric in enumerate(chosen):
+            low, high = _quantiles(own[name][:, column], bounds)
+            row = {"report": name, "metric": metric, "value": reports[name].values[metric]}
+            row |= {"low": low, "high": high}
+            if name != first:
+                interval = _quantiles(apart[name][:, column], bounds)
+                row |= {"difference": _mean(differences[name][:, column]), "p_value": p_values[name][column]}
+                row |= {"difference_low": interval[0], "difference_high": interval[1]}
+            rows.append(row)
+    numbers = ("value", "low", "high", "difference", "difference_low", "difference_high", "p_value")
+    schema = {"report": pl.String(), "metric": pl.String(), **dict.fromkeys(numbers, pl.Float64())}
+    return Comparison(pl.DataFrame(rows, schema=schema), first, confidence, samples)
+
+
+def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[str] | None) -> list[str]:
+    common = [m for m in next(iter(reports.values())).values if all(m in report.values for report in reports.values())]
+    chosen = common if metrics is None else list(dict.fromkeys(metrics))
+    if not chosen or not set(chosen) <= set(common):
+        raise ConfigError(
+            f"metrics {', '.join(chosen) or '(none)'}: the reports have in common {', '.join(common) or 'none'}."
+        )
+    return chosen
+
+
+def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None:
+    for name, report in reports.items():
+        if report.per_query.is_empty():
+            raise InputError(
+                f"report {name!r} has no values a query. Load it from the .json that save_json wrote, with the "
+                ".per_query.parquet beside it."
+            )
+        if not report.per_query["query"].equals(reports[first].per_query["query"]):
+            raise InputError(
+                f"reports {first!r} and {name!r} are of different queries; only the same ones can be paired."
+            )
+        for key in _SAME:
+            here, there = report.settings.get(key), reports[first].settings.get(key)
+            if here != there:
+                raise InputError(
+                    f"reports {first!r} and {name!r} are of different tasks: {key} is {there!r} and {here!r}."
+                )
+
+
+def _bootstrap(tables: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
+    """(samples, M) means of every (Q, M) table over resampled queries, the same ones for all tables."""
+    found: dict[str, list[np.ndarray]] = {name: [] for name in tables}
+    num_queries = len(next(iter(tables.values()))) if tables else 1
+    rng = np.random.default_rng(seed)
+    for size in _batches(samples, num_queries):
+        draws = rng.integers(0, num_queries, size=(size, num_queries))
+        offsets = np.arange(size)[:, None] * num_queries
+        weights = np.bincount((draws + offsets).ravel(), minlength=size * num_queries).reshape(size, num_queries)
+        for name, table in tables.items():
+            defined = ~np.isnan(table)
+            sums, sizes = weights @ np.where(defined, table, 0.0), weights @ defined.astype(np.float64)
+            found[name].append(np.divide(sums, sizes, out=np.full_like(sums, np.nan), where=sizes > 0))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _sign_flip(differences: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
+    """(M,) two-sided p-values of every (Q, M) table of differences."""
+    filled = {name: np.nan_to_num(table, nan=0.0) for name, table in differences.items()}
+    observed = {name: np.abs(table.sum(axis=0)) for name, table in filled.items()}
+    reached = {name: np.zeros(table.shape[1]) for name, table in filled.items()}
+    num_queries = len(next(iter(filled.values()))) if filled else 1
+    rng = np.random.default_rng(seed)
+    for size in _batches(samples, num_queries):
+        signs = rng.integers(0, 2, size=(size, num_queries)) * 2.0 - 1.0
+        for name, table in filled.items():
+            # 1e-12: sums of the same numbers in another order are the same difference
+            reached[name] += (np.abs(signs @ table) >= observed[name] * (1 - 1e-12) - 1e-15).sum(axis=0)
+    return {
+        name: np.where(np.isnan(differences[name]).all(axis=0), np.nan, (count + 1) / (samples + 1))
+        for name, count in reached.items()
+    }
+
+
+def _batches(samples: int, num_queries: int) -> Iterator[int]:
+    step = max(1, _WEIGHTS_AT_ONCE // num_queries)
+    for start in range(0, samples, step):
+        yield min(step, samples - start)
+
+
+def _quantiles(values: np.ndarray, bounds: Sequence[float]) -> list[float]:
+    defined = values[~np.isnan(values)]
+    return np.quantile(defined, bounds).tolist() if defined.size else [float("nan")] * len(bounds)
+
+
+def _mean(values: np.ndarray) -> float:
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if defined.size else float("nan")
+
+
+def _interval(low: float, high: float, digits: int) -> str:
+    return f"{number(low, digits)} .. {number(high, digits)}"

@@ -1,0 +1,375 @@
+"""The order statistics of a block of queries, and the metrics that they make."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.evaluation.metric import Metric, Relevance
+from hgld.evaluation.ranks import rank_rows
+
+
+@dataclass(frozen=True)
+class OrderStatistics:
+    """Sums over the positives of q queries, from which every metric follows without looking at the ranking again.
+
+    A column of L stands for the grades 1..L, or for "at least" these; K are the depths k that metrics ask for.
+    Undefined quotients are left to :func:`metric_values`, which knows the number of positives.
+
+    Attributes:
+        ap: (q, L) sum of rank+/rank over the items of at least each grade.
+        exact_ap: (q, L) the same over the items of each grade alone, the other grades above 0 left out.
+        precision_r: (q, L) sum of P(i) over the positives among the first R.
+        hap: (q,) sum of Hrank+/rank.
+        dcg: (q,) sum of gain/log2(1 + rank).
+        asi: (q,) average set intersection.
+        hits: (q, K, L + 1) items of each grade among the first k (grade 0 is not counted).
+        precision: (q, K, L) sum of P(i) over the positives among the first k.
+        grade_at: (q, K) grade of the item at place k; 0 where the ranking has ended.
+        dcg_at: (q, K) the part of ``dcg`` with rank <= k.
+    """
+
+    ap: np.ndarray
+    exact_ap: np.ndarray
+    precision_r: np.ndarray
+    hap: np.ndarray
+    dcg: np.ndarray
+    asi: np.ndarray
+    hits: np.ndarray
+    precision: np.ndarray
+    grade_at: np.ndarray
+    dcg_at: np.ndarray
+
+    @classmethod
+    def zeros(cls, num_queries: int, num_levels: int, num_depths: int) -> "OrderStatistics":
+        """Sums of nothing."""
+        q, levels, k = num_queries, num_levels, num_depths
+        return cls(
+            ap=np.zeros((q, levels)),
+            exact_ap=np.zeros((q, levels)),
+            precision_r=np.zeros((q, levels)),
+            hap=np.zeros(q),
+            dcg=np.zeros(q),
+            asi=np.zeros(q),
+            hits=np.zeros((q, k, levels + 1), np.int64),
+            precision=np.zeros((q, k, levels)),
+            grade_at=np.zeros((q, k), np.int64),
+            dcg_at=np.zeros((q, k)),
+        )
+
+    def rows(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
+        """Views of some queries' rows of every field, in the order of the fields."""
+        return tuple(getattr(self, field.name)[start:stop] for field in fields(self))
+
+
+def exponential_gains(num_levels: int) -> np.ndarray:
+    """(L + 1,) float64: NDCG's gain of every grade."""
+    return 2.0 ** np.arange(num_levels + 1) - 1
+
+
+def discounts(size: int) -> np.ndarray:
+    """(G + 1,) float64: 1 / log2(1 + rank); rank 0 does not exist."""
+    ranks = np.arange(1, size + 1)
+    return np.concatenate([[0.0], 1.0 / np.log2(1.0 + ranks)])
+
+
+def depths_of(metrics: Sequence[Metric]) -> np.ndarray:
+    """The different k of the metrics, ascending."""
+    return np.array(sorted({m.depth for m in metrics if m.depth is not None}), dtype=np.int64)
+
+
+def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.ndarray) -> int | None:
+    """How much of the list a block of queries has to be ranked for; None for the whole of it.
+
+    Args:
+        metrics: what is computed.
+        levels: names of the levels, finest first.
+        counts: (q, L + 1) items a grade.
+    """
+    needed = 1
+    for metric in metrics:
+        if metric.depth is not None:
+            needed = max(needed, metric.depth)
+        elif metric.kind == "mAP@R":
+            grade = len(levels) - levels.index(str(metric.level))
+            needed = max(needed, int(counts[:, grade:].sum(axis=1).max(initial=0)))
+        elif metric.kind == "ASI":
+            needed = max(needed, int(counts[:, 1:].sum(axis=1).max(initial=0)))
+        else:
+            return None
+    return needed
+
+
+def metric_values(
+    metrics: Sequence[Metric],
+    levels: Sequence[str],
+    found: OrderStatistics,
+    counts: np.ndarray,
+    relevance: Relevance,
+    gains: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Every metric of every query.
+
+    Args:
+        metrics: as :func:`hgld.evaluation.metric.resolve` returns them.
+        levels: names of the levels, finest first.
+        found: what the ranking gave.
+        counts: (q, L + 1) items a grade in the whole ranking.
+        relevance: the relevance that ``gains`` came from.
+        gains: (q, L + 1) relevance of every grade.
+
+    Returns:
+        for every metric's name (q,) float64, NaN where it is undefined.
+    """
+    depths = depths_of(metrics).tolist()
+    values = {}
+    with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is what undefined means here
+        for metric in metrics:
+            at = depths.index(metric.depth) if metric.depth is not None else -1
+            if metric.binary:
+                grade = len(levels) - levels.index(str(metric.level))
+                values[str(metric)] = _binary(metric, found, counts[:, grade:].sum(axis=1), grade, at)
+            else:
+                values[str(metric)] = _graded(metric, found, counts, relevance, gains, at)
+    return values
+
+
+def _binary(metric: Metric, found: OrderStatistics, positives: np.ndarray, grade: int, at: int) -> np.ndarray:
+    if metric.kind == "AP":
+        return found.ap[:, grade - 1] / positives
+    if metric.kind == "mAP@R":
+        return found.precision_r[:, grade - 1] / positives
+    k = metric.number or 1
+    if metric.kind == "mAP@k":
+        return found.precision[:, at, grade - 1] / np.minimum(positives, k)
+    hits = found.hits[:, at, grade:].sum(axis=1)
+    if metric.kind == "TR@k":
+        return hits / np.minimum(positives, k)
+    value = hits / k if metric.kind == "P@k" else (hits > 0).astype(np.float64)
+    return np.where(positives > 0, value, np.nan)
+
+
+def _graded(
+    metric: Metric, found: OrderStatistics, counts: np.ndarray, relevance: Relevance, gains: np.ndarray, at: int
+) -> np.ndarray:
+    number = metric.number or 1
+    if metric.kind == "ASI":
+        return found.asi
+    if metric.kind == "AP#g":
+        return found.exact_ap[:, number - 1] / counts[:, number]
+    if metric.kind == "wAP":
+        weights = relevance.level_weights(counts)
+        ap = np.where(weights > 0, found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
+        return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
+    if metric.kind == "NDCG":
+        return found.dcg / _ideal_dcg(counts, None)
+    if metric.kind == "NDCG@k":
+        return found.dcg_at[:, at] / _ideal_dcg(counts, number)
+    total = (gains * counts)[:, 1:].sum(axis=1)
+    if metric.kind == "H-AP":
+        return found.hap / total
+    if metric.kind == "H-R@k":
+        return (gains[:, 1:] * found.hits[:, at, 1:]).sum(axis=1) / total
+    value = _hierarchical_precision(found.hits[:, at], found.grade_at[:, at], gains) / number
+    return np.where(total > 0, value, np.nan)
+
+
+def _hierarchical_precision(hits: np.ndarray, grade: np.ndarray, gains: np.ndarray) -> np.ndarray:
+    """Sum over the first k of min(r_j, r_k) / r_k; where r_k is 0 its limit, the number of positives."""
+    here = np.take_along_axis(gains, grade[:, None], axis=1)
+    shares = np.divide(np.minimum(gains, here), here, out=np.ones_like(gains), where=here > 0)
+    return (shares[:, 1:] * hits[:, 1:]).sum(axis=1)
+
+
+def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
+    """(q,) DCG of the items in descending order of grade, or of the best k of them."""
+    num_levels = counts.shape[1] - 1
+    gains = exponential_gains(num_levels)
+    ends = np.cumsum(counts[:, :0:-1], axis=1)  # of the grades L, L - 1, ..., 1 in an ideal list
+    ends = ends if k is None else np.minimum(ends, k)
+    summed = np.cumsum(discounts(int(ends.max(initial=0))))
+    parts = np.diff(summed[ends], axis=1, prepend=0.0)
+    return parts @ gains[:0:-1]
+
+
+# The order statistics of a block of queries on the CPU, over as many threads as torch has.
+
+_WORTH_SELECTING = 8  # the top 1/8 of a row or less: finding a floor under it first is cheaper than ordering the row
+_FEWEST_GROUPS = 256  # long enough for the processor to take maxima of many groups at a time
+_GROUPS_A_PLACE = 2
+
+
+def order_statistics(
+    scores: Tensor,
+    grades: Tensor,
+    counts: np.ndarray,
+    relevance: np.ndarray,
+    depths: np.ndarray,
+    depth: int | None,
+    exact: bool,
+) -> OrderStatistics:
+    """Rank every row.
+
+    Args:
+        scores: (q, G) float32 on the CPU, finite, or -inf for items out of the ranking.
+        grades: (q, G) uint8, 0 for items out of the ranking.
+        counts: (q, L + 1) int64 items of every grade.
+        relevance: (q, L + 1) float64, H-AP's.
+        depths: (K,) int64, the k of the metrics, ascending.
+        depth: how much of the list is needed; None for the whole of it.
+        exact: whether the AP of every grade alone is needed.
+
+    Returns:
+        the sums; those that read the whole list are meaningless where ``depth`` is given.
+    """
+    num_queries, size = scores.shape
+    num_levels = counts.shape[1] - 1
+    found = OrderStatistics.zeros(num_queries, num_levels, len(depths))
+    by_rank, gains = discounts(size), exponential_gains(num_levels)
+    values, grade_rows = scores.numpy(), grades.numpy()
+
+    def rank(part: tuple[int, int]) -> None:
+        start, stop = part
+        rows = values[start:stop]
+        floors = _floors(rows, depth)
+        sums = found.rows(start, stop)
+        totals, worth = counts[start:stop], relevance[start:stop]
+        rank_rows(rows, grade_rows[start:stop], floors, totals, worth, gains, by_rank, depths, exact, sums)
+
+    parts = list(_parts(num_queries, torch.get_num_threads()))
+    if len(parts) == 1:
+        rank(parts[0])
+    else:
+        with ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(rank, parts))
+    return found
+
+
+def _floors(rows: np.ndarray, depth: int | None) -> np.ndarray:
+    """A score at or below that of the item at place ``depth`` of every row, so that no item below it can matter.
+
+    The row is dealt out to more groups than ``depth``. As many groups as ``depth`` have a maximum at or above the
+    ``depth``-th greatest maximum, so at least as many items have; of shuffled rows hardly more.
+    """
+    size = rows.shape[1]
+    if depth is None or depth * _WORTH_SELECTING > size:
+        return np.full(len(rows), -np.inf, np.float32)
+    groups = min(max(_FEWEST_GROUPS, _GROUPS_A_PLACE * depth), size)
+    rounds = size // groups
+    maxima = rows[:, : rounds * groups].reshape(len(rows), rounds, groups).max(axis=1)
+    return np.partition(maxima, groups - depth, axis=1)[:, groups - depth]
+
+
+def _parts(size: int, num_parts: int) -> Iterator[tuple[int, int]]:
+    edges = np.linspace(0, size, min(num_parts, size) + 1).astype(int)
+    yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+
+
+# The order statistics of a block of queries on any torch device, in whole-block operations.
+
+
+def order_statistics_tensor(
+    scores: Tensor,
+    grades: Tensor,
+    counts: np.ndarray,
+    relevance: np.ndarray,
+    depths: np.ndarray,
+    depth: int | None,
+    exact: bool,
+) -> OrderStatistics:
+    """Rank every row; arguments and result are those of :func:`hgld.evaluation.statistics.order_statistics`."""
+    device = scores.device
+    num_queries, size = scores.shape
+    num_levels = counts.shape[1] - 1
+    found = OrderStatistics.zeros(num_queries, num_levels, len(depths))
+    listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
+    totals = torch.from_numpy(counts).to(device)
+    _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths, exact)
+    _fill_list(found, listed, totals, depths)
+    found.asi[:] = _set_intersection(listed, totals).cpu().numpy()
+    return found
+
+
+def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
+    """Grades in list order, (q, M) uint8, and of every place the last one (from 0) of its group of equal scores.
+
+    The keys order by descending score, then ascending grade, so that one sort of integers is exact about ties.
+    """
+    bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: -0.0 becomes the 0.0 that it equals
+    ascending = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    keys = (~ascending << 8) | grades
+    keys = keys.sort(dim=1).values if length is None else keys.topk(length, dim=1, largest=False).values
+    listed = (keys & 255).to(torch.uint8)
+    score = keys >> 8
+    num = keys.shape[1]
+    place = torch.arange(num, device=keys.device)
+    last = torch.ones_like(listed, dtype=torch.bool)
+    last[:, :-1] = score[:, 1:] != score[:, :-1]
+    ends = torch.where(last, place, num).flip(1).cummin(1).values.flip(1)
+    return listed, ends
+
+
+def _fill_formula(
+    found: OrderStatistics, listed: Tensor, ends: Tensor, relevance: Tensor, depths: np.ndarray, exact: bool
+) -> None:
+    num_levels = found.ap.shape[1]
+    device = listed.device
+    share = 1.0 / (ends + 1).double()
+    hap = torch.zeros(len(listed), dtype=torch.float64, device=device)
+    worth = relevance.gather(1, listed.long())
+    negatives = (listed == 0).cumsum(1).gather(1, ends)
+    at_least = torch.zeros_like(ends)
+    for grade in range(num_levels, 0, -1):
+        counted = (listed == grade).cumsum(1).gather(1, ends)
+        at_least += counted
+        found.ap[:, grade - 1] = _sum(at_least * share * (listed >= grade))
+        hap += (torch.minimum(worth, relevance[:, grade, None]) * counted * share * (listed > 0)).sum(1)
+        if exact:
+            alone = counted.double() / (counted + negatives).clamp(min=1)
+            found.exact_ap[:, grade - 1] = _sum(alone * (listed == grade))
+    found.hap[:] = hap.cpu().numpy()
+    gains = torch.from_numpy(exponential_gains(num_levels)).to(device)
+    by_rank = torch.from_numpy(discounts(listed.shape[1])).to(device)
+    dcg = gains[listed.long()] * by_rank[ends + 1]
+    found.dcg[:] = _sum(dcg)
+    for number, k in enumerate(depths.tolist()):
+        found.dcg_at[:, number] = _sum(dcg * (ends < k))
+
+
+def _fill_list(found: OrderStatistics, listed: Tensor, totals: Tensor, depths: np.ndarray) -> None:
+    num_levels = found.ap.shape[1]
+    num = listed.shape[1]
+    place = torch.arange(1, num + 1, device=listed.device)
+    for grade in range(1, num_levels + 1):
+        chosen = listed >= grade
+        terms = (chosen.cumsum(1) * chosen) / place.double()
+        positives = totals[:, grade:].sum(1, keepdim=True)
+        found.precision_r[:, grade - 1] = _sum(terms * (place <= positives))
+        for number, k in enumerate(depths.tolist()):
+            found.precision[:, number, grade - 1] = _sum(terms[:, :k])
+            found.hits[:, number, grade] = _sum(listed[:, :k] == grade)
+    for number, k in enumerate(depths.tolist()):
+        if k <= num:
+            found.grade_at[:, number] = listed[:, k - 1].cpu().numpy()
+
+
+def _set_intersection(listed: Tensor, totals: Tensor) -> Tensor:
+    num_levels = totals.shape[1] - 1
+    positives = totals[:, 1:].sum(1, keepdim=True)
+    head = listed[:, : int(positives.max())]
+    place = torch.arange(1, head.shape[1] + 1, device=listed.device)
+    shared = torch.zeros(head.shape, dtype=torch.int64, device=listed.device)
+    before = torch.zeros_like(positives)
+    for grade in range(num_levels, 0, -1):
+        total = totals[:, grade, None]
+        ideal = torch.minimum((place - before).clamp(min=0), total)
+        shared += torch.minimum((head == grade).cumsum(1), ideal)
+        before = before + total
+    return (shared / place.double() * (place <= positives)).sum(1) / positives.squeeze(1)
+
+
+def _sum(values: Tensor) -> np.ndarray:
+    return values.sum(1).cpu().numpy()

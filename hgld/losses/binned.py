@@ -1,0 +1,235 @@
+"""Soft histograms of the scores of a query, differentiable, in blocks of queries.
+
+Autograd would keep half a dozen (Q, G) tables. What its formulas need are the scores and one byte a pair: the bins of a
+block are found anew in the backward pass.
+"""
+
+from typing import Any, Literal, Unpack, get_args
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
+
+
+def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor]:
+    """Share every item linearly between its two nearest of ``bins`` centres, evenly spaced from 1 down to ``low``.
+
+    Args:
+        scores: (Q, G) floating; beyond the outermost centres they fall wholly into those.
+        roles: (Q, G) uint8: 0 counts nowhere, 1 negative, 2 positive.
+        bins: M, at least 2.
+        low: the lowest centre, below 1.
+
+    Returns:
+        (Q, M) float64 contents of the bins, the highest scores first: of the positives, and of all items.
+    """
+    contents = _histograms(scores, roles, bins, low)
+    return contents[:, 1], contents.sum(dim=1)
+
+
+@torch.library.custom_op("hgld::soft_histograms", mutates_args=())
+def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    """(Q, 2, M) float64: of the negatives and of the positives."""
+    contents = scores.new_zeros(len(scores), 2 * bins, dtype=torch.float64)
+    for block in row_blocks(scores):
+        _, first, share = _places(scores[block], roles[block], bins, low)
+        counted = (roles[block] > 0).double()
+        share = counted * share
+        contents[block].scatter_add_(1, first, counted - share).scatter_add_(1, first + 1, share)
+    return contents.view(-1, 2, bins)
+
+
+@torch.library.custom_op("hgld::soft_histograms_backward", mutates_args=())
+def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
+    """(Q, G): what reaches the scores from (Q, 2, M) ``by_contents``."""
+    bins = by_contents.shape[2]
+    gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
+    flat = by_contents.reshape(len(scores), 2 * bins).to(scores.dtype)
+    for block in row_blocks(scores):
+        place, first, _ = _places(scores[block], roles[block], bins, low)
+        moves = (roles[block] > 0) & (place >= 0) & (place <= bins - 1)
+        by_share = flat[block].gather(1, first + 1) - flat[block].gather(1, first)
+        gradient[block] = torch.where(moves, by_share * (-(bins - 1) / (1 - low)), 0.0)
+    return gradient
+
+
+def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Of (q, G) items: the place in units of bins, the column of the nearest centre above, and the next one's share."""
+    place = (1 - scores) * ((bins - 1) / (1 - low))
+    inside = place.clamp(0, bins - 1)
+    upper = inside.floor().clamp(max=bins - 2)
+    return place, upper.long() + bins * (roles == 2), inside - upper
+
+
+@_histograms.register_fake
+def _(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    return scores.new_empty(scores.shape[0], 2, bins, dtype=torch.float64)
+
+
+@_histograms_backward.register_fake
+def _(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
+    return torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    scores, roles, _, ctx.low = inputs
+    ctx.save_for_backward(scores, roles)
+
+
+def _chain(ctx: Any, by_contents: Tensor) -> tuple[Tensor | None, ...]:
+    return _histograms_backward(by_contents, *ctx.saved_tensors, ctx.low), None, None, None
+
+
+_histograms.register_autograd(_chain, setup_context=_save)
+
+
+# Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and what FastAP shares.
+
+Ties = Literal["ignored", "relaxed", "integral"]
+
+
+class SoftBinAP(RankLoss):
+    """1 - AP with the scores sorted into soft bins (Revaud et al., "Learning with Average Precision", ICCV 2019).
+
+    Every score is shared between the two nearest of ``bins`` centres, spaced evenly from 1 down to ``low``, in
+    proportion to how near they are; precision after each bin, weighted by the recall gained in it, is the AP. Scores
+    beyond the outermost centres fall wholly into those. For the paper's class weights see :class:`ClassWeighted`.
+
+    Args:
+        bins: M, the number of bin centres (20 in the paper).
+        low: the lowest centre: -1 is the paper's; 0, as in the published code, makes bins twice as fine where they
+            matter and gives scores below 0 no gradient.
+        ties: items of one bin are tied. ``ignored`` is the paper's form. The tie-aware variants average precision over
+            all orders within a bin (He et al., "Hashing as Tie-Aware Learning to Rank", CVPR 2018): ``integral`` in
+            closed form, with the published code's integral in place of the sum over positions, and ``relaxed``, the
+            simpler form that is smooth in the bins' contents.
+        level: column of the labels that decides what is positive, 0 the finest.
+        options: see :class:`hgld.losses.RankLoss`.
+
+    Raises:
+        ConfigError: fewer than two bins, ``low`` not below 1, or an unknown kind of ties.
+    """
+
+    def __init__(
+        self,
+        bins: int = 20,
+        *,
+        low: float = -1.0,
+        ties: Ties = "ignored",
+        level: int = 0,
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(graded=False, level=level, **options)
+        if bins < 2 or not low < 1:
+            raise ConfigError(f"bins is {bins} and low {low}; expected at least 2 bins, from 1 down to a lower score.")
+        if ties not in get_args(Ties):
+            raise ConfigError(f"ties {ties!r} is unknown; expected one of {', '.join(get_args(Ties))}.")
+        self.bins = bins
+        self.low = low
+        self.ties: Ties = ties
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return soft_bin_ap_loss(scores, grades, bins=self.bins, low=self.low, ties=self.ties, left_out=left_out)
+
+    def extra_repr(self) -> str:
+        return f"bins={self.bins}, low={self.low}, ties={self.ties!r}"
+
+
+def soft_bin_ap_loss(
+    scores: Tensor,
+    grades: Tensor,
+    *,
+    bins: int = 20,
+    low: float = -1.0,
+    ties: Ties = "ignored",
+    left_out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
+
+    Args:
+        scores: (Q, G) floating; below float32 they are read as float32.
+        grades: (Q, G) integers, positive where above 0.
+        bins: number of bin centres.
+        low: the lowest centre; the highest is 1.
+        ties: ``ignored``, ``relaxed`` or ``integral``.
+        left_out: (Q,) int64, the column that is not ranked, -1 for none.
+
+    Returns:
+        values (Q,), 0 where undefined, and valid (Q,) bool.
+
+    Raises:
+        InputError: shapes or dtypes do not fit.
+    """
+    scores = read_scores(scores, grades, left_out)
+    roles = item_roles(grades, left_out)
+    relevant, everything = soft_histograms(scores, roles, bins, low)
+    hits = _PRECISION_SUMS[ties](relevant, everything).sum(1)
+    num_positives = (roles == 2).sum(1)
+    valid = num_positives > 0
+    return torch.where(valid, 1 - hits / num_positives.clamp(min=1), 0.0).to(scores.dtype), valid
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Part / whole, 0 where the whole is 0, without a NaN in the gradient."""
+    filled = whole > 0
+    return torch.where(filled, part, 0.0) / torch.where(filled, whole, 1.0)
+
+
+def _eager_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    return relevant * _ratio(relevant.cumsum(1), everything.cumsum(1))
+
+
+def _relaxed_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    """He et al. 2018: the mean position of a bin's items stands for all of them."""
+    hits, seen = relevant.cumsum(1), everything.cumsum(1)
+    return relevant * (2 * hits - relevant + 1) / (2 * seen - everything + 1)
+
+
+def _integral_precision(relevant: Tensor, everything: Tensor) -> Tensor:
+    """He et al. 2018 in closed form: within a bin, positives come evenly, and 1/t is integrated over the positions."""
+    before_hits, before = relevant.cumsum(1) - relevant, everything.cumsum(1) - everything
+    slope = _ratio((relevant - 1).clamp(min=0), (everything - 1).clamp(min=0))
+    start = before + 1
+    gained = everything * slope + (before_hits + 1 - slope * start) * torch.log1p(everything / start)
+    return _ratio(relevant, everything) * gained
+
+
+_PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "integral": _integral_precision}
+
+
+# FastAP: average precision over a histogram of distances.
+
+
+class FastAP(RankLoss):
+    """1 - FastAP (Cakir et al., "Deep Metric Learning to Rank", CVPR 2019).
+
+    Squared distances of unit vectors, 0..4, are shared linearly between the ``bins`` + 1 edges of as many bins. Since
+    d^2 = 2 - 2s, this is :class:`SoftBinAP` with ``bins`` + 1 centres; the two papers differ in the count alone. The
+    published code leaves the query out of its own gallery: ``exclude_self=True``.
+
+    Args:
+        bins: number of bins, of width 4 / bins in squared distance.
+        level: column of the labels that decides what is positive, 0 the finest.
+        options: see :class:`hgld.losses.RankLoss`.
+
+    Raises:
+        ConfigError: no bin.
+    """
+
+    def __init__(self, bins: int = 20, *, level: int = 0, **options: Unpack[RankOptions]) -> None:
+        super().__init__(graded=False, level=level, **options)
+        if bins < 1:
+            raise ConfigError(f"bins is {bins}; expected at least 1.")
+        self.bins = bins
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return soft_bin_ap_loss(scores, grades, bins=self.bins + 1, left_out=left_out)
+
+    def extra_repr(self) -> str:
+        return f"bins={self.bins}"

@@ -1,0 +1,166 @@
+"""Operators that give every query a value by its own row of scores, their gradient made in the forward pass.
+
+The backward pass of such a loss needs dL/dscores (Q, G) and nothing else, whatever the forward pass went through: an
+operator returns it along with the values, autograd keeps it, and torch.compile sees one opaque node.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError, InputError
+from hgld.losses import surrogates
+from hgld.losses.kernels import objectives
+from hgld.losses.kernels.eager import rank_metric_by_pairs
+from hgld.losses.kernels.objectives import Objective
+from hgld.losses.surrogates import Surrogate
+
+RowFunction = Callable[..., tuple[Tensor, Tensor]]
+
+
+def row_operator(name: str) -> Callable[[RowFunction], Any]:
+    """Register a function of ``(scores, ...)`` as an operator of torch.
+
+    Args:
+        name: ``hgld::...``.
+
+    Returns:
+        a decorator of functions that take scores (Q, G) first, are annotated as torch's schemas need it, and return
+        values (Q,) and d values / d scores (Q, G), both in the dtype of the scores. Gradients flow to the scores alone;
+        second derivatives are refused.
+    """
+
+    def register(function: RowFunction) -> Any:
+        operator = torch.library.custom_op(name, function, mutates_args=())
+        operator.register_fake(_shapes)
+        operator.register_autograd(_chain, setup_context=_save_slopes)
+        return operator
+
+    return register
+
+
+def _shapes(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return scores.new_empty(scores.shape[0]), torch.empty_like(scores, memory_format=torch.contiguous_format)
+
+
+def _save_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[1])
+    ctx.num_others = len(inputs) - 1
+    ctx.set_materialize_grads(False)
+
+
+def _chain(ctx: Any, by_values: Tensor | None, by_slopes: Tensor | None) -> tuple[Tensor | None, ...]:
+    if by_slopes is not None:
+        raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
+    (slopes,) = ctx.saved_tensors
+    return (None if by_values is None else by_values[:, None] * slopes, *(None,) * ctx.num_others)
+
+
+# One differentiable operator beneath the losses: a metric of ranks, with its gradient made in the forward pass.
+#
+# ``hgld::rank_metric`` is a :mod:`hgld.losses.kernels.operator`: it saves dL/dscores alone. Which path computes it:
+#
+# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives. On the CPU compiled by numba, float32
+#   and float64; on a GPU a Triton kernel, float32.
+# - ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
+#   convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
+# - ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
+# - ``auto``: on the CPU for every query the cheaper of ``pair`` and ``grid`` by their operation counts, ``pair`` for
+#   float64 and where the grid cannot serve (delta below 2.2 tau, scores that span over 19000 tau); on a GPU ``pair``
+#   for float32 where Triton is installed, else ``eager``; on other devices ``eager``.
+#
+# Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
+
+Method = Literal["auto", "pair", "grid", "eager"]
+
+
+def check_method(method: str) -> None:
+    """Raise ConfigError unless ``method`` is one of the table's."""
+    if method not in get_args(Method):
+        raise ConfigError(f"method {method!r} is unknown; expected one of {', '.join(get_args(Method))}.")
+
+
+def rank_metric(
+    scores: Tensor,
+    grades: Tensor,
+    gains: Tensor,
+    norms: Tensor,
+    objective: Objective,
+    surrogate: Surrogate,
+    method: Method = "auto",
+) -> Tensor:
+    """Smooth metric of every query: the sum of ``objective`` over its positives, ranks by ``surrogate``.
+
+    Args:
+        scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked. The gradient flows here.
+        grades: (Q, G) uint8 in 0..L, 0 for items that are not ranked.
+        gains: (Q, L + 1) float64, worth of every grade.
+        norms: (Q,) float64, the objective's normalizer; infinite where a query is to add nothing.
+        objective: what a positive adds, given its rank.
+        surrogate: the stand-in for the step function.
+        method: see the module's table.
+
+    Returns:
+        (Q,) in the dtype of ``scores``; NaN, and so its gradient, where a row holds NaN or +inf.
+
+    Raises:
+        ConfigError: an unknown method, or one that cannot serve the device, dtype or surrogate.
+    """
+    check_method(method)
+    kind, numbers = objectives.pack(objective)
+    packed = surrogates.pack(surrogate)
+    return _rank_metric(scores, grades, gains, norms, kind, numbers, packed, method)[0]
+
+
+@row_operator("hgld::rank_metric")
+def _rank_metric(
+    scores: Tensor,
+    grades: Tensor,
+    gains: Tensor,
+    norms: Tensor,
+    objective: str,
+    objective_numbers: list[float],
+    surrogate: list[float],
+    method: str,
+) -> tuple[Tensor, Tensor]:
+    args = (
+        scores.contiguous(),
+        grades.contiguous(),
+        gains.contiguous(),
+        norms.contiguous(),
+        objectives.unpack(objective, objective_numbers),
+        surrogates.unpack(surrogate),
+    )
+    if method == "eager":
+        return rank_metric_by_pairs(*args)
+    if scores.device.type == "cpu":
+        from hgld.losses.kernels.native import native_rank_metric  # numba: slow to import, and of no use to a GPU
+
+        return native_rank_metric(*args, method=method)
+    return _on_accelerator(*args, method=method)
+
+
+def _on_accelerator(
+    scores: Tensor,
+    grades: Tensor,
+    gains: Tensor,
+    norms: Tensor,
+    objective: Objective,
+    surrogate: Surrogate,
+    *,
+    method: str,
+) -> tuple[Tensor, Tensor]:
+    usable = scores.device.type == "cuda" and scores.dtype == torch.float32 and find_spec("triton") is not None
+    if method == "grid" or (method == "pair" and not usable):
+        raise ConfigError(
+            f"method {method!r} cannot serve {scores.dtype} scores on {scores.device}: grid needs the CPU, pair there "
+            "needs float32, CUDA and Triton. Use method='eager' or 'auto'."
+        )
+    if not usable:
+        return rank_metric_by_pairs(scores, grades, gains, norms, objective, surrogate)
+    from hgld.losses.kernels.triton_pairs import triton_rank_metric  # Triton comes with torch's CUDA builds alone
+
+    return triton_rank_metric(scores, grades, gains, norms, objective, surrogate)

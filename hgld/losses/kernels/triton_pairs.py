@@ -1,0 +1,186 @@
+"""The rank metrics and their gradients by all pairs in two fused GPU kernels, float32; the oracle is eager_pairs.
+
+Rows are laid out by ascending grade, so that positives are one run at the end. Neither kernel stores anything of the
+size of the pairs: one walks the items for a block of positives, the other the positives for a block of items.
+
+``TRITON_INTERPRET=1`` runs the kernels on the CPU, for correctness.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from hgld.losses.kernels.objectives import Objective, Positives
+from hgld.losses.surrogates import Sigmoid, Surrogate, pack
+
+_MOST_ITEMS = 1 << 21  # (query, item) pairs of a block of queries: about 300 MB of workspace
+_BLOCK_POSITIVES = 32
+_BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers an accumulator
+
+
+def triton_rank_metric(
+    scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
+) -> tuple[Tensor, Tensor]:
+    """Metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``, float32."""
+    values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
+    rows = max(1, _MOST_ITEMS // max(1, scores.shape[1]))
+    with torch.cuda.device_of(scores):  # Triton launches on the current device, whatever its tensors' is
+        for start in range(0, len(scores) if scores.numel() else 0, rows):
+            block = slice(start, start + rows)
+            values[block] = _block(
+                scores[block], grades[block], gains[block], norms[block], objective, surrogate, slopes[block]
+            )
+    return values.to(scores.dtype), slopes
+
+
+def _block(
+    scores: Tensor,
+    grades: Tensor,
+    gains: Tensor,
+    norms: Tensor,
+    objective: Objective,
+    surrogate: Surrogate,
+    slopes: Tensor,
+) -> Tensor:
+    """Metric (q,) float64 of a block of queries; fills their ``slopes`` (q, G)."""
+    num_queries, size = scores.shape
+    grade, order = grades.sort(dim=1, stable=True)
+    ordered = scores.gather(1, order)
+    starts = (grades == 0).sum(dim=1).to(torch.int32)
+    smooth = isinstance(surrogate, Sigmoid)
+    numbers = pack(surrogate) if not smooth else [surrogate.tau, 0.0, 0.0, 0.0]
+    step = (1 / numbers[0], *numbers[1:])
+    row_args = (ordered, grade, gains.float(), starts, size, gains.shape[1], *step)
+    found = ordered.new_zeros(4, num_queries, size)
+    found[1] = 1.0
+    blocks: dict[str, Any] = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
+    hrank, rank, hrank_slope, rank_slope = found.unbind()
+    rank_positives: Any = _rank_positives[num_queries, triton.cdiv(size, _BLOCK_POSITIVES)]
+    rank_positives(*row_args, hrank, rank, hrank_slope, rank_slope, **blocks)
+    gain = gains.gather(1, grade.long())
+    norm = torch.where(grade > 0, norms[:, None], torch.inf)
+    query = torch.arange(num_queries, device=grade.device)[:, None].expand_as(grade)
+    terms = objective.terms(Positives(hrank.double(), rank.double(), gain, norm, query))
+    own = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
+    chain = (own, terms.by_hrank.float(), terms.by_rank.float())
+    gradient = torch.empty_like(ordered)
+    reach_items: Any = _reach_items[num_queries, triton.cdiv(size, _BLOCK_ITEMS)]
+    reach_items(*row_args, *chain, gradient, **blocks)
+    slopes.scatter_(1, order, gradient)
+    return terms.values.sum(dim=1)
+
+
+@triton.jit
+def _rank_positives(
+    scores,
+    grades,
+    gains,
+    starts,
+    size,
+    num_grades,
+    inverse,
+    rho,
+    delta,
+    line,
+    hranks,
+    ranks,
+    hrank_slopes,
+    rank_slopes,
+    smooth: tl.constexpr,
+    block_k: tl.constexpr,
+    block_j: tl.constexpr,
+):
+    """For a block of one query's positives: hrank, rank and their derivatives by the positives' own scores."""
+    row = tl.program_id(0).to(tl.int64)
+    k = tl.load(starts + row) + tl.program_id(1) * block_k + tl.arange(0, block_k)
+    if tl.load(starts + row) + tl.program_id(1) * block_k < size:
+        inside = k < size
+        here = tl.load(scores + row * size + k, mask=inside, other=0.0)
+        grade = tl.load(grades + row * size + k, mask=inside, other=0).to(tl.int32)
+        gain = tl.load(gains + row * num_grades + grade)
+        hranks_at = tl.zeros([block_k, block_j], tl.float32)  # summed over items once, after the walk
+        ranks_at = tl.zeros([block_k, block_j], tl.float32)
+        hrank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
+        rank_slopes_at = tl.zeros([block_k, block_j], tl.float32)
+        for first in range(0, size, block_j):
+            j = first + tl.arange(0, block_j)
+            other = tl.load(scores + row * size + j, mask=j < size, other=float("-inf"))
+            other_grade = tl.load(grades + row * size + j, mask=j < size, other=0).to(tl.int32)
+            other_gain = tl.where(other_grade > 0, tl.load(gains + row * num_grades + other_grade), 0.0)
+            both = tl.minimum(gain[:, None], other_gain[None, :])
+            x = other[None, :] - here[:, None]
+            value = tl.sigmoid(x * inverse)
+            slope = value * (1 - value) * inverse
+            if smooth:
+                hranks_at += both * value
+                ranks_at += value
+                hrank_slopes_at -= both * slope
+                rank_slopes_at -= slope
+            else:
+                lower = other_grade[None, :] < grade[:, None]
+                above = tl.where(x >= 0, 1.0, 0.0)
+                beyond = x > delta
+                step = tl.where(beyond, rho * (x - delta) + line, value + 0.5 * above)
+                hranks_at += both * above
+                ranks_at += tl.where(lower, step, above)
+                rank_slopes_at -= tl.where(lower, tl.where(beyond, rho, slope), 0.0)
+        hrank = tl.sum(hranks_at, axis=1)
+        rank = tl.sum(ranks_at, axis=1)
+        if smooth:  # a positive counts once; its sigmoid(0) is half of that
+            hrank += 0.5 * gain
+            rank += 0.5
+        tl.store(hranks + row * size + k, hrank, mask=inside)
+        tl.store(ranks + row * size + k, rank, mask=inside)
+        tl.store(hrank_slopes + row * size + k, tl.sum(hrank_slopes_at, axis=1), mask=inside)
+        tl.store(rank_slopes + row * size + k, tl.sum(rank_slopes_at, axis=1), mask=inside)
+
+
+@triton.jit
+def _reach_items(
+    scores,
+    grades,
+    gains,
+    starts,
+    size,
+    num_grades,
+    inverse,
+    rho,
+    delta,
+    line,
+    own,
+    by_hranks,
+    by_ranks,
+    gradient,
+    smooth: tl.constexpr,
+    block_k: tl.constexpr,
+    block_j: tl.constexpr,
+):
+    """For a block of one query's items: the metric's derivatives by their scores."""
+    row = tl.program_id(0).to(tl.int64)
+    j = tl.program_id(1) * block_j + tl.arange(0, block_j)
+    inside = j < size
+    other = tl.load(scores + row * size + j, mask=inside, other=float("-inf"))
+    other_grade = tl.load(grades + row * size + j, mask=inside, other=0).to(tl.int32)
+    other_gain = tl.where(other_grade > 0, tl.load(gains + row * num_grades + other_grade), 0.0)
+    reached = tl.zeros([block_k, block_j], tl.float32)  # summed over positives once, after the walk
+    for first in range(tl.load(starts + row), size, block_k):
+        k = first + tl.arange(0, block_k)
+        here = tl.load(scores + row * size + k, mask=k < size, other=0.0)
+        grade = tl.load(grades + row * size + k, mask=k < size, other=0).to(tl.int32)
+        by_rank = tl.load(by_ranks + row * size + k, mask=k < size, other=0.0)
+        x = other[None, :] - here[:, None]
+        value = tl.sigmoid(x * inverse)
+        slope = value * (1 - value) * inverse
+        if smooth:
+            by_hrank = tl.load(by_hranks + row * size + k, mask=k < size, other=0.0)
+            both = tl.minimum(tl.load(gains + row * num_grades + grade)[:, None], other_gain[None, :])
+            reached += (by_rank[:, None] + by_hrank[:, None] * both) * slope
+        else:
+            lower = other_grade[None, :] < grade[:, None]
+            slope = tl.where(x > delta, rho, slope)
+            reached += tl.where(lower, by_rank[:, None] * slope, 0.0)
+    total = tl.load(own + row * size + j, mask=inside, other=0.0) + tl.sum(reached, axis=0)
+    tl.store(gradient + row * size + j, total, mask=inside)

@@ -1,0 +1,415 @@
+"""Losses of single pairs: positives are pulled above a score, negatives pushed below one."""
+
+import math
+from abc import abstractmethod
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError
+from hgld.losses.kernels.operator import row_operator
+from hgld.losses.rank_loss import RankLoss, Reduction, positive_places, ranked_items, row_blocks
+
+PairReduction = Literal["mean", "none", "nonzero"]
+ContrastiveVariant = Literal["distance", "cosine"]
+
+
+class PairLoss(RankLoss):
+    """A loss that adds up over pairs; a subclass writes :meth:`pull` and :meth:`push`.
+
+    Args:
+        reduction: ``mean``: for every query the mean over its positives plus the mean over its negatives, then the
+            mean over the queries that have positives. ``none``: those values (Q,) and valid (Q,). ``nonzero``: the mean
+            over all positive pairs of the batch that have a loss, plus the mean over all negative pairs that have one.
+        level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings.
+        exclude_self: leave the query out of its own pairs.
+        summed: a query's pairs add up, in place of the two means over them; ``nonzero`` is a mean all the same.
+
+    Raises:
+        ConfigError: an unknown reduction.
+    """
+
+    def __init__(
+        self,
+        *,
+        reduction: PairReduction,
+        level: int = 0,
+        normalize: bool = True,
+        exclude_self: bool = False,
+        summed: bool = False,
+    ) -> None:
+        if reduction not in get_args(PairReduction):
+            expected = ", ".join(get_args(PairReduction))
+            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
+        super().__init__(
+            graded=False,
+            level=level,
+            normalize=normalize,
+            exclude_self=exclude_self,
+            reduction="none" if reduction == "none" else "mean",
+        )
+        self.over_nonzero = reduction == "nonzero"
+        self.summed = summed
+
+    @abstractmethod
+    def pull(self, scores: Tensor) -> Tensor:
+        """Loss (Q, G) of every pair if it is positive, >= 0."""
+
+    @abstractmethod
+    def push(self, scores: Tensor) -> Tensor:
+        """Loss (Q, G) of every pair if it is negative, >= 0."""
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ranked = ranked_items(scores, left_out)
+        positive = (grades > 0) & ranked
+        negative = (grades == 0) & ranked
+        pulls = torch.where(positive, self.pull(scores), 0.0)
+        pushes = torch.where(negative, self.push(scores), 0.0)
+        if self.over_nonzero:
+            violating, intruding = (pulls > 0).sum(), (pushes > 0).sum()
+            total = pulls.sum(1) / violating.clamp(min=1) + pushes.sum(1) / intruding.clamp(min=1)
+            return total * len(scores), torch.ones_like(total, dtype=torch.bool)  # their mean is the sum of both means
+        num_positives, num_negatives = positive.sum(1), negative.sum(1)
+        pulled, pushed = pulls.sum(1), pushes.sum(1)
+        if not self.summed:
+            pulled, pushed = pulled / num_positives.clamp(min=1), pushed / num_negatives.clamp(min=1)
+        valid = num_positives > 0
+        return torch.where(valid, pulled + pushed, 0.0), valid
+
+
+class CalibrationLoss(PairLoss):
+    """The pair loss of ROADMAP (Ramzi et al., "Robust and Decomposable Average Precision", NeurIPS 2021, Eq. 7).
+
+    Positives below ``alpha`` pay ``alpha - s``, negatives above ``beta`` pay ``s - beta``: so scores of different
+    queries, and of different batches, come to mean the same. ``reduction="mean"`` is the printed average over each
+    query's positives and negatives; ``"nonzero"``, over all pairs of the batch that violate, the published code's.
+
+    Args:
+        alpha: score that positives should reach (0.9 in the authors' configurations, as is beta).
+        beta: score below which negatives should stay.
+        reduction: see :class:`PairLoss`.
+        level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings.
+        exclude_self: leave the query out of its own pairs.
+
+    Raises:
+        ConfigError: an unknown reduction, or thresholds that are not numbers.
+
+    >>> import torch
+    >>> loss = CalibrationLoss(exclude_self=True)
+    >>> round(float(loss(torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.6, 0.8]]), torch.tensor([0, 0, 0]))), 3)
+    0.2
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.9,
+        beta: float = 0.6,
+        *,
+        reduction: PairReduction = "mean",
+        level: int = 0,
+        normalize: bool = True,
+        exclude_self: bool = False,
+    ) -> None:
+        super().__init__(reduction=reduction, level=level, normalize=normalize, exclude_self=exclude_self)
+        if not math.isfinite(alpha) or not math.isfinite(beta):
+            raise ConfigError(f"alpha is {alpha} and beta {beta}; expected two finite scores.")
+        self.alpha = alpha
+        self.beta = beta
+
+    def pull(self, scores: Tensor) -> Tensor:
+        return (self.alpha - scores).clamp(min=0)
+
+    def push(self, scores: Tensor) -> Tensor:
+        return (scores - self.beta).clamp(min=0)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}, beta={self.beta}"
+
+
+class Contrastive(PairLoss):
+    """Contrastive loss on unit vectors, by distances or by cosines.
+
+    ``distance`` (Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, up to the
+    factor of one half): positives pay d^2, negatives the square of what their distance lacks to ``margin``.
+
+    ``cosine`` (Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020, as the authors' code has it):
+    positives pay 1 - s, negatives whose score s is above ``margin`` pay s. A query's pairs add up: of a memory nearly
+    all negatives pay nothing, and a mean over them would leave the few that pay without weight. That code divides by
+    all queries; here one without positives pays nothing and does not count.
+
+    An item is never its own positive.
+
+    Args:
+        margin: ``distance``: the distance that negatives should keep (unit vectors are at most 2 apart); ``cosine``:
+            the cosine that they may reach, 0.5 in the authors' code.
+        variant: ``distance`` or ``cosine``.
+        reduction: see :class:`PairLoss`; with ``cosine`` a query's two sums stand in place of its two means.
+        level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+
+    Raises:
+        ConfigError: an unknown variant or reduction, or a margin that is no such distance or cosine.
+
+    >>> import torch
+    >>> loss = Contrastive(0.5, variant="cosine")
+    >>> embeddings = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, -0.6]])  # cosines 0.6, 0.8 and 0
+    >>> round(float(loss(embeddings, torch.tensor([0, 0, 1]))), 3)  # (0.4 + 0.8 + 0.4) / 2
+    0.8
+    """
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        *,
+        variant: ContrastiveVariant = "distance",
+        reduction: PairReduction = "mean",
+        level: int = 0,
+        normalize: bool = True,
+    ) -> None:
+        if variant not in get_args(ContrastiveVariant):
+            expected = ", ".join(get_args(ContrastiveVariant))
+            raise ConfigError(f"variant {variant!r} is unknown; expected one of {expected}.")
+        super().__init__(
+            reduction=reduction, level=level, normalize=normalize, exclude_self=True, summed=variant == "cosine"
+        )
+        if variant == "cosine" and not 0 <= margin < 1:
+            raise ConfigError(f"margin is {margin}; expected the cosine that negatives may reach, in [0, 1).")
+        if variant == "distance" and not 0 < margin < math.inf:
+            raise ConfigError(f"margin is {margin}; expected a finite distance > 0.")
+        self.margin = margin
+        self.variant = variant
+
+    def pull(self, scores: Tensor) -> Tensor:
+        lacking = (1 - scores).clamp(min=0)
+        return lacking if self.variant == "cosine" else 2 * lacking
+
+    def push(self, scores: Tensor) -> Tensor:
+        if self.variant == "cosine":
+            return torch.where(scores > self.margin, scores, 0.0)
+        return (self.margin - unit_distances(scores)).clamp(min=0) ** 2
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}, variant={self.variant!r}"
+
+
+def unit_distances(scores: Tensor) -> Tensor:
+    """Distances of unit vectors from their cosines, of any shape; what rounding cannot tell from 0 is a constant."""
+    return (2 - 2 * scores).clamp(min=torch.finfo(scores.dtype).eps).sqrt()
+
+
+# Triplet loss with semi-hard negatives.
+
+
+class Triplet(RankLoss):
+    """Triplet loss on unit vectors (Schroff et al., "FaceNet", CVPR 2015): [d(a, p)^2 - d(a, n)^2 + margin]_+.
+
+    For every anchor and positive the negative is the semi-hard one: the nearest of those farther away than the
+    positive, or the farthest of all where every negative is nearer. The query is never its own positive.
+
+    Args:
+        margin: in squared distance.
+        level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+        reduction: ``mean`` over all (anchor, positive) pairs that have a negative, or ``none``: every anchor's
+            mean (Q,) and valid (Q,). The first weighs anchors by their positives, the mean of the second does not.
+
+    Raises:
+        ConfigError: a margin that is not positive.
+    """
+
+    def __init__(
+        self, margin: float = 0.2, *, level: int = 0, normalize: bool = True, reduction: Reduction = "mean"
+    ) -> None:
+        super().__init__(graded=False, level=level, normalize=normalize, exclude_self=True, reduction=reduction)
+        if not 0 < margin < math.inf:
+            raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
+        self.margin = margin
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ranked = ranked_items(scores, left_out)
+        positive = (grades > 0) & ranked
+        negative = (grades == 0) & ranked
+        valid = positive.any(1) & negative.any(1)
+        positive &= valid[:, None]
+        sums, _ = _triplets(scores, positive, negative, self.margin)
+        return pair_means(sums, positive.sum(1), each=self.reduction == "none"), valid
+
+    def extra_repr(self) -> str:
+        return f"margin={self.margin}"
+
+
+def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
+    """Values (Q,) of queries with ``sums`` (Q,) over ``counts`` (Q,) pairs.
+
+    Args:
+        sums: what a query's pairs add up to.
+        counts: how many pairs a query has.
+        each: every query's own mean; else values whose mean over the queries that have pairs is that over all pairs.
+    """
+    share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
+    return sums / share.clamp(min=1)
+
+
+@row_operator("hgld::triplets")
+def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row of positives has negatives."""
+    sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
+    for block in row_blocks(scores):
+        places, used = positive_places(positive[block])
+        found = scores[block].gather(1, places)
+        beyond = _semi_hard(scores[block], negative[block], found)
+        hinge = 2 * (scores[block].gather(1, beyond) - found) + margin
+        pays = used & (hinge > 0)
+        sums[block] = torch.where(pays, hinge, 0.0).sum(1)
+        by_score = 2 * pays.to(scores.dtype)
+        slopes[block].scatter_add_(1, beyond, by_score).scatter_add_(1, places, -by_score)
+    return sums, slopes
+
+
+def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:
+    """(Q, P) column of the semi-hard negative of every positive, scored ``found``; arbitrary without negatives."""
+    ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
+    farther = torch.searchsorted(ordered, found)  # how many negatives score less than the positive
+    return columns.gather(1, (farther - 1).clamp(min=0))
+
+
+# Margin loss with distance-weighted negatives and a learned boundary.
+
+MarginReduction = Literal["mean", "none", "nonzero"]
+
+
+class Margin(RankLoss):
+    """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017).
+
+    Positives pay [d - beta + margin]_+, negatives [beta - d + margin]_+, with a boundary beta that is learned. For
+    every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
+    to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
+    ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. The seed of the draws comes
+    from torch's generator of the embeddings' device. An item is never its own positive.
+
+    Args:
+        dim: D, the dimension of the embeddings, on which the density depends.
+        margin: half the width between positives and negatives, in distance.
+        beta: initial boundary; a parameter (give it a learning rate of its own: MultiGrain has 0.1).
+        cutoff: distance below which negatives are not more likely to be drawn.
+        reach: distance from which negatives are not drawn.
+        reduction: ``mean`` over all sampled pairs, positive and negative, as MultiGrain prints it; ``nonzero``: over
+            those that have a loss, as published code does; ``none``: every anchor's mean (Q,) and valid (Q,).
+        level: column of the labels that decides what is positive, 0 the finest.
+        normalize: L2-normalise the embeddings; without, they are taken for unit vectors, d^2 = 2 - 2 s.
+
+    Raises:
+        ConfigError: an unknown reduction, or numbers out of range.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        margin: float = 0.2,
+        beta: float = 1.2,
+        *,
+        cutoff: float = 0.5,
+        reach: float = 1.4,
+        reduction: MarginReduction = "mean",
+        level: int = 0,
+        normalize: bool = True,
+    ) -> None:
+        if reduction not in get_args(MarginReduction):
+            expected = ", ".join(get_args(MarginReduction))
+            raise ConfigError(f"reduction {reduction!r} is unknown; expected one of {expected}.")
+        super().__init__(
+            graded=False,
+            level=level,
+            normalize=normalize,
+            exclude_self=True,
+            reduction="none" if reduction == "none" else "mean",
+        )
+        if dim < 1 or not 0 < margin < math.inf or not 0 < cutoff < reach < 2:
+            raise ConfigError(
+                f"dim is {dim}, margin {margin}, cutoff {cutoff} and reach {reach}; expected dim >= 1, margin > 0 and "
+                "0 < cutoff < reach < 2 (unit vectors are at most 2 apart)."
+            )
+        self.dim = dim
+        self.margin = margin
+        self.beta = nn.Parameter(torch.tensor(float(beta)))
+        self.cutoff = cutoff
+        self.reach = reach
+        self.over_nonzero = reduction == "nonzero"
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        ranked = ranked_items(scores, left_out)
+        positive = (grades > 0) & ranked
+        negative = (grades == 0) & ranked
+        distances = unit_distances(scores)
+        valid = positive.any(1) & negative.any(1)
+        positive &= valid[:, None]
+        num_pairs = positive.sum(1)
+        seed = torch.randint(1 << 62, (), device=scores.device)
+        drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
+        beta = self.beta.to(scores.dtype)
+        pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
+        push = torch.where(drawn > 0, (beta - distances + self.margin).clamp(min=0), 0.0)
+        sums = pull.sum(1) + (drawn * push).sum(1)
+        if self.over_nonzero:
+            violating = (pull > 0).sum() + torch.where(push > 0, drawn, 0).sum()
+            total = sums / violating.clamp(min=1)
+            return total * len(scores), torch.ones_like(valid)  # their mean is the sum over the violating pairs' count
+        return pair_means(sums, 2 * num_pairs, each=self.reduction == "none"), valid
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, margin={self.margin}, cutoff={self.cutoff}, reach={self.reach}"
+
+
+@torch.library.custom_op("hgld::draw_negatives", mutates_args=())
+def draw_negatives(
+    distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
+) -> Tensor:
+    """Draw negatives of every anchor with replacement, in inverse proportion to the density of distances.
+
+    An operator of torch: the largest number of draws depends on the labels, which torch.compile cannot look into. It
+    draws from a generator of its own, so that compilers may take it for a function of its arguments.
+
+    Args:
+        distances: (Q, G) of unit vectors.
+        num_draws: (Q,), 0 where there are no negatives.
+        negative: (Q, G) bool.
+        seed: () int64.
+        dim: D, the dimension of the sphere's space.
+        cutoff: distance below which all are as likely as there.
+        reach: distance from which none is drawn, unless a row has no other.
+
+    Returns:
+        (Q, G) int64, how often each item was drawn.
+    """
+    drawn = torch.zeros_like(negative, dtype=torch.int64)
+    most = int(num_draws.max()) if num_draws.numel() else 0
+    if most == 0:
+        return drawn
+    far = distances.clamp(min=cutoff)
+    drawable = negative & (far < reach)
+    log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)
+    rarity = torch.where(drawable, -log_density, -torch.inf)
+    highest = rarity.amax(1, keepdim=True)
+    weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
+    weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
+    weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
+    generator = torch.Generator(distances.device).manual_seed(int(seed))
+    columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
+    used = torch.arange(most, device=distances.device) < num_draws[:, None]
+    return drawn.scatter_add_(1, columns, used.long())
+
+
+@draw_negatives.register_fake
+def _(
+    distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
+) -> Tensor:
+    return torch.empty_like(negative, dtype=torch.int64)

@@ -1,0 +1,430 @@
+"""What a grade is worth to a query, and a query's best possible sums, from how many items of each grade it has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import torch
+from torch import Tensor
+
+from hgld.losses.kernels.objectives import DiscountedGain, PrecisionMean, RecallMean
+from hgld.losses.kernels.operator import Method, check_method, rank_metric
+from hgld.losses.rank_loss import RankLoss, RankOptions, read_scores
+from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
+from hgld.relevance import RelevanceKind, check_relevance, grade_gains
+
+
+@dataclass(frozen=True)
+class GradedGain:
+    """Relevance of a grade; the formulas are those of :func:`hgld.relevance.grade_gains`.
+
+    Attributes:
+        kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
+        alpha: exponent of ``population`` and ``total``.
+        weights: of ``weighted_ap``, one a level, coarsest level first; equal if None.
+
+    Raises:
+        ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
+    """
+
+    kind: RelevanceKind = "population"
+    alpha: float = 1.0
+    weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_relevance(self.kind, self.alpha, self.weights)
+
+    def of_counts(self, counts: Tensor) -> Tensor:
+        """(Q, L + 1) float64 worth of every grade, up to a factor of the query's own, on which no loss depends.
+
+        Args:
+            counts: (Q, L + 1) items a grade.
+        """
+        return grade_gains(counts, self.kind, self.alpha, self.weights, relative=True)
+
+
+def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
+    """(Q, L + 1) int64: how many items of each grade a row of (Q, G) ``grades`` has."""
+    positive = [(grades == grade).sum(dim=1) for grade in range(1, num_levels + 1)]
+    counts = torch.stack(positive, dim=1)
+    return torch.cat([grades.shape[1] - counts.sum(dim=1, keepdim=True), counts], dim=1)
+
+
+def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
+    """(Q,) float64: DCG of the whole gallery in order of descending grade."""
+    places = torch.arange(1, gallery_size + 1, dtype=torch.float64, device=counts.device)
+    discounts = torch.nn.functional.pad((1 / torch.log2(1 + places)).cumsum(dim=0), (1, 0))
+    reached = discounts[counts.flip(1).cumsum(dim=1).flip(1)]  # of the items of grade l or more
+    within = reached - torch.nn.functional.pad(reached[:, 1:], (0, 1))
+    return (gains[:, 1:] * within[:, 1:]).sum(dim=1)
+
+
+# The rank losses as functions of scores and grades, one value a query.
+#
+# All take ``scores`` (Q, G) floating and ``grades`` (Q, G) integers in 0..L (:func:`hgld.shared_levels`), and return
+# values (Q,), 0 where a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
+
+_OUT_OF_RANGE = 255  # a grade is a byte; what does not fit becomes this, which the operator refuses
+
+
+def graded_ap_loss(
+    scores: Tensor,
+    grades: Tensor,
+    num_levels: int,
+    surrogate: Surrogate,
+    gain: GradedGain | None = None,
+    *,
+    left_out: Tensor | None = None,
+    method: Method = "auto",
+) -> tuple[Tensor, Tensor]:
+    """1 - H-AP with a smooth rank; with one level 1 - AP.
+
+    With ``SupStep`` this is the loss of SupAP and SupHAP, with ``Sigmoid`` that of SmoothAP and SmoothHAP.
+
+    Args:
+        scores: (Q, G) finite.
+        grades: (Q, G) integers in 0..L.
+        num_levels: L.
+        surrogate: the stand-in for the step function.
+        gain: relevance of a grade; ``population`` with alpha 1 if None.
+        left_out: (Q,) integers, the column that is not ranked (the query itself), -1 for none; None: all are ranked.
+        method: see :mod:`hgld.losses.kernels.operator`.
+
+    Returns:
+        values (Q,) and valid (Q,) bool.
+
+    Raises:
+        InputError: shapes or dtypes do not fit.
+
+    >>> import torch
+    >>> from hgld.losses.surrogates import SupStep
+    >>> values, valid = graded_ap_loss(torch.tensor([[0.9, 0.1, 0.5]]), torch.tensor([[0, 1, 2]]), 2, SupStep())
+    >>> valid.tolist()
+    [True]
+    """
+    scores, grades = _ranked(scores, grades, left_out)
+    counts = grade_counts(grades, num_levels)
+    gains = (gain or GradedGain()).of_counts(counts)
+    totals = (gains * counts).sum(dim=1)
+    return _one_minus(scores, grades, gains, totals, PrecisionMean(), surrogate, method)
+
+
+def recall_loss(
+    scores: Tensor,
+    grades: Tensor,
+    surrogate: Surrogate,
+    recall: RecallMean | None = None,
+    *,
+    left_out: Tensor | None = None,
+    method: Method = "auto",
+) -> tuple[Tensor, Tensor]:
+    """1 - TR@K with a smooth rank and a smooth cutoff, averaged over the cutoffs K; grades are 0 or 1.
+
+    Arguments, results and errors are those of :func:`graded_ap_loss`, ``recall`` the cutoffs and their temperature.
+    """
+    scores, grades = _ranked(scores, grades, left_out)
+    counts = grade_counts(grades, 1)
+    gains = (counts >= 0).double()
+    return _one_minus(scores, grades, gains, counts[:, 1].double(), recall or RecallMean(), surrogate, method)
+
+
+def ndcg_loss(
+    scores: Tensor,
+    grades: Tensor,
+    num_levels: int,
+    surrogate: Surrogate,
+    *,
+    left_out: Tensor | None = None,
+    method: Method = "auto",
+) -> tuple[Tensor, Tensor]:
+    """1 - NDCG over the whole gallery with a smooth rank and the gain 2^grade - 1.
+
+    Arguments, results and errors are those of :func:`graded_ap_loss`.
+    """
+    scores, grades = _ranked(scores, grades, left_out)
+    counts = grade_counts(grades, num_levels)
+    gains = GradedGain("exponential").of_counts(counts)
+    ideal = ideal_dcg(counts, gains, scores.shape[1])
+    return _one_minus(scores, grades, gains, ideal, DiscountedGain(), surrogate, method)
+
+
+def _ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
+    scores = read_scores(scores, grades, left_out)
+    grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
+    if left_out is None:
+        return scores, grades
+    gone = left_out[:, None] == torch.arange(scores.shape[1], device=scores.device)
+    return scores.masked_fill(gone, -torch.inf), grades.masked_fill(gone, 0)
+
+
+def _one_minus(
+    scores: Tensor,
+    grades: Tensor,
+    gains: Tensor,
+    norms: Tensor,
+    objective: PrecisionMean | RecallMean | DiscountedGain,
+    surrogate: Surrogate,
+    method: Method,
+) -> tuple[Tensor, Tensor]:
+    valid = norms > 0
+    norms = torch.where(valid, norms, torch.inf)
+    metric = rank_metric(scores, grades, gains, norms, objective, surrogate, method)
+    return torch.where(valid, 1 - metric, 0.0), valid
+
+
+# The losses that put a stand-in for the step function into a metric: the Smooth and the Sup family.
+#
+# Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
+# CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
+# :class:`hgld.losses.surrogates.SupStep`, so that the losses bound 1 - metric from above (Ramzi et al., "Optimization
+# of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower
+# is decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
+#
+# What the same word means in all of them:
+#
+# - ``tau``: width of the sigmoid, in units of the score.
+# - ``rho``, ``delta``, ``offset``: slope of the straight line of :class:`SupStep`, the score difference at which it
+#   begins, and its value there: what makes H^- continuous, if None (published configurations have 1.44).
+# - ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.kernels.operator`); for binary losses
+#   ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
+#   :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
+#
+# All raise ConfigError for numbers out of range and unknown options.
+
+
+class GradedOptions(RankOptions, total=False):
+    """The options of a graded loss, by name."""
+
+    method: Method
+
+
+class BinaryOptions(GradedOptions, total=False):
+    """The options of a binary loss, by name."""
+
+    level: int
+
+
+class SurrogateLoss(RankLoss):
+    """A rank loss with a stand-in for the step function; a subclass says of which metric.
+
+    Args:
+        surrogate: the stand-in.
+        graded: whether the loss reads all levels.
+        method: path of computation, see :mod:`hgld.losses.kernels.operator`.
+        level: column that a binary loss reads.
+        options: see :class:`hgld.losses.RankLoss`.
+    """
+
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        *,
+        graded: bool,
+        method: Method = "auto",
+        level: int = 0,
+        **options: Unpack[RankOptions],
+    ) -> None:
+        super().__init__(graded=graded, level=level, **options)
+        check_method(method)
+        self.surrogate = surrogate
+        self.method: Method = method
+
+    def extra_repr(self) -> str:
+        return f"{self.surrogate}, method={self.method!r}"
+
+
+class _APLoss(SurrogateLoss):
+    """1 - AP or 1 - H-AP, by whether it is graded."""
+
+    gain = GradedGain()
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        surrogate, method = self.surrogate, self.method
+        return graded_ap_loss(scores, grades, num_levels, surrogate, self.gain, left_out=left_out, method=method)
+
+
+class _HAPLoss(_APLoss):
+    def __init__(
+        self,
+        surrogate: Surrogate,
+        alpha: float,
+        relevance: RelevanceKind,
+        weights: Sequence[float] | None,
+        options: GradedOptions,
+    ) -> None:
+        super().__init__(surrogate, graded=True, **options)
+        self.gain = GradedGain(relevance, alpha, None if weights is None else tuple(weights))
+
+
+class SmoothAP(_APLoss):
+    """1 - AP with sigmoids for steps (Brown et al., ECCV 2020, Eq. 6); for the arguments see the module.
+
+    >>> import torch
+    >>> loss = SmoothAP(tau=0.01)
+    >>> round(float(loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))), 3)
+    0.167
+    """
+
+    def __init__(self, tau: float = 0.01, **options: Unpack[BinaryOptions]) -> None:
+        super().__init__(Sigmoid(tau), graded=False, **options)
+
+
+class SupAP(_APLoss):
+    """An upper bound of 1 - AP (Ramzi et al., NeurIPS 2021, Eq. 6); for the arguments see the module."""
+
+    def __init__(
+        self,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        **options: Unpack[BinaryOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=False, **options)
+
+
+class SmoothHAP(_HAPLoss):
+    """1 - H-AP with sigmoids for steps, in Hrank+ as in the rank.
+
+    Args:
+        alpha: exponent of the relevances ``population`` and ``total``.
+        tau: see the module.
+        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        weights: of ``weighted_ap``, one a level, coarsest first.
+        options: see the module.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        tau: float = 0.01,
+        *,
+        relevance: RelevanceKind = "population",
+        weights: Sequence[float] | None = None,
+        **options: Unpack[GradedOptions],
+    ) -> None:
+        super().__init__(Sigmoid(tau), alpha, relevance, weights, options)
+
+
+class SupHAP(_HAPLoss):
+    """An upper bound of 1 - H-AP (Ramzi et al., ECCV 2022): the rank term of HAPPIER (alpha 1) and HAPPIER_F (3 or 5).
+
+    Args:
+        alpha: exponent of the relevances ``population`` and ``total``: the larger, the more the finest level counts.
+        tau: see the module, as for the next three.
+        rho: slope of the line.
+        delta: where it begins.
+        offset: its value there.
+        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        weights: of ``weighted_ap``, one a level, coarsest first.
+        options: see the module.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        relevance: RelevanceKind = "population",
+        weights: Sequence[float] | None = None,
+        **options: Unpack[GradedOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), alpha, relevance, weights, options)
+
+
+class _RecallLoss(SurrogateLoss):
+    def __init__(self, surrogate: Surrogate, recall: RecallMean, options: BinaryOptions) -> None:
+        super().__init__(surrogate, graded=False, **options)
+        self.recall = recall
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return recall_loss(scores, grades, self.surrogate, self.recall, left_out=left_out, method=self.method)
+
+    def extra_repr(self) -> str:
+        return f"{self.recall}, {super().extra_repr()}"
+
+
+class SmoothRecall(_RecallLoss):
+    """1 - TR@K averaged over cutoffs K, with sigmoids for both steps (Patel et al., CVPR 2022).
+
+    Args:
+        k: the cutoffs K.
+        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff (Patel et al.'s code has
+            1, 2, 4, 8, 16 for these cutoffs, the core paper 1).
+        tau: see the module.
+        clip: what wide steps count beyond K positives within the first K is cut off, without a gradient, as in
+            Patel et al.'s code.
+        options: see the module.
+    """
+
+    def __init__(
+        self,
+        k: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float | Sequence[float] = 1.0,
+        tau: float = 0.01,
+        *,
+        clip: bool = True,
+        **options: Unpack[BinaryOptions],
+    ) -> None:
+        super().__init__(Sigmoid(tau), RecallMean.of(k, temperature, clip=clip), options)
+
+
+class SupRecall(_RecallLoss):
+    """1 - TR@K averaged over cutoffs K, ranks by SupStep and a sigmoid at the cutoff (Ramzi et al., arXiv 2309.08250).
+
+    The rank is bounded from above; the loss as a whole is not a bound, because of the sigmoid at the cutoff.
+
+    Args:
+        k: the cutoffs K.
+        temperature: width of the step at the cutoff, in ranks; one for all, or one a cutoff.
+        tau: see the module, as for the next three.
+        rho: slope of the line.
+        delta: where it begins.
+        offset: its value there.
+        clip: see :class:`SmoothRecall`; Ramzi et al. do not clip.
+        options: see the module.
+    """
+
+    def __init__(
+        self,
+        k: Sequence[int] = (1, 2, 4, 8, 16),
+        temperature: float | Sequence[float] = 1.0,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        *,
+        clip: bool = False,
+        **options: Unpack[BinaryOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), RecallMean.of(k, temperature, clip=clip), options)
+
+
+class SupNDCG(SurrogateLoss):
+    """An upper bound of 1 - NDCG over the whole gallery, gain 2^grade - 1 (Ramzi et al., arXiv 2309.08250).
+
+    For the arguments see the module.
+    """
+
+    def __init__(
+        self,
+        tau: float = 0.01,
+        rho: float = 100.0,
+        delta: float = 0.05,
+        offset: float | None = None,
+        **options: Unpack[GradedOptions],
+    ) -> None:
+        super().__init__(SupStep(tau, rho, delta, offset), graded=True, **options)
+
+    def query_losses(
+        self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return ndcg_loss(scores, grades, num_levels, self.surrogate, left_out=left_out, method=self.method)

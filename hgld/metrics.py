@@ -1,0 +1,22 @@
+"""Retrieval metrics: their names, their values for given scores, and diagnostics of an embedding.
+
+The definitions are those of :class:`Metric`; :func:`hgld.evaluate` computes them for whole test sets.
+"""
+
+from hgld.evaluation.diagnostics import ClassDistances as ClassDistances
+from hgld.evaluation.diagnostics import class_distances as class_distances
+from hgld.evaluation.diagnostics import clustering_nmi as clustering_nmi
+from hgld.evaluation.diagnostics import decomposability_gap as decomposability_gap
+from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
+from hgld.evaluation.metric import Metric as Metric
+from hgld.evaluation.metric import Relevance as Relevance
+
+__all__ = [
+    "ClassDistances",
+    "Metric",
+    "Relevance",
+    "class_distances",
+    "clustering_nmi",
+    "decomposability_gap",
+    "ranking_metrics",
+]

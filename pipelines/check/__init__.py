@@ -1,0 +1,1 @@
+"""A dataset directory read back: scan, verify, index."""

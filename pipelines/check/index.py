@@ -1,0 +1,400 @@
+"""What the items of all shards agree on: levels, class names, parents. Items that contradict the most are set aside."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+import hgld
+from hgld import Hierarchy
+from hgld.data import index as files
+from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
+from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from hgld.pipelines.check.scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
+from hgld.pipelines.check.verify import short_runs
+from hgld.pipelines.shards.croissant import croissant, facts_of_known
+from hgld.pipelines.stage import Progress, sha256_of, sync, write_json
+
+MOST_LEVELS = 64  # more than any taxonomy has ranks
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # at most; so a single tar of a set of a million classes can be read
+
+
+class ItemConsensus:
+    """Items of scanned shards, narrowed down to those that agree with each other.
+
+    Attributes:
+        levels: names of the levels, finest first.
+        items: the items that are left, in order of the shards.
+    """
+
+    def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
+        """Gather the sound items, settle their levels, splits, names and parents.
+
+        Args:
+            scans: in the order that the index is to have.
+            root: for messages.
+            levels: names for items that do not state them; else ``level_0``, ``level_1``, ...
+
+        Raises:
+            ConfigError: ``levels`` contradict the items.
+            InputError: no sound item, too many levels, or labels so far beyond the number of items that the tables of
+                their classes' names would fill the memory.
+        """
+        self._rejected = [_faults(scan) for scan in scans]
+        rows = [scan.items.with_columns(pl.lit(scan.name).alias("shard")) for scan in scans]
+        self.items = pl.concat(rows).filter("sound")
+        if not len(self.items):
+            raise InputError(
+                f"{root}: no usable item in its tars; expected KEY.jpg beside KEY.json with labels, names and split. "
+                + "; ".join(self.rejected()["detail"].head(3))
+            )
+        self._set_aside(~pl.col("key").is_first_distinct(), "duplicate-key", "stands in an earlier shard")
+        self.levels = self._settle_levels(root, levels)
+        split = pl.col("split").first().over("shard")
+        self._set_aside(pl.col("split") != split, "other-split", "in a shard of split", split)
+        self.items = self.items.with_columns(
+            *(pl.col("labels").list.get(c).alias(_label(c)) for c in range(len(self.levels))),
+            *(pl.col("names").list.get(c).alias(_name(c)) for c in range(len(self.levels))),
+        )
+        self._refuse_sparse(root)
+        for c in range(len(self.levels)):
+            self._settle(_label(c), _name(c), pl.col(_label(c)) >= 0, "other-name")
+        for c in range(len(self.levels) - 1):
+            both = (pl.col(_label(c)) >= 0) & (pl.col(_label(c + 1)) >= 0)
+            self._settle(_label(c), _label(c + 1), both, "other-parent")
+
+    def rejected(self) -> pl.DataFrame:
+        """Members and items set aside, with the columns of ``rejected.parquet``."""
+        return pl.concat(self._rejected)
+
+    def hierarchy(self) -> Hierarchy:
+        """The tree of the items' classes; a class that no item names is called by its number.
+
+        Raises:
+            HierarchyError: two classes of a level have the same name.
+        """
+        depth = range(len(self.levels))
+        labels = self.items.select(_label(c) for c in depth).to_numpy()
+        return Hierarchy.from_labels(labels, self.levels, [self._class_names(c) for c in depth])
+
+    def index(self) -> pl.DataFrame:
+        """The rows of ``index.parquet``."""
+        boxed = bool(self.items["boxed"].any())
+        table = self.items.select(
+            *("key", "shard", "offset", "size", "split", "suffix", "width", "height", "orientation", "sha256"),
+            *(pl.col(_label(c)).alias(level) for c, level in enumerate(self.levels)),
+            *(pl.col("box").list.get(i).alias(side) for i, side in enumerate(BOX if boxed else ())),
+        )
+        return with_runs(table, self.levels[0]).select(index_schema(self.levels, boxes=boxed).names())
+
+    def _settle_levels(self, root: Path, given: Sequence[str] | None) -> tuple[str, ...]:
+        depth = int(self.items["labels"].list.len().mode().sort()[0])
+        if depth > MOST_LEVELS:
+            raise InputError(
+                f"{root}: most items have {depth} labels; expected one a level, and at most {MOST_LEVELS} levels. "
+                "Write the tars with fewer."
+            )
+        length = pl.col("labels").list.len()
+        self._set_aside(length != depth, "other-levels", f"most items have {depth} labels, this one", length)
+        stated = self.items.filter(pl.col("levels").list.len() > 0)["levels"]
+        if not len(stated):
+            names = check_levels(given or [f"level_{c}" for c in range(depth)], "--levels")
+            if len(names) != depth:
+                raise ConfigError(f"--levels: {len(names)} names; the items of {root} have {depth} labels.")
+            return names
+        usual = min(stated.value_counts().filter(pl.col("count") == pl.col("count").max())["levels"].to_list())
+        names = check_levels(usual, str(root))
+        if given is not None and tuple(given) != names:
+            raise ConfigError(f"--levels {','.join(given)}: the tars say {','.join(names)}. Leave --levels out.")
+        found = pl.col("levels").list.join(", ")
+        differs = (pl.col("levels").list.len() > 0) & (found != ", ".join(names))
+        self._set_aside(differs, "other-levels", f"most items have {', '.join(names)}, this one", found)
+        return names
+
+    def _refuse_sparse(self, root: Path) -> None:
+        """Every class below the largest label has a name and a parent, so a single label can be a table of millions."""
+        most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
+        largest = [int(np.max(self.items[_label(c)].to_numpy(), initial=-1)) for c in range(len(self.levels))]
+        if sum(largest) + len(largest) <= most:
+            return
+        c = int(np.argmax(largest))
+        shard, key = self.items.select("shard", "key").row(self.items[_label(c)].arg_max() or 0)
+        raise InputError(
+            f"{root}: {shard} has {key!r} with label {largest[c]} at {self.levels[c]!r}; for {len(self.items)} items, "
+            f"all levels together may have {most} classes. Write the tars with the classes of a level numbered from 0 "
+            "without gaps, as hgld build-shards manifest does."
+        )
+
+    def _settle(self, label: str, of: str, known: pl.Expr, reason: str) -> None:
+        """Set items aside whose value ``of`` is not the one that most items of their class have."""
+        usual = (
+            self.items.filter(known)
+            .group_by(label, of)
+            .len()
+            .sort(label, "len", of, descending=[False, True, False])
+            .unique(label, keep="first", maintain_order=True)
+            .select(label, pl.col(of).alias("usual"))
+        )
+        self.items = self.items.join(usual, on=label, how="left", maintain_order="left")
+        differs = known & (pl.col(of) != pl.col("usual"))
+        said = [pl.col(label), pl.lit("has"), pl.col(of), pl.lit("here and in most items"), pl.col("usual")]
+        self._set_aside(differs, reason, f"class {label.partition(' ')[2]}:", *said)
+        self.items = self.items.drop("usual")
+
+    def _set_aside(self, wrong: pl.Expr, reason: str, detail: str, *more: pl.Expr) -> None:
+        marked = self.items.with_columns(wrong.fill_null(value=False).alias("wrong"))
+        out = marked.filter("wrong").select(
+            "key",
+            "split",
+            file=pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix"),
+            reason=pl.lit(reason),
+            detail=pl.concat_str(pl.lit(detail), *more, separator=" "),
+        )
+        self._rejected.append(out)
+        self.items = marked.filter(~pl.col("wrong")).drop("wrong")
+
+    def _class_names(self, c: int) -> list[str]:
+        known = self.items.filter(pl.col(_label(c)) >= 0).select(_label(c), _name(c)).unique(_label(c))
+        names = [str(label) for label in range(int(np.max(known[_label(c)].to_numpy(), initial=-1)) + 1)]
+        for label, name in known.iter_rows():
+            names[label] = name or names[label]
+        return names
+
+
+def _label(c: int) -> str:
+    return f"label {c}"
+
+
+def _name(c: int) -> str:
+    return f"name {c}"
+
+
+def _faults(scan: ShardScan) -> pl.DataFrame:
+    """A shard's faults with the columns of ``rejected.parquet``; an image is usable whatever its suffix says."""
+    splits = scan.items.select("key", "split")
+    table = (
+        scan.faults.filter(pl.col("reason") != WRONG_SUFFIX)
+        .join(splits, on="key", how="left", maintain_order="left")
+        .select(
+            "key",
+            "split",
+            file=pl.concat_str(pl.lit(f"{scan.name}/"), "member"),
+            reason="reason",
+            detail=pl.concat_str("detail", pl.lit(" at offset "), "offset"),
+        )
+    )
+    return table.cast(TABLES[REJECTED])
+
+
+# ``hgld index``: the index, the hierarchy and the manifest of a dataset directory, made anew from its tars alone.
+#
+# What the items say is taken by majority where they contradict each other; a member or item that cannot be used is a
+# row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes last,
+# so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier one.
+
+_ASIDE = ".index.part"
+_EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
+_OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # what is kept as it is
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """What was made.
+
+    Attributes:
+        manifest: the new ``dataset.json``.
+        rejected: members and items that this run set aside, with the columns of ``rejected.parquet``.
+        notes: what a person should know, one line each.
+    """
+
+    manifest: files.Manifest
+    rejected: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def rebuild_index(
+    root: Path, *, levels: Sequence[str] | None = None, force: bool = False, workers: int = 1, progress: Progress
+) -> Rebuilt:
+    """Make ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
+
+    The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, the group
+    size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere and run
+    again, it gives the same bytes.
+
+    Args:
+        root: folder with the tars.
+        levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
+        force: replace an index that can be read and that a manifest speaks of.
+        workers: shards read at a time; 0: one a core.
+        progress: told of every shard.
+
+    Raises:
+        ConfigError: a readable index is there already, ``levels`` contradict the tars, or the folder's name cannot be a
+            dataset's.
+        InputError: no tars, or no usable item in them; nothing is changed then.
+        HierarchyError: two classes of a level have the same name; nothing is changed then.
+        StorageError: the disk is full or not writable.
+    """
+    shards, name = _shards(root), _name_reindex(root)
+    if not force:
+        _refuse_readable(root)
+    scans = scan_shards(shards, ScanOptions(), workers=workers, progress=progress, task="reading shards")
+    consensus = ItemConsensus(scans, root, levels)
+    consensus.hierarchy()  # refuses before anything is written
+    try:
+        manifest = _write(root, name, consensus, scans)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StorageError(f"{root}: cannot be written ({why}). Free space there, then run again.") from error
+    finally:
+        shutil.rmtree(root / _ASIDE, ignore_errors=True)
+    rejected = consensus.rejected()
+    return Rebuilt(manifest, rejected, _notes(scans, rejected))
+
+
+def _shards(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder. Name the folder that holds the tars.")
+    found = sorted(p for p in root.iterdir() if files.is_shard_name(p.name) and p.is_file() and not p.is_symlink())
+    if not found:
+        raise InputError(f"{root}: no tar in it (links are not followed). Name the folder that holds the tars.")
+    return found
+
+
+def _name_reindex(root: Path) -> str:
+    """What the dataset is called: as its manifest says, else as its folder."""
+    earlier = _earlier_manifest(root)
+    name = earlier.name if earlier else root.resolve().name
+    if not files.is_safe_name(name):
+        raise ConfigError(
+            f"the folder is called {name!r}, and the dataset would be called as it; expected 1 to 200 printable "
+            "letters. Rename the folder."
+        )
+    return name
+
+
+def _refuse_readable(root: Path) -> None:
+    if not (root / files.MANIFEST).exists():
+        return  # a run that was stopped leaves an index of its own
+    try:
+        files.read_index(root / files.INDEX)
+    except InputError:
+        return
+    (root / _EARLIER).unlink(missing_ok=True)  # a run that was stopped at its very end leaves these
+    shutil.rmtree(root / _ASIDE, ignore_errors=True)
+    raise ConfigError(f"{root / files.INDEX}: a readable index is there already. Give --force to make it anew.")
+
+
+def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[ShardScan]) -> files.Manifest:
+    aside = root / _ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    index, earlier = consensus.index(), _earlier_manifest(root)
+    files.write_index(index, aside / files.INDEX, consensus.levels)
+    consensus.hierarchy().to_parquet(aside / files.HIERARCHY)
+    rejected = _all_rejected(root, consensus.rejected())
+    rejected.write_parquet(aside / files.REJECTED)
+    manifest = files.Manifest(
+        name=name,
+        levels=consensus.levels,
+        group_size=_group_size(index, consensus.levels[0], earlier),
+        splits=files.split_facts(index, consensus.levels),
+        shards=_shard_facts(index, scans),
+        files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
+        rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
+        provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": hgld.__version__}},
+    )
+    write_json(
+        aside / files.CROISSANT, croissant(manifest, facts_of_known(manifest.name), boxes=files.BOX[0] in index.columns)
+    )
+    manifest = replace(manifest, files={**manifest.files, **_fingerprints([aside / files.CROISSANT])})
+    (aside / files.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    _put_in_place(aside, root)
+    return manifest
+
+
+def _put_in_place(aside: Path, root: Path) -> None:
+    """Move all files, the manifest last; the system writes each step to the disk before the next."""
+    for file in aside.iterdir():
+        sync(file)
+    if _read_manifest(root / files.MANIFEST) is not None:
+        (root / files.MANIFEST).replace(root / _EARLIER)
+    else:
+        (root / files.MANIFEST).unlink(missing_ok=True)
+    sync(root)
+    for file in sorted(path for path in aside.iterdir() if path.name != files.MANIFEST):
+        file.replace(root / file.name)
+    sync(root)
+    (aside / files.MANIFEST).replace(root / files.MANIFEST)
+    sync(root)
+    (root / _EARLIER).unlink(missing_ok=True)
+
+
+def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files.ShardFacts, ...]:
+    """Facts of every shard; one without a usable item belongs to no split and is left out."""
+    held = {
+        shard: (split, count)
+        for shard, split, count in index.group_by("shard").agg(pl.col("split").first(), pl.len()).iter_rows()
+    }
+    return tuple(
+        files.ShardFacts(scan.name, held[scan.name][0], held[scan.name][1], scan.bytes, scan.sha256)
+        for scan in scans
+        if scan.name in held
+    )
+
+
+def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
+    """The earlier manifest's k if the order still serves it, else the largest k that it serves.
+
+    That is the shortest run of the classes that lie in several runs; where no class does, the longest run.
+    """
+    if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
+        return earlier.group_size
+    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "group").len()
+    cut = runs.filter(pl.len().over("split", finest) > 1)
+    size = cut["len"].min() if len(cut) else runs["len"].max()
+    return size if isinstance(size, int) else 1
+
+
+def _earlier_manifest(root: Path) -> files.Manifest | None:
+    """The manifest that is there, or that a run which was stopped has set aside, if it can be read."""
+    return _read_manifest(root / files.MANIFEST) or _read_manifest(root / _EARLIER)
+
+
+def _read_manifest(path: Path) -> files.Manifest | None:
+    try:
+        with opened_regular(path) as file:
+            return files.Manifest.from_json(file.read(files.MAX_MANIFEST_BYTES + 1))
+    except HgldError:
+        return None
+
+
+def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
+    """What the dataset's build and this run set aside."""
+    path = root / files.REJECTED
+    try:
+        earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()
+    except InputError as error:
+        raise InputError(
+            f"{error} Move it out of the folder, then run again: it names what the build left out."
+        ) from error
+    return pl.concat([earlier, rejected]).unique().sort(pl.all())
+
+
+def _fingerprints(paths: Sequence[Path]) -> dict[str, files.FileFacts]:
+    plain = [path for path in paths if path.is_file() and not path.is_symlink()]
+    return {path.name: files.FileFacts(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in sorted(plain)}
+
+
+def _notes(scans: Sequence[ShardScan], rejected: pl.DataFrame) -> tuple[str, ...]:
+    ignored = sum(scan.ignored for scan in scans)
+    misnamed = sum(scan.faults.filter(reason=WRONG_SUFFIX).height for scan in scans)
+    notes = [f"{ignored} members that are neither image nor JSON were left alone."] if ignored else []
+    if misnamed:
+        notes.append(f"{misnamed} images are of another format than their suffix says; hgld verify names them.")
+    if len(rejected):
+        notes.append(f"{len(rejected)} members or items are kept aside; {files.REJECTED} names them.")
+    return tuple(notes)

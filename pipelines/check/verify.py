@@ -1,0 +1,468 @@
+"""Checks of an index: against the tars, against the hierarchy, and of what its rows imply about each other."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar
+
+import polars as pl
+
+from hgld import Hierarchy
+from hgld.data import index as files
+from hgld.data.format import SEARCH
+from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
+from hgld.errors import InputError
+from hgld.pipelines.check.near_duplicates import nearest
+from hgld.pipelines.check.scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards
+from hgld.pipelines.stage import Progress
+
+_COMPARED = {  # columns that the index and a scan of the tars share, and what a difference is called
+    "offset": "place",
+    "size": "place",
+    "sha256": "item-sha256",
+    "suffix": "suffix",
+    "width": "header",
+    "height": "header",
+    "orientation": "header",
+    "split": "split",
+}
+_STORED = " in the tar"
+
+
+def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
+    """What the shards hold without the items that ``rejected.parquet`` names and the index leaves out."""
+    file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
+    aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
+    aside = aside.join(index, on=("shard", "key"), how="anti")
+    return stored.join(aside, on=("shard", "key"), how="anti", maintain_order="left")
+
+
+def check_against_tars(index: pl.DataFrame, levels: Sequence[str], stored: pl.DataFrame, findings: Findings) -> None:
+    """Every item of the index in its tar, every item of the tars in the index, and both saying the same of it.
+
+    Args:
+        index: rows of the shards that were read.
+        levels: finest first.
+        stored: what the shards hold, :data:`hgld.pipelines.check.scan.ITEMS` and the column shard.
+        findings: to add to.
+    """
+    joined = index.join(stored, on=("shard", "key"), how="left", suffix=_STORED, maintain_order="left")
+    there = pl.col(f"sha256{_STORED}").is_not_null()
+    at = _said("an image at offset", "offset")
+    findings.add_rows(joined.filter(~there), "missing-member", pl.lit("no such image in the tar"), at)
+    extra = stored.filter(pl.col("sha256").is_not_null()).join(
+        index, on=("shard", "key"), how="anti", maintain_order="left"
+    )
+    findings.add_rows(extra, "unindexed-member", at, "every image of the tar in the index")
+    held = joined.filter(there)
+    for name, kind in _COMPARED.items():
+        differs = held.filter(pl.col(f"{name}{_STORED}") != pl.col(name))
+        findings.add_rows(differs, kind, _said(name, f"{name}{_STORED}"), _said(name, name))
+    known = held.filter(pl.col("labels").is_not_null())
+    _compare_texts(known, "labels", _listed("labels"), _texts_of(levels), findings)
+    stated = known.filter(pl.col("levels").list.len() > 0)
+    _compare_texts(stated, "levels", _listed("levels"), pl.lit(", ".join(levels)), findings)
+    boxes = _texts_of(BOX) if BOX[0] in index.columns else pl.lit(None, pl.String)
+    none = pl.lit("none")
+    _compare_texts(known, "box", _listed("box").fill_null(none), boxes.fill_null(none), findings)
+
+
+def _compare_texts(rows: pl.DataFrame, kind: str, found: pl.Expr, expected: pl.Expr, findings: Findings) -> None:
+    said = pl.concat_str(pl.lit(f"{kind} "), found), pl.concat_str(pl.lit(f"{kind} "), expected)
+    findings.add_rows(rows.filter(found != expected), kind, *said)
+
+
+def _said(what: str, column: str) -> pl.Expr:
+    return pl.concat_str(pl.lit(f"{what} "), pl.col(column))
+
+
+def _listed(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.List(pl.String)).list.join(", ")
+
+
+def _texts_of(columns: Sequence[str]) -> pl.Expr:
+    return pl.concat_str(columns, separator=", ")
+
+
+def check_names(stored: pl.DataFrame, tree: Hierarchy, findings: Findings) -> None:
+    """Labels and class names in the items' JSON, against the hierarchy."""
+    usable = stored.filter(pl.col("labels").list.len() == len(tree.levels))
+    for c, level in enumerate(tree.levels):
+        classes = pl.DataFrame(
+            {"label": range(-1, len(tree.names[c])), "own": ["", *tree.names[c]]},
+            schema={"label": pl.Int32, "own": pl.String},
+        )
+        named = usable.select(
+            *("key", "split", "shard"), label=pl.col("labels").list.get(c), name=pl.col("names").list.get(c)
+        ).join(classes, on="label", how="left", maintain_order="left")
+        wrong = named.filter(pl.col("name") != pl.col("own"))
+        found = pl.concat_str(pl.lit(f"{level} "), "label", pl.lit(" is called "), "name")
+        findings.add_rows(wrong, "names", found, pl.concat_str(pl.lit("called "), "own"))
+
+
+def check_labels(index: pl.DataFrame, tree: Hierarchy, findings: Findings) -> None:
+    """Labels of the index are classes of the hierarchy, and lie on one path of it."""
+    for c, level in enumerate(tree.levels):
+        size = len(tree.names[c])
+        findings.add_rows(
+            index.filter(pl.col(level) >= size), "hierarchy", _said(level, level), f"{level} below {size}"
+        )
+        if c + 1 == len(tree.levels):
+            return
+        above = tree.levels[c + 1]
+        parents = pl.DataFrame({level: range(size), "parent": tree.parents[c]}, schema_overrides={level: pl.Int32})
+        held = index.join(parents, on=level, how="left", maintain_order="left")
+        wrong = held.filter((pl.col(above) >= 0) & (pl.col("parent") >= 0) & (pl.col(above) != pl.col("parent")))
+        found = pl.concat_str(pl.lit(f"{level} "), level, pl.lit(f" under {above} "), above)
+        findings.add_rows(wrong, "hierarchy", found, pl.concat_str(pl.lit(f"under {above} "), "parent"))
+
+
+def check_runs(index: pl.DataFrame, finest: str, group_size: int, findings: Findings) -> None:
+    """The columns group and duplicate_of are what the rows imply, and groups are as large as the manifest promises."""
+    implied = with_runs(index, finest)
+    for name in ("group", "duplicate_of"):
+        rows = index.with_columns(implied[name].alias("implied")).filter(pl.col(name).ne_missing(pl.col("implied")))
+        found, expected = (
+            pl.concat_str(pl.lit(f"{name} "), pl.col(column).cast(pl.String).fill_null("none"))
+            for column in (name, "implied")
+        )
+        findings.add_rows(rows, name, found, expected)
+    short = short_runs(implied, finest, group_size)
+    found = pl.concat_str(pl.lit("a group of "), "len")
+    findings.add_rows(short, "group-size", found, f"at least {group_size} items of the class together", "first")
+
+
+def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFrame:
+    """Runs of fewer than ``group_size`` items of a class that has as many in its split.
+
+    Returns:
+        split, the class, shard, group, len (items of the run) and first (the key of its first item).
+    """
+    runs = (
+        index.filter(pl.col(finest) >= 0)
+        .group_by("split", finest, "shard", "group", maintain_order=True)
+        .agg(pl.len(), pl.col("key").first().alias("first"))
+    )
+    whole = pl.col("len").sum().over("split", finest)
+    return runs.filter((pl.col("len") < group_size) & (whole >= group_size))
+
+
+def check_counts(index: pl.DataFrame, manifest: Manifest, findings: Findings) -> None:
+    """Counts of the manifest, against the index."""
+    found = split_facts(index, manifest.levels)
+    for split in sorted(found.keys() | manifest.splits.keys()):
+        ours, stated = (_flat(facts.get(split)) for facts in (found, manifest.splits))
+        for what in sorted(ours.keys() | stated.keys()):
+            if ours.get(what, 0) != stated.get(what, 0):
+                findings.add(
+                    "counts", f"{ours.get(what, 0)} {what} in the index", f"{stated.get(what, 0)} {what}", split=split
+                )
+    held = dict(index.group_by("shard").len().iter_rows())
+    for shard in manifest.shards:
+        count = held.pop(shard.name, 0)
+        if count != shard.items:
+            findings.add(
+                "counts", f"{count} items in the index", f"{shard.items} items", split=shard.split, shard=shard.name
+            )
+    for shard, count in sorted(held.items()):
+        findings.add("counts", f"{count} items in the index", "a shard of the manifest", shard=shard)
+
+
+def _flat(facts: SplitFacts | None) -> dict[str, int]:
+    if facts is None:
+        return {}
+    classes = {f"classes of {level}": count for level, count in facts["classes"].items()}
+    return {"items": facts["items"], "shards": facts["shards"], "unlabelled": facts["unlabelled"], **classes}
+
+
+# Checks between splits: classes, images and near-duplicates of training that the others hold too.
+
+TRAIN = "train"
+EVALUATED = ("test", "query", "gallery")
+
+
+def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | None, findings: Findings) -> str | None:
+    """Classes of the finest level that training and evaluation share.
+
+    Findings where the manifest's provenance says ``disjoint``; else a note for people is returned, or None.
+    """
+    finest = manifest.levels[0]
+    known = index.filter(pl.col(finest) >= 0)
+    counts = known.group_by(finest, "split").len().sort(finest, "split")
+    trained = counts.filter(split=TRAIN).select(finest, pl.col("len").alias("in train"))
+    shared = counts.filter(pl.col("split").is_in(EVALUATED)).join(trained, on=finest, maintain_order="left")
+    if not len(shared):
+        return None
+    if manifest.provenance.get("disjoint") is not True:
+        number = shared[finest].n_unique()
+        return f"{number} classes of {finest} are in {TRAIN} and in {', '.join(sorted(set(shared['split'])))}."
+    names = dict(enumerate(tree.names[0])) if tree else {}
+    rows = shared.with_columns(member=pl.col(finest).replace_strict(names, default=pl.col(finest).cast(pl.String)))
+    found = pl.concat_str(
+        pl.lit(f"a class of {finest} with "), "in train", pl.lit(f" items in {TRAIN}, "), "len", pl.lit(" here")
+    )
+    findings.add_rows(rows, "disjoint", found, f"no class of {TRAIN}", "member")
+    return None
+
+
+def check_bytes(index: pl.DataFrame, findings: Findings) -> None:
+    """Images of other splits whose bytes are those of a training image."""
+    trained = index.filter(split=TRAIN).unique("sha256", keep="first", maintain_order=True)
+    shared = index.filter(pl.col("split") != TRAIN).join(
+        trained.select("sha256", pl.col("key").alias("trained")), on="sha256", maintain_order="left"
+    )
+    findings.add_rows(shared, "leakage", _said_splits("the bytes of"), f"no image of {TRAIN}")
+
+
+def check_near_duplicates(index: pl.DataFrame, stored: pl.DataFrame, findings: Findings) -> str | None:
+    """Images of other splits that look like a training image of other bytes.
+
+    Args:
+        index: the dataset's index.
+        stored: what the shards hold, with perceptual hashes.
+        findings: to add to.
+
+    Returns:
+        a note for people on images without a hash, or None.
+    """
+    known = index.select("key", "shard", "split", "sha256").join(
+        stored.select("key", "shard", "hash"), on=("key", "shard"), maintain_order="left"
+    )
+    hashed = known.filter(pl.col("hash").is_not_null())
+    trained, others = hashed.filter(split=TRAIN), hashed.filter(pl.col("split") != TRAIN)
+    others = others.join(trained, on="sha256", how="anti", maintain_order="left")  # those are leakage
+    if len(trained) and len(others):
+        places, distances = nearest(others["hash"].to_numpy(), trained["hash"].to_numpy())
+        near = others.with_columns(place=pl.Series(places), distance=pl.Series(distances)).filter(pl.col("place") >= 0)
+        near = near.with_columns(trained=trained["key"].gather(near["place"]))
+        found = pl.concat_str(pl.lit("differs in "), "distance", pl.lit(" of 64 bits from "), _said_splits(""))
+        findings.add_rows(near, "near-duplicate", found, f"no image that looks like one of {TRAIN}")
+    plain = len(known) - len(hashed)
+    return f"{plain} images are too plain to be compared by their looks." if plain else None
+
+
+def _said_splits(what: str) -> pl.Expr:
+    return pl.concat_str(pl.lit(f"{what} ".lstrip()), "trained", pl.lit(f" of {TRAIN}"))
+
+
+# ``hgld verify``: reads a dataset directory back, whole, and lists whatever is off. It changes nothing.
+
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was read, and what is off.
+
+    Attributes:
+        name: of the dataset.
+        items: that the tars hold, whole.
+        shards: that were read.
+        bytes: that were read in shards.
+        findings: one row a finding (:data:`hgld.pipelines.check.scan.SCHEMA`); none if nothing is off.
+        notes: what a person may want to know and is not a fault, one line each.
+    """
+
+    name: str
+    items: int
+    shards: int
+    bytes: int
+    findings: pl.DataFrame
+    notes: tuple[str, ...]
+
+
+def verify(
+    root: Path, *, decode: bool = False, near: bool = False, workers: int = 1, progress: Progress
+) -> Verification:
+    """Check a dataset directory against itself.
+
+    Sizes and checksums of all files and items; members that must not be used; the index against the tars both ways,
+    the items' JSON against both; labels against the hierarchy; counts; classes and images that training shares with
+    the other splits; lists, judgements and rejected items against the keys.
+
+    Args:
+        root: the directory.
+        decode: decode every image.
+        near: look for images of other splits that look like training images.
+        workers: shards read at a time; 0: one a core.
+        progress: told of every shard.
+
+    Raises:
+        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.
+        SchemaError: written by another hgld.
+    """
+    manifest = _manifest(root)
+    return _Verifier(root, manifest).run(ScanOptions(decode=decode, hashes=near), workers, progress)
+
+
+def _manifest(root: Path) -> files.Manifest:
+    path = root / files.MANIFEST
+    if not path.exists():
+        raise InputError(
+            f"{root}: no {files.MANIFEST}, so this is no dataset. Name the folder that hgld build-shards wrote; "
+            "hgld index makes one for tars alone."
+        )
+    with opened_regular(path) as file:
+        return files.Manifest.from_json(file.read(files.MAX_MANIFEST_BYTES + 1), str(path))
+
+
+class _Verifier:
+    """Runs the checks of one directory."""
+
+    def __init__(self, root: Path, manifest: files.Manifest) -> None:
+        self.root, self.manifest, self.findings = root, manifest, Findings()
+        self.notes: list[str] = []
+
+    def run(self, options: ScanOptions, workers: int, progress: Progress) -> Verification:
+        self._check_strays()
+        for name, facts in self.manifest.files.items():
+            self._check_file(name, facts)
+        index, tree = self._index(), self._tree()
+        rejected = self._table(files.REJECTED)
+        scans = scan_shards(self._shards(), options, workers=workers, progress=progress, task="reading shards")
+        for scan in scans:
+            self._check_shard(scan)
+        stored = pl.concat(
+            [
+                pl.DataFrame(schema={**ITEMS, "shard": pl.String}),
+                *(s.items.with_columns(shard=pl.lit(s.name)) for s in scans),
+            ]
+        )
+        if index is not None:
+            stored = without_set_aside(stored, index, rejected)
+        if tree is not None:
+            check_names(stored, tree, self.findings)
+        if index is not None:
+            self._check_index(index, tree, scans, stored, near=options.hashes)
+            self._check_keys(index, rejected)
+        return Verification(
+            name=self.manifest.name,
+            items=int(stored["sound"].sum()),
+            shards=len(scans),
+            bytes=sum(scan.bytes for scan in scans),
+            findings=self.findings.table(),
+            notes=tuple(self.notes),
+        )
+
+    def _check_index(
+        self,
+        index: pl.DataFrame,
+        tree: Hierarchy | None,
+        scans: Sequence[ShardScan],
+        stored: pl.DataFrame,
+        *,
+        near: bool,
+    ) -> None:
+        manifest, findings = self.manifest, self.findings
+        read = index.filter(pl.col("shard").is_in([scan.name for scan in scans]))
+        check_against_tars(read, manifest.levels, stored, findings)
+        if tree is not None:
+            check_labels(index, tree, findings)
+        check_runs(index, manifest.levels[0], manifest.group_size, findings)
+        check_counts(index, manifest, findings)
+        self._note(check_classes(index, manifest, tree, findings))
+        check_bytes(index, findings)
+        if near:
+            self._note(check_near_duplicates(index, stored, findings))
+
+    def _note(self, note: str | None) -> None:
+        if note is not None:
+            self.notes.append(note)
+
+    def _check_strays(self) -> None:
+        known = {files.MANIFEST, *self.manifest.files, *(shard.name for shard in self.manifest.shards)}
+        for path in sorted(self.root.iterdir()):
+            kept = path.name == SEARCH and path.is_dir() and not path.is_symlink()
+            if path.name not in known and not kept:
+                kind = "a symbolic link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
+                self.findings.add("stray-file", f"{kind} that {files.MANIFEST} does not name", "none", shard=path.name)
+
+    def _check_file(self, name: str, facts: files.FileFacts) -> None:
+        found = self._open(name, _fingerprint)
+        if found is not None:
+            self._compare(name, found, facts)
+
+    def _open(self, name: str, use: Callable[[BufferedReader], _Read]) -> _Read | None:
+        """What ``use`` makes of a file of the directory; None, and a finding, if it is no readable regular file."""
+        path = self.root / name
+        if not path.exists() and not path.is_symlink():
+            self.findings.add("missing-file", "nothing there", f"a file, as {files.MANIFEST} says", shard=name)
+            return None
+        try:
+            with opened_regular(path) as file:
+                return use(file)
+        except InputError as error:
+            self.findings.add("unreadable-file", error, "a readable regular file", shard=name)
+            return None
+
+    def _read(self, name: str, read: Callable[[Path], _Read]) -> _Read | None:
+        """A table of the directory; None, and a finding, if it cannot be read."""
+        if name not in self.manifest.files:
+            self.findings.add("missing-file", f"{files.MANIFEST} does not name it", "a file", shard=name)
+            return None
+        path = self.root / name
+        if path.is_symlink() or not path.is_file():
+            return None  # found already, with the file's checksum
+        try:
+            return read(path)
+        except InputError as error:
+            self.findings.add("unreadable-file", error, "a file that hgld wrote (hgld index makes it anew)", shard=name)
+            return None
+
+    def _index(self) -> pl.DataFrame | None:
+        found = self._read(files.INDEX, lambda path: files.read_index(path))
+        return found[0] if found is not None and self._levels_agree(found[1], files.INDEX) else None
+
+    def _tree(self) -> Hierarchy | None:
+        found = self._read(files.HIERARCHY, Hierarchy.from_parquet)
+        return found if found is not None and self._levels_agree(found.levels, files.HIERARCHY) else None
+
+    def _levels_agree(self, levels: tuple[str, ...], name: str) -> bool:
+        if levels != self.manifest.levels:
+            expected = f"levels {', '.join(self.manifest.levels)}, as {files.MANIFEST} says"
+            self.findings.add("levels", f"levels {', '.join(levels)}", expected, shard=name)
+        return levels == self.manifest.levels
+
+    def _shards(self) -> list[Path]:
+        """The shards that are there as regular files; the others are findings."""
+        return [self.root / shard.name for shard in self.manifest.shards if self._open(shard.name, lambda file: True)]
+
+    def _check_shard(self, scan: ShardScan) -> None:
+        facts = next(shard for shard in self.manifest.shards if shard.name == scan.name)
+        found = files.FileFacts(bytes=scan.bytes, sha256=scan.sha256)
+        self._compare(scan.name, found, files.FileFacts(bytes=facts.bytes, sha256=facts.sha256))
+        rows = scan.faults.with_columns(shard=pl.lit(scan.name), split=pl.lit(facts.split))
+        found_there = pl.concat_str("detail", pl.lit(" (offset "), "offset", pl.lit(")"))
+        self.findings.add_rows(rows, pl.col("reason"), found_there, "a sound member", "member")
+
+    def _compare(self, name: str, found: files.FileFacts, stated: files.FileFacts) -> None:
+        if found["bytes"] != stated["bytes"]:
+            self.findings.add("size", f"{found['bytes']} bytes", f"{stated['bytes']} bytes", shard=name)
+        if found["sha256"] != stated["sha256"]:
+            self.findings.add("sha256", found["sha256"], stated["sha256"], shard=name)
+
+    def _check_keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
+        """Lists and judgements name items of the index; rejected items are none of it, but for repeated keys."""
+        keys = index.select("key")
+        for name, column in ((files.LISTS, "key"), (files.JUDGEMENTS, "query"), (files.JUDGEMENTS, "item")):
+            table = self._table(name)
+            lost = table.join(keys, left_on=column, right_on="key", how="anti", maintain_order="left")
+            lost = lost.with_columns(shard=pl.lit(name)).unique(column, maintain_order=True)
+            self.findings.add_rows(lost, "unknown-key", pl.lit(f"a {column} that the index lacks"), "an item", column)
+        kept = rejected.filter(pl.col("reason") != "duplicate-key").join(keys, on="key", maintain_order="left")
+        kept = kept.with_columns(shard=pl.lit(files.REJECTED))
+        self.findings.add_rows(kept, "rejected-key", pl.col("reason"), "no item of the index")
+
+    def _table(self, name: str) -> pl.DataFrame:
+        empty = pl.DataFrame(schema=files.TABLES[name])
+        if name not in self.manifest.files:
+            return empty
+        table = self._read(name, lambda path: files.read_table(name, path))
+        return empty if table is None else table
+
+
+def _fingerprint(file: BufferedReader) -> files.FileFacts:
+    digest = hashlib.file_digest(file, "sha256")
+    return files.FileFacts(bytes=file.tell(), sha256=digest.hexdigest())

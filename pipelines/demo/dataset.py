@@ -1,0 +1,87 @@
+"""A dataset without downloads: a build's landmarks, drawn, as shards whose test landmarks nothing was trained on."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hgld.errors import StorageError
+from hgld.pipelines.demo.drawings import LEVELS, TABLE, choose_landmarks, write_photographs
+from hgld.pipelines.shards.build import BuildResult, build_shards
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import Progress, plain, sha256_of, write_json
+
+PHOTOGRAPHS, SHARDS = "photographs", "shards"
+_DRAWN = "drawn.json"
+_VERSION = 2  # raise it when the same arguments draw other pictures
+
+
+@dataclass(frozen=True)
+class DrawnConfig:
+    """What is drawn, and how it is split.
+
+    Attributes:
+        landmarks: how many, as many of every group as there are.
+        images: of each landmark.
+        size: side of an image, pixels.
+        test_classes: part of the landmarks whose images are the test split.
+        seed: of all that is random.
+    """
+
+    landmarks: int = 330
+    images: int = 12
+    size: int = 64
+    test_classes: float = 1 / 3
+    seed: int = 0
+
+
+def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> BuildResult:
+    """Draw the landmarks of a hierarchical label file and build their shards.
+
+    Stopped anywhere, the same call goes on: photographs that are not all there are drawn anew. Done before, it does
+    nothing.
+
+    Args:
+        labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
+        root: gets ``photographs/`` (images and the table ``labels.csv``) and ``shards/``.
+        config: what is drawn, and how it is split.
+        progress: told of every landmark and unit.
+
+    Raises:
+        ConfigError: fewer landmarks have all their labels than are to be drawn, or ``shards/`` holds something else.
+        StorageError: the disk is full or not writable.
+    """
+    table = _draw(labels, root, config, progress)
+    source = SourceConfig(levels=LEVELS, test_classes=config.test_classes, seed=config.seed)
+    shards = ShardConfig(workers=1)  # so few small images are read before other processes are up
+    return build_shards("manifest", table, str(root / SHARDS), source, shards, progress)
+
+
+def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> Path:
+    """The photographs' table; they are drawn beside their place, which they take once they are all there."""
+    folder, aside = root / PHOTOGRAPHS, root / f".{PHOTOGRAPHS}.part"
+    stated = {"version": _VERSION, "labels": sha256_of(labels), **plain(config)}
+    if _read(folder / _DRAWN) == stated and (folder / TABLE).is_file():
+        return folder / TABLE
+    chosen = choose_landmarks(pl.read_csv(labels), config.landmarks, config.seed)
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        write_photographs(chosen, aside, images=config.images, size=config.size, seed=config.seed, progress=progress)
+        write_json(aside / _DRAWN, stated)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.replace(folder)
+    except OSError as error:
+        raise StorageError(
+            f"the photographs cannot be written to {root}: {error.strerror}. Free space, then run the same command."
+        ) from error
+    return folder / TABLE
+
+
+def _read(record: Path) -> object:
+    """A record of what was drawn; None where there is none, or a damaged one."""
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,222 @@
+"""Names as points of a plane, near where their vectors are near: for people to look at, nothing is computed from it."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from sklearn.manifold import TSNE
+from threadpoolctl import threadpool_limits
+
+from hgld.errors import TableError
+from hgld.pipelines.hierarchy.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.clean import NameRules
+from hgld.pipelines.hierarchy.clustering import Clustering, check_options, cluster_names
+from hgld.pipelines.hierarchy.config import ClusterConfig, key_fields
+from hgld.pipelines.hierarchy.group_names import Member, propose_labels
+from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+
+MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
+ITERATIONS = 500
+NEAREST = 3
+PERPLEXITY = 30
+LEAST_TSNE = 5
+
+
+def name_map(rows: np.ndarray, seed: int) -> np.ndarray:
+    """Two coordinates a name.
+
+    t-SNE (van der Maaten and Hinton, JMLR 9, 2008) of at most 1,000 names, evenly out of the given order, started from
+    their two leading principal axes; every other name is put at the mean of the 3 nearest of them, weighted by cosine.
+    Fewer than 5 names are shown by their principal axes.
+
+    Args:
+        rows: (N, D) unit rows, in an order that does not depend on the machine (sorted names).
+        seed: of t-SNE.
+
+    Returns:
+        (N, 2) float32.
+    """
+    placed = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_PLACED)).round().astype(np.int64))
+    with threadpool_limits(limits=1):
+        points = np.empty((len(rows), 2), dtype=np.float32)
+        points[placed] = _place(rows[placed], seed)
+        rest = np.setdiff1d(np.arange(len(rows)), placed)
+        cosine = rows[rest] @ rows[placed].T
+        nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :NEAREST]
+        near = np.maximum(np.take_along_axis(cosine, nearest, axis=1), 1e-3)
+        points[rest] = (points[placed][nearest] * near[:, :, None]).sum(axis=1) / near.sum(axis=1, keepdims=True)
+    return points.round(3)
+
+
+def _place(rows: np.ndarray, seed: int) -> np.ndarray:
+    start = _principal(rows)
+    spread = float(start[:, 0].std())
+    if len(rows) < LEAST_TSNE or spread == 0:
+        return start
+    tsne = TSNE(
+        perplexity=min(PERPLEXITY, (len(rows) - 1) / 3),
+        # an array is allowed; the scale is the one that scikit-learn gives its own PCA start
+        init=start / spread * 1e-4,  # pyright: ignore[reportArgumentType]
+        max_iter=ITERATIONS,
+        random_state=seed,
+        n_jobs=1,
+    )
+    return tsne.fit_transform(rows)
+
+
+def _principal(rows: np.ndarray) -> np.ndarray:
+    """(n, 2) float32 scores on the two leading principal axes, signs fixed by the largest entry of an axis."""
+    centred = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
+    _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
+    axes = axes[:2] * (lengths[:2] > 1e-6)[:, None]
+    signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
+    scores = np.zeros((len(rows), 2), dtype=np.float32)
+    scores[:, : len(axes)] = centred @ (axes * signs[:, None]).T
+    return scores
+
+
+# The cluster stage: names in groups, with a proposed label for every group and a confidence for every name.
+
+VERSION = 2
+
+
+def run(
+    root: Path,
+    cleaned: StageRun,
+    embedded: StageRun,
+    scraped: StageRun,
+    config: ClusterConfig,
+    progress: Progress,
+) -> StageRun:
+    """Run the stage: ``names.parquet``, ``groups.parquet``, ``k_curve.parquet`` and ``map.parquet``.
+
+    Args:
+        root: the build's directory of stages.
+        cleaned: the clean stage (names).
+        embedded: the embed stage (their embeddings).
+        scraped: the scrape stage (the class graph).
+        config: the options.
+        progress: told what is being done.
+
+    Raises:
+        ConfigError: options out of range, or more groups or clusters than the names allow.
+        TableError: the inputs do not belong together.
+    """
+    check_options(config)
+    inputs = {
+        "clean/names": cleaned.path("names.parquet"),
+        "embed/embeddings": embedded.path("embeddings.npy"),
+        "scrape/classes": scraped.path("classes.parquet"),
+    }
+    return run_stage(
+        "cluster",
+        root,
+        version=VERSION,
+        config=key_fields(config),
+        inputs=inputs,
+        work=partial(_cluster, *inputs.values(), config, progress),
+    )
+
+
+def read_embeddings(file: Path) -> np.ndarray:
+    """The (N, D) rows of ``embeddings.npy``.
+
+    Raises:
+        TableError: the file is not such an array.
+    """
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise TableError(f"{file}: not an array of numbers ({error}). Remove the embed stage's folder.") from error
+    if rows.ndim != 2 or rows.dtype != np.float32:
+        raise TableError(
+            f"{file}: an array of shape {rows.shape} and type {rows.dtype}; expected (names, dimensions) of float32. "
+            "Remove the embed stage's folder."
+        )
+    return rows
+
+
+def _cluster(
+    names_file: Path, embeddings_file: Path, classes_file: Path, config: ClusterConfig, progress: Progress, out: Path
+) -> Outcome:
+    names = pl.read_parquet(names_file)
+    embeddings = read_embeddings(embeddings_file)
+    if len(names) != len(embeddings) or not len(names):
+        raise TableError(
+            f"{embeddings_file}: {len(embeddings)} rows for the {len(names)} names of {names_file}; expected one a "
+            "name and at least one name. Remove the embed stage's folder, or look at what the clean stage dropped."
+        )
+    graph = ClassGraph.read(classes_file)
+    classes = [tuple(ids or ()) for ids in names["class_ids"].to_list()]
+    similarity = graph.similarity(classes) if config.structure > 0 else None
+    found = cluster_names(
+        embeddings,
+        names["name"].to_list(),
+        config=config,
+        weights=names["landmarks"].to_numpy(),
+        similarity=similarity,
+        progress=progress,
+    )
+    groups = _groups(names, classes, found, graph)
+    members = names.select("name", "landmarks").with_columns(
+        pl.Series("cluster", found.clusters),
+        pl.Series("group", found.groups),
+        pl.Series("confidence", found.confidence),
+        pl.Series("next_group", found.next_groups).replace(-1, None),
+        pl.Series("doubtful", found.doubtful),
+    )
+    progress("draw the map", 0, 1)
+    places = name_map(found.rows, config.seed)
+    progress("draw the map", 1, 1)
+    curve = {"k": found.curve.k, "inertia": found.curve.inertia, "score": found.curve.score}
+    members.write_parquet(out / "names.parquet")
+    groups.write_parquet(out / "groups.parquet")
+    pl.DataFrame(curve, schema={"k": pl.Int32, "inertia": pl.Float64, "score": pl.Float64}).write_parquet(
+        out / "k_curve.parquet"
+    )
+    names.select("name").with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1])).write_parquet(
+        out / "map.parquet"
+    )
+    return _outcome(found, config, similarity)
+
+
+def _groups(names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clustering, graph: ClassGraph) -> pl.DataFrame:
+    members: list[list[Member]] = [[] for _ in range(int(found.groups.max()) + 1)]
+    rows = zip(names["name"], names["landmarks"], classes, found.centrality.tolist(), strict=True)
+    for group, row in zip(found.groups.tolist(), rows, strict=True):
+        members[group].append(Member(*row))
+    proposals = propose_labels(members, graph, NameRules.read())
+    return pl.DataFrame(
+        {
+            "group": range(len(members)),
+            "label": [p.label for p in proposals],
+            "method": [p.method for p in proposals],
+            "evidence": [p.evidence for p in proposals],
+            "names": [len(group) for group in members],
+            "landmarks": [sum(m.landmarks for m in group) for group in members],
+        },
+        schema_overrides={"group": pl.Int32, "names": pl.Int64, "landmarks": pl.Int64},
+    )
+
+
+def _outcome(found: Clustering, config: ClusterConfig, similarity: np.ndarray | None) -> Outcome:
+    counts: dict[str, int | float] = {
+        "names": len(found.groups),
+        "clusters": found.k,
+        "groups": int(found.groups.max()) + 1,
+        "doubtful": int(found.doubtful.sum()),
+    }
+    notes: tuple[str, ...] = ()
+    if similarity is not None:
+        counts["names_in_class_graph"] = int((~np.isnan(similarity.diagonal())).sum())
+        if not counts["names_in_class_graph"]:
+            note = f"--structure {config.structure} changed nothing: no name has a known Wikidata class. "
+            notes = (note + "The html route and --names give none; the api route does.",)
+    details = {
+        "k": found.k,
+        "criterion": config.criterion if found.curve.k else "given",
+        "threshold": round(found.threshold, 6),
+        "wanted_groups": config.groups or None,
+    }
+    return Outcome(counts, notes=notes, details=details)

@@ -1,0 +1,1 @@
+"""Encoders of names: text to unit vectors."""

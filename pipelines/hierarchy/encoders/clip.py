@@ -1,0 +1,188 @@
+"""CLIP models of open_clip as encoders of names and images."""
+
+import difflib
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import open_clip
+import torch
+from open_clip.pretrained import get_pretrained_cfg
+from PIL import Image
+from safetensors import SafetensorError
+
+from hgld.errors import ConfigError, MissingResourceError
+from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
+from hgld.pipelines.stage import Progress, silent
+
+VERSION = 1
+TEMPLATES = (  # of the prompts published with CLIP, those that fit scenes and places
+    "a photo of a {}.",
+    "a photo of the {}.",
+    "a photo of a {}, a type of place.",
+    "a photo of a {}, a type of landmark.",
+    "a picture of a {} on a sunny day.",
+)
+_NEAREST = 5
+_MOST_LISTED = 25  # no model has so many tags
+_UNREADABLE = (  # what open_clip, torch and safetensors raise on weights that they cannot get or read
+    *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
+    *(pickle.UnpicklingError, SafetensorError),
+)
+
+
+class _Loaded(NamedTuple):
+    model: Any
+    tokenize: Any
+    preprocess: Any
+
+
+class ClipEncoder:
+    """A CLIP model's text and image towers.
+
+    Args:
+        spec: ``MODEL/PRETRAINED``: a model of open_clip, and a tag of its or a checkpoint's path.
+        templates: prompts with ``{}``; empty: ``TEMPLATES``.
+        device: torch device; empty: a GPU when there is one.
+        batch_size: texts or images a forward pass.
+
+    Attributes:
+        name: ``clip:MODEL/PRETRAINED``, of a path its last part.
+        key: version, model, tag or hash of the checkpoint, and templates.
+
+    Raises:
+        ConfigError: unknown model or tag (the nearest ones are named), or device.
+        MissingResourceError: PRETRAINED is a path, and there is no file.
+    """
+
+    def __init__(self, spec: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
+        self._model_name, _, self._pretrained = spec.partition("/")
+        weights = _check(self._model_name, self._pretrained)
+        shown = self._pretrained if weights is None else weights.name
+        source = self._pretrained if weights is None else fingerprint(weights)
+        self.templates = tuple(templates) or TEMPLATES
+        self.name = f"clip:{self._model_name}/{shown}"
+        self.key = json.dumps(["clip", VERSION, self._model_name, source, self.templates])
+        self._device = choose_device(device)
+        self._batch_size = batch_size
+
+    @property
+    def dim(self) -> int:
+        """D, read from the model's configuration."""
+        return int((open_clip.get_model_config(self._model_name) or {})["embed_dim"])
+
+    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """(N, D) float32 unit rows: the mean of each name's prompts.
+
+        Raises:
+            MissingResourceError: the weights cannot be had or read here.
+        """
+        rows = np.empty((len(names), self.dim), dtype=np.float32)
+        step = max(1, self._batch_size // len(self.templates))
+        for start in range(0, len(names), step):
+            batch = names[start : start + step]
+            tokens = self._loaded.tokenize(fill(self.templates, batch)).to(self._device)
+            with torch.inference_mode():
+                texts = self._loaded.model.encode_text(tokens).float().cpu().numpy()
+            rows[start : start + len(batch)] = mean_of_prompts(texts, len(self.templates))
+            progress("embed", start + len(batch), len(names))
+        return rows
+
+    def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """(N, D) float32 unit rows of decoded images.
+
+        Raises:
+            MissingResourceError: the weights cannot be had or read here.
+        """
+        rows = np.empty((len(images), self.dim), dtype=np.float32)
+        for start in range(0, len(images), self._batch_size):
+            batch = images[start : start + self._batch_size]
+            pixels = torch.stack([self._loaded.preprocess(image.convert("RGB")) for image in batch]).to(self._device)
+            with torch.inference_mode():
+                seen = self._loaded.model.encode_image(pixels).float().cpu().numpy()
+            rows[start : start + len(batch)] = mean_of_prompts(seen, 1)
+        return rows
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        known = get_pretrained_cfg(self._model_name, self._pretrained)
+        try:
+            with _said_once():
+                loaded = open_clip.create_model_from_pretrained(
+                    self._model_name,
+                    pretrained=self._pretrained,
+                    device=self._device,
+                    force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                    weights_only=True,
+                    return_transform=True,
+                )
+                tokenize = open_clip.get_tokenizer(self._model_name)
+        except _UNREADABLE as error:
+            raise MissingResourceError(self._no_weights(bool(known), error)) from error
+        model, preprocess = loaded  # pyright: ignore[reportGeneralTypeIssues]  # a pair, as return_transform asks
+        return _Loaded(model.eval(), tokenize, preprocess)
+
+    def _no_weights(self, is_tag: bool, error: BaseException) -> str:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        if not is_tag:
+            return (
+                f"{self._pretrained}: cannot be read as weights of {self._model_name} ({reason}). Expected a state "
+                "dict of that model, .safetensors or a .pt that holds tensors alone; pickled code is never run."
+            )
+        return (
+            f"--encoder clip:{self._model_name}/{self._pretrained}: the weights cannot be had here ({reason}). "
+            "Connect to the internet once, so that open_clip downloads them into Hugging Face's cache (HF_HOME); or "
+            f"copy the checkpoint and give --encoder clip:{self._model_name}/PATH; or take --encoder lexical, which "
+            "needs none."
+        )
+
+
+@contextmanager
+def _said_once() -> Iterator[None]:
+    """Hold back what open_clip and Hugging Face log of every attempt at a download: the error at the end says it."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+def _check(model: str, pretrained: str) -> Path | None:
+    """The checkpoint's path, or None where ``pretrained`` is a tag of the model."""
+    models = open_clip.list_models()
+    if model not in models:
+        raise ConfigError(f"--encoder clip: open_clip knows no model {model!r}; {_nearest(model, models)}")
+    tags = open_clip.list_pretrained_tags_by_model(model)
+    if not pretrained:
+        raise ConfigError(
+            f"--encoder clip:{model} names no weights; expected clip:{model}/TAG or a file. {_listed(tags)}"
+        )
+    if get_pretrained_cfg(model, pretrained):
+        return None
+    path = Path(pretrained)
+    if path.is_file():
+        return path
+    if "/" in pretrained or path.suffix:
+        raise MissingResourceError(
+            f"--encoder clip:{model}/{pretrained}: there is no file {pretrained}. {_listed(tags)}"
+        )
+    raise ConfigError(f"--encoder clip:{model}: no file and no weights {pretrained!r}; {_nearest(pretrained, tags)}")
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    matches = difflib.get_close_matches(name, known, _NEAREST, cutoff=0.4)
+    return f"nearest: {', '.join(matches)}." if matches else _listed(known)
+
+
+def _listed(tags: Sequence[str]) -> str:
+    if not tags:
+        return "open_clip has none for it; give a checkpoint's path."
+    more = f" and {len(tags) - _MOST_LISTED} more (open_clip.list_models())" if len(tags) > _MOST_LISTED else ""
+    return f"open_clip has {', '.join(tags[:_MOST_LISTED])}{more}."

@@ -1,0 +1,238 @@
+"""What kinds of things nouns name, by a lexicon that hgld states: ``place_nouns.yaml``.
+
+Words and letters alone know no meanings: "bay" and "strait" share nothing. The lexicon states the common knowledge
+that both are coast and sea. It was written from general knowledge of places, without sight of any labelled set.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction import DictVectorizer
+from sklearn.feature_extraction.text import TfidfTransformer
+from sklearn.preprocessing import normalize
+from sklearn.utils.extmath import svd_flip
+
+from hgld.pipelines.hierarchy.encoders.head_noun import GENERAL_NOUNS, TRANSPARENT_NOUNS, NounPhrase, noun_phrase
+from hgld.pipelines.stage import Progress, silent
+
+LEXICON = Path(__file__).with_name("place_nouns.yaml")
+_LEAST_SUFFIX = 4  # letters of a noun that may end a compound written as one word: "fireboat", not "lapel" as "el"
+
+
+class NounKinds:
+    """The lexicon's nouns with their chains of kinds, coarsest first; ``fingerprint`` is a hash of its content.
+
+    >>> from hgld.pipelines.hierarchy.encoders.head_noun import noun_phrase
+    >>> kinds = NounKinds.read()
+    >>> kinds.of(noun_phrase("glacial lake"))
+    ('natural feature', 'inland water', 'standing water')
+    >>> kinds.of(noun_phrase("fireboat")) == kinds.of(noun_phrase("boat"))
+    True
+    """
+
+    def __init__(self, chains: Mapping[str, tuple[str, ...]]) -> None:
+        self._chains = dict(chains)
+        self.fingerprint = hashlib.sha256(repr(sorted(self._chains.items())).encode()).hexdigest()
+
+    @staticmethod
+    @cache
+    def read() -> "NounKinds":
+        """The lexicon that ships with hgld."""
+        return NounKinds(dict(_chains(yaml.safe_load(LEXICON.read_text(encoding="utf-8")), ())))
+
+    def of(self, phrase: NounPhrase) -> tuple[str, ...]:
+        """The chain of kinds of what a phrase names; ``()`` if the lexicon does not know it.
+
+        A compound of two words is looked up before its head, because "lock keeper" is no lock. A general head
+        (building, site) counts only where the word before it is not known: a "church building" is a church. A word
+        that is not known takes the chain of the longest known noun that it ends in, since English compounds are headed
+        by their last part.
+        """
+        before = phrase.modifiers[-1] if phrase.modifiers else ""
+        general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
+        words = [f"{before} {phrase.head}", *((before, phrase.head) if general else (phrase.head,))]
+        for word in words:
+            if found := self._chains.get(word):
+                return found
+        return next(filter(None, map(self._ending, words[1:])), ())
+
+    def _ending(self, word: str) -> tuple[str, ...]:
+        for start in range(1, len(word) - _LEAST_SUFFIX + 1):
+            if found := self._chains.get(word[start:].lstrip("-")):
+                return found
+        return ()
+
+
+def _chains(kinds: Any, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if isinstance(kinds, Mapping):
+        for kind, below in kinds.items():
+            yield from _chains(below, (*above, kind))
+    else:
+        for noun in kinds:
+            yield noun, above
+
+
+# The encoder that needs no model weights: the words of a name by their role, and their letters.
+#
+# A name's features are three blocks of unit length, latent semantic analysis makes them dense:
+#
+# * *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
+#   farther they stand from it (``head_noun.py``); TF-IDF over the names.
+# * *letters*: n-grams within the same words, weighted alike, so that theater meets theatre and footbridge meets bridge.
+# * *kinds*: what hgld's lexicon of place nouns says the head is (``noun_kinds.py``), so that bay meets strait. A name
+#   that the lexicon does not know has this block empty and rests on the other two.
+#
+# All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the
+# names of another build. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
+# strangers to it.
+
+VERSION = 2
+KINDS = 0.5  # share of the kinds in the squared length, where there are any; agreement is flat within 0.3..0.7
+COARSER = 0.8  # how much less the kind above a kind counts
+LETTERS = 0.5  # share of the letters in the rest of the squared length; measured agreement is flat within 0.4..0.8
+GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
+NGRAMS = (3, 4, 5)
+_AXES_PER_ROOT, _LEAST_AXES = 2.0, 24  # axes grow with the root of the number of names: 30 for 221, 151 for 5,700
+_DENSE_NAMES = 1000  # up to here the exact decomposition is cheap
+_POWER_ITERATIONS = 5
+_NO_LENGTH = 1e-9
+
+
+class LexicalEncoder:
+    """Fitted features of words and letters as dense unit rows; fitted when they are first needed.
+
+    Args:
+        names: what it is fitted on, at least one; order and repetitions do not matter.
+        kinds: what is known of nouns; hgld's lexicon if None.
+
+    Attributes:
+        name: ``lexical``.
+        key: the version, and a hash of the lexicon and the names it is fitted on.
+        templates: empty, names are taken as they are.
+
+    Raises:
+        ValueError: there are no names.
+    """
+
+    name = "lexical"
+    templates: tuple[str, ...] = ()
+
+    def __init__(self, names: Sequence[str], kinds: NounKinds | None = None) -> None:
+        self._names = sorted(set(names))
+        self._kinds = NounKinds.read() if kinds is None else kinds
+        if not self._names:
+            raise ValueError("the lexical encoder is fitted on names: at least one is needed")
+        stated = [self._kinds.fingerprint, *map(repr, self._names)]
+        self.key = f"lexical/{VERSION}/{hashlib.sha256(chr(10).join(stated).encode()).hexdigest()}"
+
+    @cached_property
+    def _space(self) -> "_Space":
+        return _Space(self._names, self._kinds)
+
+    @property
+    def dim(self) -> int:
+        """D, at most the number of distinct names; fits."""
+        return self._space.dim
+
+    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """Rows of fitted or of new names, (N, D) float32.
+
+        Rows are unit ones, but for new names that share nothing with the fitted ones: theirs are zero. Fitted names
+        that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
+        """
+        rows = self._space.rows(names) if names else np.zeros((0, self.dim))
+        progress("embed", len(names), len(names))
+        return rows.astype(np.float32)
+
+
+class _Space:
+    """The features of some names and their axes."""
+
+    def __init__(self, names: Sequence[str], lexicon: NounKinds) -> None:
+        self._lexicon = lexicon
+        phrases = [noun_phrase(name) for name in names]
+        roles = [_roles(phrase) for phrase in phrases]
+        self._kinds = DictVectorizer().fit([_kinds(phrase, lexicon) for phrase in phrases])
+        self._words = DictVectorizer().fit(roles)
+        self._rarity = TfidfTransformer().fit(self._words.transform(roles))
+        spelt = [_ngrams(word) for word in self._words.feature_names_]
+        self._ngrams = DictVectorizer().fit(spelt)
+        self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
+        features = self._features(phrases)
+        self._axes = _axes(features, len(names))
+        lost = _length(features @ self._axes) <= _NO_LENGTH
+        self._lost = frozenset(name for name, is_lost in zip(names, lost, strict=True) if is_lost)
+        self.dim = self._axes.shape[1] + bool(self._lost)
+
+    def rows(self, names: Sequence[str]) -> np.ndarray:
+        rows = np.zeros((len(names), self.dim))
+        rows[:, : self._axes.shape[1]] = self._features([noun_phrase(name) for name in names]) @ self._axes
+        rows[_length(rows) <= _NO_LENGTH] = 0.0
+        rows[[name in self._lost for name in names], -1] = 1.0
+        return np.asarray(normalize(rows))
+
+    def _features(self, phrases: Sequence[NounPhrase]) -> sparse.csr_matrix:
+        roles = [_roles(phrase) for phrase in phrases]
+        words = self._rarity.transform(self._words.transform(roles))
+        own_words = DictVectorizer().fit(roles)
+        spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
+        letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
+        kinds = self._kinds.transform([_kinds(phrase, self._lexicon) for phrase in phrases])
+        kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # empty: no fitted name is of a known kind
+        spelling = sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters])
+        return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - KINDS) * spelling, np.sqrt(KINDS) * kinds]))
+
+
+def _roles(phrase: NounPhrase) -> dict[str, float]:
+    """The words of a phrase and how much each counts; a word that comes twice counts by its better role."""
+    general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
+    weights = [MODIFIER * FARTHER**steps for steps in range(len(phrase.modifiers))]
+    if general and weights:
+        weights[0] = 1.0
+    object_of = 1.0 if general and not weights else COMPLEMENT
+    counted = [
+        (phrase.head, GENERAL_HEAD if general else 1.0),
+        *zip(reversed(phrase.modifiers), weights, strict=True),
+        *((word, object_of) for word in phrase.complement),
+    ]
+    roles: dict[str, float] = {}
+    for compound, weight in counted:
+        for word in compound.split("-"):
+            roles[word] = max(weight, roles.get(word, 0.0))
+    return roles
+
+
+def _kinds(phrase: NounPhrase, lexicon: NounKinds) -> dict[str, float]:
+    """The kinds of what a phrase names, each with those above it, the nearest counting most; empty if not known."""
+    chain = lexicon.of(phrase)
+    return {"/".join(chain[: i + 1]): COARSER ** (len(chain) - 1 - i) for i in range(len(chain))}
+
+
+def _ngrams(word: str) -> Counter[str]:
+    """The letter n-grams of a word, its ends marked; of one shorter than they are, the word itself."""
+    marked = f"^{word}$"
+    return Counter([marked[i : i + n] for n in NGRAMS for i in range(len(marked) - n + 1)] or [marked])
+
+
+def _length(rows: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(rows, axis=1)
+
+
+def _axes(features: sparse.csr_matrix, names: int) -> np.ndarray:
+    """The first right singular vectors of the (names, F) features, (F, D), largest first; their signs are fixed."""
+    count = min(names, max(_LEAST_AXES, round(_AXES_PER_ROOT * names**0.5)))
+    if names > _DENSE_NAMES:  # ARPACK gives up where many singular values are equal, as in very regular names
+        found = TruncatedSVD(count, algorithm="randomized", n_iter=_POWER_ITERATIONS, random_state=0).fit(features)
+        spread, right = found.singular_values_, np.asarray(found.components_)
+    else:
+        left, spread, right = np.linalg.svd(features.toarray(), full_matrices=False)
+        _, right = svd_flip(left, right)
+    return right[:count][spread[:count] > _NO_LENGTH].T

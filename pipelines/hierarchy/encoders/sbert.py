@@ -1,0 +1,107 @@
+"""Sentence-transformers models, from a folder, as encoders of names (extra ``sbert``)."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hgld.errors import ConfigError, MissingResourceError
+from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
+from hgld.pipelines.stage import Progress, silent
+
+VERSION = 1
+TEMPLATES = ("{}",)
+_WAY_OUT = "Or take --encoder lexical, which needs no weights."
+
+
+class SbertEncoder:
+    """A folder written by ``SentenceTransformer.save``, read from disk alone.
+
+    Args:
+        path: the folder, with its ``modules.json``.
+        templates: prompts with ``{}``; empty: the name alone.
+        device: torch device; empty: a GPU when there is one.
+        batch_size: texts a forward pass.
+
+    Attributes:
+        name: ``sbert:`` and the folder's last part.
+        key: version, hash of the folder's files, and templates.
+
+    Raises:
+        ConfigError: no such device, or a model that asks for code from outside sentence-transformers.
+        MissingResourceError: no such folder, or none of a sentence-transformers model.
+    """
+
+    def __init__(self, path: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
+        self._folder = Path(path)
+        _check(self._folder)
+        self.templates = tuple(templates) or TEMPLATES
+        self.name = f"sbert:{self._folder.resolve().name}"
+        self.key = json.dumps(["sbert", VERSION, fingerprint(self._folder), self.templates])
+        self._device = choose_device(device)
+        self._batch_size = batch_size
+
+    @property
+    def dim(self) -> int:
+        """D; reads the model."""
+        return int(self.encode([""]).shape[1])
+
+    def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
+        """(N, D) float32 unit rows: the mean of each name's prompts.
+
+        Raises:
+            MissingResourceError: sentence-transformers is not installed, or cannot read the folder.
+        """
+        step = max(1, self._batch_size // len(self.templates))
+        parts: list[np.ndarray] = []
+        for start in range(0, len(names), step):
+            texts = fill(self.templates, names[start : start + step])
+            rows = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False, convert_to_numpy=True)
+            parts.append(mean_of_prompts(np.asarray(rows), len(self.templates)))
+            progress("embed", min(start + step, len(names)), len(names))
+        return np.concatenate(parts) if parts else np.empty((0, self.dim), dtype=np.float32)
+
+    @cached_property
+    def _model(self) -> Any:
+        try:
+            package = import_module("sentence_transformers")
+        except ImportError as error:
+            raise MissingResourceError(
+                f"--encoder {self.name} needs the package sentence-transformers ({error}); "
+                f"pip install 'hgld[sbert]'. {_WAY_OUT}"
+            ) from error
+        try:
+            return package.SentenceTransformer(
+                str(self._folder), device=str(self._device), local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            raise MissingResourceError(
+                f"{self._folder}: sentence-transformers cannot read this model ({reason}). Expected a folder written "
+                f"by SentenceTransformer.save with all its files. {_WAY_OUT}"
+            ) from error
+
+
+def _check(folder: Path) -> None:
+    listing = folder / "modules.json"
+    if not listing.is_file():
+        found = "there is no such folder" if not folder.is_dir() else "it holds no modules.json"
+        raise MissingResourceError(
+            f"--encoder sbert:{folder}: {found}. Expected the folder of a sentence-transformers model "
+            f"(SentenceTransformer.save, or a snapshot of its repository). {_WAY_OUT}"
+        )
+    try:
+        types = [str(module["type"]) for module in json.loads(listing.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError, KeyError) as error:
+        raise MissingResourceError(
+            f"{listing}: not a list of modules with their types ({error}). {_WAY_OUT}"
+        ) from error
+    foreign = [name for name in types if not name.startswith("sentence_transformers.")]
+    if foreign:
+        raise ConfigError(
+            f"{listing}: module {foreign[0]!r} is code from outside sentence-transformers; it is not run."
+        )

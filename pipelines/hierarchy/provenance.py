@@ -1,0 +1,120 @@
+"""``provenance.json``: what a build was made of, by which software, and what came out."""
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import hgld
+from hgld.pipelines.hierarchy.config import BuildConfig, key_fields
+from hgld.pipelines.stage import StageRun, plain, sha256_of
+
+SCHEMA_VERSION = 1
+PROVENANCE = "provenance.json"
+_ALWAYS = ("numpy", "polars", "scikit-learn")
+_BY_ENCODER = {"clip": ("open_clip_torch", "torch"), "sbert": ("sentence-transformers", "torch")}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file from outside that a build read: its role (``landmarks/train``, ``decisions``) and where it lies."""
+
+    role: str
+    path: Path
+
+
+def provenance(
+    stages: Sequence[StageRun], sources: Sequence[SourceFile], config: BuildConfig, encoder: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What went into a build, without what came out (:func:`sealed` adds that).
+
+    The same input, options, seed and software give the same content; no absolute path is in it, and no option that
+    cannot change the output (rates, contacts, batch sizes).
+
+    Args:
+        stages: the stages that ran or were done before, in order.
+        sources: files from outside.
+        config: the build's options.
+        encoder: the embed stage's ``encoder.json``.
+    """
+    stated = _config(config)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "inputs": [
+            {"role": source.role, "file": source.path.name, **_fingerprint(source.path)}
+            for source in sorted(sources, key=lambda s: (s.role, s.path.name))
+        ],
+        "config": stated,
+        "seeds": {name: options["seed"] for name, options in stated.items() if "seed" in options},
+        "versions": versions(config.embed.encoder),
+        "encoder": {**encoder, "name": without_folder(str(encoder["name"]))},
+        "stages": {stage.name: _stage(stage) for stage in stages},
+    }
+
+
+def sealed(facts: Mapping[str, Any], stages: Sequence[StageRun], outputs: Mapping[str, Path]) -> dict[str, Any]:
+    """The content of ``provenance.json``: ``facts``, the build's files, and all time stamps under ``times``.
+
+    Args:
+        facts: of :func:`provenance`.
+        stages: whose times are stated.
+        outputs: the build's files by their place in its folder.
+    """
+    return {
+        **facts,
+        "outputs": {name: _fingerprint(path) for name, path in sorted(outputs.items())},
+        "times": {stage.name: stage.record["times"] for stage in stages},
+    }
+
+
+def read_provenance(folder: Path) -> dict[str, Any] | None:
+    """The ``provenance.json`` of a folder, or None if none is there or it is not readable JSON."""
+    file = folder / PROVENANCE
+    if not file.is_file():
+        return None
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None  # cut short or edited: the build writes it anew
+    return data if isinstance(data, dict) else None
+
+
+def versions(encoder: str) -> dict[str, str]:
+    """Versions of Python and of the packages that make the numbers; torch and the like only where they are used."""
+    packages = [*_ALWAYS, *_BY_ENCODER.get(encoder.partition(":")[0], ())]
+    own = {"python": platform.python_version(), "hgld": hgld.__version__}
+    return own | {name: importlib.metadata.version(name) for name in packages}
+
+
+def without_folder(encoder: str) -> str:
+    """An encoder's spelling with the folder of a local model left out.
+
+    >>> without_folder("sbert:/models/minilm"), without_folder("clip:ViT-B-32//models/weights.pt")
+    ('sbert:minilm', 'clip:ViT-B-32/weights.pt')
+    >>> without_folder("clip:ViT-L-14/laion2b_s32b_b82k"), without_folder("lexical")
+    ('clip:ViT-L-14/laion2b_s32b_b82k', 'lexical')
+    """
+    kind, colon, rest = encoder.partition(":")
+    model, slash, weights = rest.partition("/") if kind == "clip" else ("", "", rest)
+    return f"{kind}{colon}{model}{slash}{Path(weights).name}"
+
+
+def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
+    """Every stage's options; those of the scrape only where one was asked for."""
+    stages = {
+        f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
+    }
+    stated = {name: plain(key_fields(options)) for name, options in stages.items() if is_dataclass(options)}
+    stated["embed"]["encoder"] = without_folder(config.embed.encoder)
+    return {"build": {"source": config.source, "splits": sorted(split for split, _ in config.tables)}, **stated}
+
+
+def _stage(stage: StageRun) -> dict[str, Any]:
+    return {name: stage.record[name] for name in ("version", "counts", "dropped", "notes", "details", "outputs")}
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

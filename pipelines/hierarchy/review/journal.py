@@ -1,0 +1,160 @@
+"""One annotator's file of decisions while the page is open: append, take the last ones back, notice other writers."""
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.pipelines.hierarchy.review.decision_files import append_locked, format_decision, locked, parse_decisions
+from hgld.pipelines.hierarchy.review.decisions import Decision, Entry, Role, check_text
+
+
+class StaleError(Exception):
+    """The page, or the file, is newer than what was decided on: show the state as it is, then decide again."""
+
+
+class Journal:
+    """The annotator's own file; every change is on the disk before the call returns.
+
+    Args:
+        path: the file; made by the first decision.
+        who: the annotator.
+        role: whether the decisions are an annotator's or settle the annotators' conflicts.
+
+    Attributes:
+        entries: everything that stands in the file, in its order.
+
+    Raises:
+        InputError: ``who`` cannot stand in a decision; the file cannot be read, or is of the other role.
+        SchemaError: the file is of another schema version.
+        ConfigError: the file's folder is not there.
+        StorageError: the file could not be written.
+    """
+
+    def __init__(self, path: Path, who: str, role: Role) -> None:
+        self.path, self.who = path, unicodedata.normalize("NFC", who)  # as it is read back
+        self.role: Role = role
+        self.entries: list[Entry] = []
+        try:
+            check_text("who", self.who)
+        except InputError as error:
+            raise InputError(f"{error} Say who decides with --who NAME.") from error
+        self._check_place()
+        self.reload()
+
+    def _check_place(self) -> None:
+        """Refuse at once a file whose first decision would be refused."""
+        folder = self.path.parent
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{self.path}: there is no folder {folder}. Make it, or name another file: --decisions FILE."
+            )
+        if not os.access(self.path if self.path.exists() else folder, os.R_OK | os.W_OK):
+            raise StorageError(
+                f"{self.path}: it cannot be read and written by you. Change its rights, or use --decisions FILE."
+            )
+
+    @property
+    def own(self) -> list[Entry]:
+        """What the page's person decided; an adjudicators' file is all adjudicators' together."""
+        return [entry for entry in self.entries if self._is_own(entry)]
+
+    @property
+    def foreign(self) -> list[Entry]:
+        """What other annotators decided in the same file."""
+        return [entry for entry in self.entries if not self._is_own(entry)]
+
+    def _is_own(self, entry: Entry) -> bool:
+        return self.role == "adjudicator" or entry.decision.who == self.who
+
+    def reload(self) -> None:
+        """Read the file again, as it is now."""
+        stamp = self._stamp()
+        entries = self._parsed(self.path.read_bytes()) if stamp else []
+        wrong = next((entry for entry in entries if entry.role != self.role), None)
+        if wrong is not None:
+            asked = "with" if wrong.role == "adjudicator" else "without"
+            raise InputError(
+                f"{self.path}: its role is {wrong.role}, and the page was opened for an {self.role}. "
+                f"Open it {asked} --adjudicate, or name another file with --decisions."
+            )
+        self.entries, self._known = entries, stamp
+
+    @property
+    def changed_elsewhere(self) -> bool:
+        """Whether somebody else wrote the file since it was last read or written here."""
+        return self._stamp() != self._known
+
+    def now(self) -> datetime:
+        """The time for the next decision: never before one that stands in the file, for times order decisions."""
+        return max([datetime.now(UTC).replace(microsecond=0), *(entry.decision.when for entry in self.entries)])
+
+    def append(self, decisions: Sequence[Decision]) -> None:
+        """Write decisions at the end of the file, in one write, and wait for the disk.
+
+        Raises:
+            StaleError: somebody else wrote the file since it was last read or written here; nothing is written.
+            InputError: the file's last entry is cut off or wrong.
+            StorageError: the disk is full or the file not writable; the file is as it was.
+        """
+        with locked(self.path) as file:
+            self._check_known()
+            append_locked(file, self.path, decisions, self.role)
+            self._known = self._stamp()
+        for decision in decisions:
+            self.entries.append(Entry(decision, self.path, len(self.entries) + 1, line=0, role=self.role))
+
+    def take_back(self, count: int) -> list[Decision]:
+        """Delete the file's last entries, if this annotator decided them and they stand there as a page writes them.
+
+        The file is cut off before them, so a crash leaves it with them or without, and the entries before them are
+        never touched.
+
+        Args:
+            count: how many entries; at least one.
+
+        Raises:
+            StaleError: somebody else wrote the file since it was last read or written here; nothing is deleted.
+            InputError: there is no entry, one is another person's, or one was written by hand.
+            StorageError: the file is not writable.
+        """
+        taken = [entry.decision for entry in self.entries[-count:]]
+        if not taken:
+            raise InputError("there is nothing to undo: the file has no decisions.")
+        if others := [decision.who for decision in taken if decision.who != self.who]:
+            raise InputError(f"the file's last decision is {others[-1]}'s; you can take back only your own.")
+        tail = "".join(map(format_decision, taken)).encode()
+        with locked(self.path) as file:
+            self._check_known()
+            file.seek(0)
+            text = file.read()
+            kept = text.removesuffix(tail)
+            if kept == text or len(self._parsed(kept)) != len(self.entries) - len(taken):
+                raise InputError(
+                    f"{self.path}: the last entry was written or changed by hand; delete it there to take it back."
+                )
+            os.ftruncate(file.fileno(), len(kept))
+            os.fsync(file.fileno())
+            self._known = self._stamp()
+        del self.entries[-len(taken) :]
+        return taken
+
+    def _check_known(self) -> None:
+        if self.changed_elsewhere:
+            raise StaleError
+
+    def _parsed(self, data: bytes) -> list[Entry]:
+        try:
+            return parse_decisions(data.decode("utf-8-sig"), self.path)
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """What tells one state of the file from another; None where it holds nothing."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return (status.st_ino, status.st_size, status.st_mtime_ns) if status.st_size else None

@@ -1,0 +1,77 @@
+"""The sample: well-known landmarks with what they are, so that a build runs without network.
+
+``landmarks.csv`` (split, landmark_id, category, names, class_ids, status) states for each landmark its Commons
+category and, separated by ``|``, the classes that it is an instance of, written as people write them in Wikidata: years
+and capitals here and there, several classes, pages of the wiki among them, landmarks without any. ``class_ids`` stand
+beside the names, empty where they are not known for certain. ``classes.csv`` (class_id, label, parents) holds these
+classes and their superclasses, a short version of Wikidata's P279 graph. ``expected_groups.csv`` (name, group,
+natural_or_human_made) is a grouping of the canonical names made by hand, for the tests to compare with. All of it was
+written for this project.
+"""
+
+from pathlib import Path
+
+import polars as pl
+
+from hgld.pipelines.hierarchy.landmark_tables import VERSION, write_scraped
+from hgld.pipelines.hierarchy.scrape.titles import category_title
+from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+
+FOLDER = Path(__file__).parent
+LANDMARKS = FOLDER / "landmarks.csv"
+GRAPH = FOLDER / "classes.csv"
+EXPECTED_GROUPS = FOLDER / "expected_groups.csv"
+_DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "category": pl.String, "reason": pl.String}
+
+
+def files() -> tuple[Path, ...]:
+    """The tables that a build from the sample reads."""
+    return LANDMARKS, GRAPH
+
+
+def run(root: Path, progress: Progress) -> StageRun:
+    """The stage ``scrape`` from the sample (see docs/stages.md for the files): nothing is asked of any server.
+
+    Args:
+        root: the build's directory of stages.
+        progress: told that the sample is read.
+    """
+
+    def work(directory: Path) -> Outcome:
+        progress("scrape: reading the sample", 0, None)
+        return write_scraped(directory, _scraped(), _classes(), pl.DataFrame(schema=_DROPPED))
+
+    inputs = {"landmarks": LANDMARKS, "classes": GRAPH}
+    return run_stage("scrape", root, version=VERSION, config={"sample": True}, inputs=inputs, work=work)
+
+
+def _scraped() -> pl.DataFrame:
+    table = _read(LANDMARKS).with_columns(pl.col("landmark_id").cast(pl.Int64)).sort("split", "landmark_id")
+    titles = [category_title(url) for url in table["category"]]
+    nothing = pl.lit([], dtype=pl.List(pl.String))
+    named = pl.col("names") != ""
+    return table.select(
+        "split",
+        "landmark_id",
+        "category",
+        pl.Series("title", titles, dtype=pl.String),
+        pl.lit(None, dtype=pl.String).alias("redirected_to"),
+        pl.lit(None, dtype=pl.String).alias("item"),
+        "status",
+        pl.when(named).then(_parts("names")).otherwise(nothing).alias("names"),
+        pl.when(named).then(_parts("class_ids")).otherwise(nothing).alias("classes"),
+    )
+
+
+def _classes() -> pl.DataFrame:
+    parents = _parts("parents").list.drop_nulls().alias("parents")
+    return _read(GRAPH).select("class_id", "label", pl.lit("en").alias("language"), parents).sort("class_id")
+
+
+def _read(path: Path) -> pl.DataFrame:
+    return pl.read_csv(path, infer_schema=False).fill_null("")
+
+
+def _parts(column: str) -> pl.Expr:
+    """The parts between the ``|`` of a cell; an empty part is null."""
+    return pl.col(column).str.split("|").list.eval(pl.element().replace("", None))

@@ -1,0 +1,191 @@
+"""Asking what is not known yet, batch by batch, until every title has a status and every class its ancestors."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+
+from hgld.errors import ConfigError, InputError, ServiceError
+from hgld.pipelines.hierarchy.config import ScrapeConfig
+from hgld.pipelines.hierarchy.scrape.commons import category_pages
+from hgld.pipelines.hierarchy.scrape.infobox import instance_of
+from hgld.pipelines.hierarchy.scrape.status import Resolution, Unanswered, resolve, unanswered_classes
+from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, Question, ScrapeStore
+from hgld.pipelines.hierarchy.scrape.titles import page_url
+from hgld.pipelines.hierarchy.scrape.wikidata import BATCH, entities_by_ids, entities_by_titles
+from hgld.pipelines.stage import Progress
+from hgld.pipelines.web import AnswerError, BudgetSpentError, Client
+
+BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
+MAX_CLASSES = 1_000_000
+_MAX_FAILED_IN_A_ROW = 20
+_LEFT_OUT = "the server's answer leaves out what was asked for"
+_TASKS: dict[Question, str] = {
+    "sitelink": "scrape: categories' items",
+    "page": "scrape: categories without a linked item",
+    "entity": "scrape: items and classes",
+    "infobox": "scrape: category pages",
+}
+
+
+def answer_all(
+    titles: Sequence[str],
+    store: ScrapeStore,
+    connect: Callable[[], Client],
+    config: ScrapeConfig,
+    progress: Progress,
+) -> dict[str, Resolution]:
+    """Ask until the store answers for every title and every class above it; nothing is asked that it knows.
+
+    An answer that cannot be had, after the client's retries and alone in its request, is kept as a failure of its
+    kind.
+
+    Args:
+        titles: the categories.
+        store: what was answered so far; it grows.
+        connect: makes the client; called when there is something to ask.
+        config: route, addresses and language.
+        progress: told what is asked.
+
+    Returns:
+        what became of each title.
+
+    Raises:
+        ConfigError: the request budget is spent; what was answered is kept.
+        ServiceError: the servers cannot be reached, or answer nothing usable many times in a row.
+        StorageError: the disk is full.
+    """
+    asking = _Asking(store, connect, config)
+    resolved: dict[str, Resolution] = {}
+    try:
+        while len(resolved) < len(titles):
+            wanted, fresh = open_questions((t for t in titles if t not in resolved), store, config.route)
+            resolved |= fresh
+            for question, keys in wanted.items():
+                asking.ask_batches(question, keys, progress)
+        classes = class_ids(resolved.values())
+        while lacking := unanswered_classes(classes, store)[1]:
+            if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
+                raise ServiceError(f"{config.wikidata_url} names over {MAX_CLASSES:,} classes; this is no Wikidata.")
+            asking.ask_batches("entity", lacking, progress)
+    except BudgetSpentError:
+        left = len(titles) - len(open_questions(titles, store, config.route)[1])
+        raise ConfigError(
+            f"the budget of {config.request_budget:,} requests is spent; {left:,} of {len(titles):,} categories (and "
+            f"the classes above them) are not answered yet. {store.path} keeps the answers so far: run the same "
+            "command again to go on, or raise --request-budget."
+        ) from None
+    return resolved
+
+
+def open_questions(
+    titles: Iterable[str], store: ScrapeStore, route: str
+) -> tuple[dict[Question, list[str]], dict[str, Resolution]]:
+    """What has to be asked next, by question and each key once, and the titles that need nothing more."""
+    wanted: dict[Question, dict[str, None]] = {}
+    resolved = {}
+    for title in titles:
+        found = resolve(title, store, route)
+        if isinstance(found, Unanswered):
+            wanted.setdefault(found.question, {}).update(dict.fromkeys(found.keys))
+        else:
+            resolved[title] = found
+    return {question: list(keys) for question, keys in wanted.items()}, resolved
+
+
+def class_ids(resolutions: Iterable[Resolution]) -> list[str]:
+    """The classes that landmarks are instances of, each once; by the html route they have no ids."""
+    return list(dict.fromkeys(c for found in resolutions for c in found.classes if c is not None))
+
+
+class _Asking:
+    """One run of questions: fetches, records, and finds the member that spoils a batch."""
+
+    def __init__(self, store: ScrapeStore, connect: Callable[[], Client], config: ScrapeConfig):
+        self._store, self._connect, self._config = store, connect, config
+        self._answered = False
+        self._failed_in_a_row = 0
+        # Failures wait for the next good answer: what fails while a server is down is no fact about a landmark.
+        self._failures: dict[tuple[Question, str], tuple[str, str]] = {}
+
+    @cached_property
+    def _client(self) -> Client:
+        return self._connect()
+
+    def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
+        size = BATCHES[question]
+        for start in range(0, len(keys), size):
+            progress(_TASKS[question], start, len(keys))
+            self._ask(question, keys[start : start + size])
+        self._keep_failures()
+        progress(_TASKS[question], len(keys), len(keys))
+
+    def _ask(self, question: Question, keys: Sequence[str]) -> None:
+        """Ask one batch; what fails or is left out of the answer is asked again in halves, down to single keys."""
+        error = None
+        try:
+            answered = self._fetch(question, keys)
+        except AnswerError as failure:
+            error, answered = failure, set[str]()
+            self._count_failure(failure)
+        else:
+            self._count_answer(question, keys, answered)
+        lacking = [key for key in keys if key not in answered]
+        if len(keys) == 1 and lacking:
+            self._failures[question, keys[0]] = (error.kind, str(error)) if error else ("unanswered", _LEFT_OUT)
+        elif lacking:
+            middle = (len(lacking) + 1) // 2
+            for half in (lacking[:middle], lacking[middle:]):
+                if half:
+                    self._ask(question, half)
+
+    def _fetch(self, question: Question, keys: Sequence[str]) -> set[str]:
+        """Ask once and record the answer; the keys that it accounts for."""
+        config = self._config
+        if question == "sitelink":
+            links = entities_by_titles(self._client, config.wikidata_url, keys, config.language)
+            self._store.record_sitelinks(links)
+            return set(links)
+        if question == "page":
+            pages = category_pages(self._client, config.commons_url, keys)
+            self._store.record_pages(pages)
+            return set(pages)
+        if question == "entity":
+            entities = entities_by_ids(self._client, config.wikidata_url, keys, config.language)
+            self._store.record_entities(entities)
+            return set(entities)
+        for title in keys:
+            self._store.record_infobox(title, self._infobox(title))
+        return set(keys)
+
+    def _infobox(self, title: str) -> InfoboxPage:
+        html = self._client.page(page_url(self._config.commons_url, title, self._config.language))
+        if html is None:
+            return InfoboxPage("missing")
+        try:
+            box = instance_of(html, rows=self._config.infobox_rows)
+        except InputError as error:
+            raise AnswerError("too-large", str(error)) from error
+        if not box.exists:
+            return InfoboxPage("missing")
+        return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
+
+    def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
+        """An answer that leaves out all that it was asked for is worth no more than a failure."""
+        if answered:
+            self._answered, self._failed_in_a_row = True, 0
+            self._keep_failures()
+        else:
+            self._count_failure(AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {keys[0]!r}, ...)"))
+
+    def _count_failure(self, failure: AnswerError) -> None:
+        self._failed_in_a_row += 1
+        unreachable = failure.kind == "connection" and not self._answered
+        if unreachable or self._failed_in_a_row >= _MAX_FAILED_IN_A_ROW:
+            row = "" if unreachable else f" That was failure {self._failed_in_a_row} in a row."
+            raise ServiceError(
+                f"{failure}.{row} Check the address, and try the same command again later: the answers so far are kept."
+            ) from failure
+
+    def _keep_failures(self) -> None:
+        if self._failures:
+            self._store.record_failures(self._failures)
+            self._failures.clear()

@@ -1,0 +1,265 @@
+"""The stage ``scrape``: what each landmark is an instance of, asked of Wikimedia and kept in ``scrape.sqlite``."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.config import ScrapeConfig, key_fields
+from hgld.pipelines.hierarchy.landmark_tables import (
+    CLASSES,
+    VERSION,
+    Landmark,
+    list_column,
+    read_landmarks,
+    scraped_table,
+    write_scraped,
+)
+from hgld.pipelines.hierarchy.scrape.questions import BATCHES, answer_all, class_ids, open_questions
+from hgld.pipelines.hierarchy.scrape.status import STATUSES, Resolution, unanswered_classes, used_answers
+from hgld.pipelines.hierarchy.scrape.store import Question, ScrapeStore
+from hgld.pipelines.hierarchy.scrape.titles import category_title
+from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, silent
+from hgld.pipelines.web import API_RATE, PAGE_RATE, Client, PoliteClient
+
+STORE = "scrape.sqlite"
+_NOT_COMMONS = Resolution("error(not-commons)")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would ask, before it asks.
+
+    Attributes:
+        landmarks: landmarks in the tables.
+        categories: distinct Commons categories among them.
+        unanswered: those whose status the store does not know yet.
+        requests: how many requests, by what they ask; the first is exact, the others follow from its answers and are
+            estimates on the high side.
+        seconds: how long they take at the rate that is asked for.
+    """
+
+    landmarks: int
+    categories: int
+    unanswered: int
+    requests: Mapping[str, int]
+    seconds: float
+
+
+def run(
+    root: Path,
+    tables: Mapping[str, Path],
+    config: ScrapeConfig,
+    progress: Progress = silent,
+    client: Client | None = None,
+    before_asking: Callable[[], object] = lambda: None,
+) -> StageRun:
+    """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
+
+    What ``root/scrape.sqlite`` knows is not asked again, so that a run that was stopped goes on where it was. So does
+    a refresh: answers are replaced as new ones come, and until then a run without ``refresh`` uses the old ones.
+
+    Args:
+        root: the build's directory of stages.
+        tables: CSVs with landmark_id and category by split.
+        config: route, addresses, language, manners.
+        progress: told what is asked and how far it is.
+        client: asks the servers; by default a :class:`PoliteClient` under ``config``.
+        before_asking: called once before the first request, if there is any to make; may refuse by raising.
+
+    Raises:
+        TableError: a table cannot be used.
+        ConfigError: contact or rate do not suit the servers, the store has answers of another source, or the request
+            budget is spent.
+        ServiceError: the servers kept refusing; the answers so far are kept.
+        StorageError: the disk is full; the answers so far are kept.
+    """
+
+    def connect() -> Client:
+        connected = client or polite_client(config, progress)
+        before_asking()
+        return connected
+
+    _check(config)
+    read = read_landmarks(tables)
+    known = _titles(read.landmarks)
+    titles = _distinct(known)
+    with ScrapeStore(root / STORE, _source(config)) as store:
+        refreshes = _begin_refreshes(config, titles, store)
+        resolved = answer_all(titles, store, connect, config, progress)
+        for refresh in refreshes:
+            store.end(refresh)
+        scraped = _scraped(read.landmarks, known, resolved)
+        classes = _classes(scraped, store)
+        notes = _notes(scraped, classes)
+
+    def work(directory: Path) -> Outcome:
+        return write_scraped(directory, scraped, classes, read.dropped, notes)
+
+    answers = hashlib.sha256(scraped.write_ndjson().encode() + classes.write_ndjson().encode()).hexdigest()
+    inputs = {f"landmarks {split}": Path(path) for split, path in tables.items()}
+    stated = {**key_fields(config), "answers": answers}
+    return run_stage("scrape", root, version=VERSION, config=stated, inputs=inputs, work=work)
+
+
+def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
+    """Count the requests that :func:`run` would make, without making one."""
+    _check(config)
+    landmarks = read_landmarks(tables).landmarks
+    titles = _distinct(_titles(landmarks))
+    if (root / STORE).exists():
+        with ScrapeStore(root / STORE, _source(config)) as store:
+            new_refreshes = [status for status in config.refresh if not store.is_open(_refresh(config, status))]
+            for status in config.refresh:
+                store.set_aside(_refresh(config, status))
+            wanted, resolved = open_questions(titles, store, config.route)
+            ancestors = unanswered_classes(class_ids(resolved.values()), store)[1]
+    else:
+        first: Question = "infobox" if config.route == "html" else "sitelink"
+        wanted, resolved, ancestors, new_refreshes = {first: titles}, dict[str, Resolution](), [], []
+    again = [title for title, found in resolved.items() if _kind(found) in new_refreshes]
+    unanswered = len(titles) - len(resolved) + len(again)
+    if config.route == "html":
+        requests = {"category pages": unanswered}
+    else:
+        begun = sum(len(keys) for question, keys in wanted.items() if question != "sitelink")
+        new = len(wanted.get("sitelink", ())) + len(again)
+        requests = {
+            "items of categories": _batches(new),
+            "categories without an item, main topics": _batches(new + begun),
+            "classes": _batches(len(ancestors) + _expected_classes(unanswered)),
+        }
+    return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
+
+
+def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
+    """The client that ``config`` describes; ConfigError where Wikimedia's rules do not allow it."""
+    waited = 0.0
+
+    def on_wait(seconds: float, reason: str) -> None:
+        nonlocal waited
+        waited += seconds
+        progress("scrape: seconds waited for the servers", round(waited), None)
+
+    return PoliteClient(
+        (config.commons_url,) if config.route == "html" else (config.wikidata_url, config.commons_url),
+        contact=config.contact,
+        rate=config.rate,
+        documented_rate=PAGE_RATE if config.route == "html" else API_RATE,
+        timeout=config.timeout,
+        retries=config.retries,
+        retry_cap=config.retry_cap,
+        maxlag=config.maxlag,
+        request_budget=config.request_budget,
+        on_wait=on_wait,
+    )
+
+
+def _check(config: ScrapeConfig) -> None:
+    unknown = [status for status in config.refresh if status not in STATUSES]
+    if unknown:
+        raise ConfigError(f"--refresh {unknown[0]!r} is no status; expected some of {', '.join(STATUSES)}.")
+    if config.rate <= 0:
+        raise ConfigError(f"rate is {config.rate:g} requests a second; expected more than 0.")
+
+
+def _source(config: ScrapeConfig) -> dict[str, str]:
+    return {
+        "commons_url": config.commons_url,
+        "wikidata_url": config.wikidata_url,
+        "language": config.language,
+        "infobox_rows": "|".join(config.infobox_rows),
+    }
+
+
+def _titles(landmarks: Iterable[Landmark]) -> dict[str, str | None]:
+    """The title of each category as it is given."""
+    return {mark.category: category_title(mark.category) for mark in landmarks}
+
+
+def _distinct(known: Mapping[str, str | None]) -> list[str]:
+    return list(dict.fromkeys(title for title in known.values() if title is not None))
+
+
+def _kind(found: Resolution) -> str:
+    return found.status.partition("(")[0]
+
+
+def _refresh(config: ScrapeConfig, status: str) -> str:
+    """The store's name for asking again for a status; the routes ask for different things."""
+    return f"{config.route} {status}"
+
+
+def _begin_refreshes(config: ScrapeConfig, titles: Sequence[str], store: ScrapeStore) -> list[str]:
+    """Set aside the answers on which the statuses to be asked again rest; what a stopped run began is gone on with."""
+    owed: dict[str, set[tuple[Question, str]]] = {
+        status: set() for status in config.refresh if not store.is_open(_refresh(config, status))
+    }
+    if owed:
+        for title, found in open_questions(titles, store, config.route)[1].items():
+            if _kind(found) in owed:
+                owed[_kind(found)].update(used_answers(title, store, config.route))
+    if "error" in owed:  # those of classes' ancestors too, which no status shows
+        owed["error"].update(store.failures)
+    for status, keys in owed.items():
+        store.begin(_refresh(config, status), keys)
+    refreshes = [_refresh(config, status) for status in config.refresh]
+    for refresh in refreshes:
+        store.set_aside(refresh)
+    return refreshes
+
+
+def _scraped(
+    landmarks: Sequence[Landmark], titles: Mapping[str, str | None], resolved: Mapping[str, Resolution]
+) -> pl.DataFrame:
+    title_of = [titles[mark.category] for mark in landmarks]
+    found = [_NOT_COMMONS if title is None else resolved[title] for title in title_of]
+    columns = {
+        "title": title_of,
+        "redirected_to": [f.redirected_to for f in found],
+        "item": [f.item for f in found],
+        "status": [f.status for f in found],
+        "names": list_column([f.names for f in found]),
+        "classes": list_column([f.classes for f in found]),
+    }
+    return scraped_table(landmarks, columns)
+
+
+def _classes(scraped: pl.DataFrame, store: ScrapeStore) -> pl.DataFrame:
+    """Every class of a landmark and all its ancestors, merged classes under their new ids."""
+    met = scraped["classes"].explode().drop_nulls().unique().to_list()
+    entities = (store.entities[class_id] for class_id in unanswered_classes(met, store)[0])
+    rows = {}
+    for entity in entities:
+        if entity.item is not None:
+            parents = (store.entities.get(parent) for parent in entity.subclass_of)
+            known = (p.item if p else asked for p, asked in zip(parents, entity.subclass_of, strict=True))
+            rows[entity.item] = (entity.item, entity.label, entity.language, tuple(dict.fromkeys(filter(None, known))))
+    return pl.DataFrame([rows[class_id] for class_id in sorted(rows)], schema=CLASSES, orient="row")
+
+
+def _notes(scraped: pl.DataFrame, classes: pl.DataFrame) -> tuple[str, ...]:
+    notes = []
+    failed = scraped.filter(pl.col("status").str.starts_with("error(") & pl.col("title").is_not_null()).height
+    if failed:
+        notes.append(f"{failed:,} landmarks ended in an error; --refresh error asks for them again.")
+    foreign = scraped["title"].null_count()
+    if foreign:
+        notes.append(f"{foreign:,} categories are no address of a Commons category (status error(not-commons)).")
+    lost = set(classes["parents"].explode().drop_nulls()) - set(classes["class_id"])
+    if lost:
+        notes.append(f"{len(lost):,} ancestors of classes could not be had; --refresh error asks for them again.")
+    return tuple(notes)
+
+
+def _batches(keys: int) -> int:
+    return math.ceil(keys / BATCHES["entity"])
+
+
+def _expected_classes(titles: int) -> int:
+    """Classes and ancestors behind so many titles: as its root grows, from 5,700 names at 197,000 landmarks."""
+    return round(2 * 13 * math.sqrt(titles))

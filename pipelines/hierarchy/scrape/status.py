@@ -1,0 +1,178 @@
+"""From answers to statuses: where a category leads, what its subject is an instance of, or what to ask next.
+
+Pure functions of a store: the same answers give the same statuses, in whatever order and over however many runs they
+came in.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from hgld.pipelines.hierarchy.scrape.store import Question, ScrapeStore
+from hgld.pipelines.hierarchy.scrape.wikidata import WIKIMEDIA_CATEGORY, Entity
+
+STATUSES = ("found", "missing", "no-item", "no-instance-of", "error")
+MAX_REDIRECTS = 8
+_MAX_TOPICS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What became of a title: its status and, where found, the names and the ids of their classes."""
+
+    status: str
+    redirected_to: str | None = None
+    item: str | None = None
+    names: tuple[str, ...] = ()
+    classes: tuple[str | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """What has to be asked before a title can be resolved."""
+
+    question: Question
+    keys: tuple[str, ...]
+
+
+class _UnansweredError(Exception):
+    pass
+
+
+class _FailedError(Exception):
+    pass
+
+
+class _Reader:
+    """Reads a store on behalf of one title, and remembers which answers it used."""
+
+    def __init__(self, store: ScrapeStore):
+        self._store = store
+        self.used: list[tuple[Question, str]] = []
+
+    def answer(self, question: Question, key: str) -> Any:
+        self.used.append((question, key))
+        known = self._store.answers[question]
+        if key in known:
+            return known[key]
+        if kind := self._store.failures.get((question, key)):
+            raise _FailedError(kind)
+        raise _UnansweredError(Unanswered(question, (key,)))
+
+    def answers(self, question: Question, keys: tuple[str, ...]) -> list[Any]:
+        """The answers to several keys; those that are lacking are asked for together."""
+        lacking = [key for key in keys if key not in self._store.answers[question]]
+        if len(lacking) > 1 and not any((question, key) in self._store.failures for key in lacking):
+            raise _UnansweredError(Unanswered(question, tuple(lacking)))
+        return [self.answer(question, key) for key in keys]
+
+
+def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:
+    """The status of a category, or the question that is open."""
+    return _resolve(title, _Reader(store), route)
+
+
+def used_answers(title: str, store: ScrapeStore, route: str) -> list[tuple[Question, str]]:
+    """The questions and keys on whose answers the status of a category rests."""
+    reader = _Reader(store)
+    _resolve(title, reader, route)
+    return reader.used
+
+
+def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list[str], list[str]]:
+    """Walk from classes to all their ancestors (P279), each once, so that cycles end.
+
+    Returns:
+        the ids met that were answered, and those that have to be asked next; failed ones are in neither.
+    """
+    met = dict.fromkeys(classes)
+    queue, answered, lacking = list(met), [], []
+    while queue:
+        class_id = queue.pop()
+        if entity := store.entities.get(class_id):
+            answered.append(class_id)
+            fresh = [parent for parent in entity.subclass_of if parent not in met]
+            met.update(dict.fromkeys(fresh))
+            queue += fresh
+        elif ("entity", class_id) not in store.failures:
+            lacking.append(class_id)
+    return answered, lacking
+
+
+def _resolve(title: str, reader: _Reader, route: str) -> Resolution | Unanswered:
+    trail = [title]
+    try:
+        return _by_infobox(trail, reader) if route == "html" else _by_item(trail, reader)
+    except _UnansweredError as error:
+        return error.args[0]
+    except _FailedError as error:
+        return Resolution(f"error({error})", _end(trail))
+
+
+def _by_infobox(trail: list[str], reader: _Reader) -> Resolution:
+    while True:
+        page = reader.answer("infobox", trail[-1])
+        if page.state == "missing":
+            return Resolution("missing", _end(trail))
+        if page.moved_to is None:
+            break
+        _follow(trail, page.moved_to)
+        if page.names:  # the server showed the other category's page in this one's place
+            break
+    if page.state == "no-infobox":
+        return Resolution("no-item", _end(trail))
+    status = "found" if page.names else "no-instance-of"
+    return Resolution(status, _end(trail), page.item, page.names, (None,) * len(page.names))
+
+
+def _by_item(trail: list[str], reader: _Reader) -> Resolution:
+    item = reader.answer("sitelink", trail[-1])
+    while item is None:
+        page = reader.answer("page", trail[-1])
+        if page.title != trail[-1]:
+            _follow(trail, page.title)
+        if page.state == "missing":
+            return Resolution("missing", _end(trail))
+        if page.state != "exists":
+            raise _FailedError("redirect-loop" if page.state == "loop" else "invalid-title")
+        if page.item is not None:
+            item = page.item
+        elif page.moved_to is not None:
+            _follow(trail, page.moved_to)
+            item = reader.answer("sitelink", trail[-1])
+        else:
+            return Resolution("no-item", _end(trail))
+    subject = _subject(item, reader)
+    if subject is None:
+        return Resolution("no-item", _end(trail))
+    classes = [c for c in reader.answers("entity", subject.instance_of) if c.item is not None]
+    named = dict.fromkeys((c.item, c.label or c.item) for c in classes)
+    status = "found" if named else "no-instance-of"
+    return Resolution(status, _end(trail), subject.item, tuple(n for _, n in named), tuple(i for i, _ in named))
+
+
+def _subject(item: str, reader: _Reader) -> Entity | None:
+    """The item itself or, of a category's item, its main topic; None where the item was deleted."""
+    subject, seen = None, set[str]()
+    while item not in seen and len(seen) <= _MAX_TOPICS:
+        seen.add(item)
+        entity: Entity = reader.answer("entity", item)
+        if entity.item is None:
+            break
+        subject = entity
+        if WIKIMEDIA_CATEGORY not in entity.instance_of or not entity.main_topic:
+            break
+        item = entity.main_topic[0]
+    return subject
+
+
+def _follow(trail: list[str], title: str) -> None:
+    if title in trail:
+        raise _FailedError("redirect-loop")
+    if len(trail) > MAX_REDIRECTS:
+        raise _FailedError("redirect-chain")
+    trail.append(title)
+
+
+def _end(trail: list[str]) -> str | None:
+    return trail[-1] if len(trail) > 1 else None

@@ -1,0 +1,268 @@
+"""What the servers answered so far: one SQLite file, so that no answer is lost and nothing is asked twice.
+
+Every answer is one transaction. The file is in WAL mode: a process killed at any moment loses at most the answer in
+flight. It is read whole when it is opened (300,000 landmarks are some hundred MB), because which question comes next
+depends on many answers.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from hgld.errors import ConfigError, SchemaError, StorageError
+from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
+from hgld.pipelines.hierarchy.scrape.wikidata import Entity
+
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x68676C64  # "hgld"
+
+Question = Literal["sitelink", "page", "entity", "infobox"]
+
+_SCHEMA = """
+CREATE TABLE source (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE sitelink (key TEXT PRIMARY KEY, item TEXT) WITHOUT ROWID;
+CREATE TABLE page (key TEXT PRIMARY KEY, state TEXT NOT NULL, title TEXT NOT NULL, item TEXT, moved_to TEXT)
+    WITHOUT ROWID;
+CREATE TABLE entity (key TEXT PRIMARY KEY, item TEXT, label TEXT, language TEXT, instance_of TEXT NOT NULL,
+    subclass_of TEXT NOT NULL, main_topic TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE infobox (key TEXT PRIMARY KEY, state TEXT NOT NULL, item TEXT, moved_to TEXT, names TEXT NOT NULL)
+    WITHOUT ROWID;
+CREATE TABLE failure (question TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL,
+    PRIMARY KEY (question, key)) WITHOUT ROWID;
+"""
+# Beside the schema, since stores without them are as good: nothing in those is being asked again.
+_REFRESHES = """
+CREATE TABLE IF NOT EXISTS refresh (name TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refresh TEXT NOT NULL,
+    PRIMARY KEY (question, key, refresh)) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class InfoboxPage:
+    """What a category's HTML page says: ``state`` is ``missing``, ``no-infobox`` or ``infobox``."""
+
+    state: str
+    item: str | None = None
+    moved_to: str | None = None
+    names: tuple[str, ...] = ()
+
+
+class ScrapeStore:
+    """The answers by question and key (a title or an item's id), on disk and in memory alike.
+
+    Args:
+        path: the SQLite file; made if it is not there.
+        source: what the answers depend on beside their keys (addresses, language), by name.
+
+    Raises:
+        ConfigError: the file holds answers from another source, or another process has it open.
+        SchemaError: the file is not a store, or of another schema version.
+        StorageError: the disk is full or not writable.
+    """
+
+    def __init__(self, path: Path, source: Mapping[str, str]):
+        self.path = path
+        self.sitelinks: dict[str, str | None] = {}
+        self.pages: dict[str, CategoryPage] = {}
+        self.entities: dict[str, Entity] = {}
+        self.infoboxes: dict[str, InfoboxPage] = {}
+        self.failures: dict[tuple[Question, str], str] = {}
+        self._owed: dict[str, set[tuple[Question, str]]] = {}
+        self.answers: dict[Question, dict[str, Any]] = {
+            "sitelink": self.sitelinks,
+            "page": self.pages,
+            "entity": self.entities,
+            "infobox": self.infoboxes,
+        }
+        with self._storage():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=0.5, isolation_level=None)
+        try:
+            with self._storage():
+                self._open(dict(source))
+                self._load()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._db.close()
+
+    def record_sitelinks(self, answers: Mapping[str, tuple[str, Entity] | None]) -> None:
+        """Keep which item each title is linked to, and those items."""
+        items = {title: answer and answer[0] for title, answer in answers.items()}
+        entities = dict(filter(None, answers.values()))
+        with self._transaction():
+            self._answer("sitelink", items.items())
+            self._answer("entity", map(_entity_row, entities.items()))
+        self.sitelinks.update(items)
+        self.entities.update(entities)
+
+    def record_pages(self, answers: Mapping[str, CategoryPage]) -> None:
+        """Keep what Commons said about titles."""
+        with self._transaction():
+            self._answer("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
+        self.pages.update(answers)
+
+    def record_entities(self, answers: Mapping[str, Entity]) -> None:
+        """Keep items by the ids that were asked for, and merged ones by their new id too."""
+        merged = {e.item: e for key, e in answers.items() if e.item and e.item != key}
+        with self._transaction():
+            self._answer("entity", map(_entity_row, {**merged, **answers}.items()))
+        self.entities.update({**merged, **answers})
+
+    def record_infobox(self, title: str, answer: InfoboxPage) -> None:
+        """Keep what a category's HTML page said."""
+        row = (title, answer.state, answer.item, answer.moved_to, _json(answer.names))
+        with self._transaction():
+            self._answer("infobox", [row])
+        self.infoboxes[title] = answer
+
+    def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
+        """Keep that (question, key) got no answer: (kind, what was said). An answer from before a refresh goes."""
+        with self._transaction():
+            self._insert("failure", ((*key, kind, detail[:500]) for key, (kind, detail) in failures.items()))
+            self._db.executemany("DELETE FROM owed WHERE question = ? AND key = ?", failures)
+            for question, key in failures:
+                self._db.execute(f"DELETE FROM {question} WHERE key = ?", (key,))  # noqa: S608
+        self.failures.update({key: kind for key, (kind, _) in failures.items()})
+
+    def is_open(self, refresh: str) -> bool:
+        """Whether a refresh was begun and not yet ended; what follows from its answers may be all that is missing."""
+        return refresh in self._owed
+
+    def begin(self, refresh: str, owed: Iterable[tuple[Question, str]]) -> None:
+        """Begin a refresh, under a name of its own: what has to be asked again, over as many runs as that takes."""
+        keys = set(owed)
+        with self._transaction():
+            self._insert("refresh", [(refresh,)])
+            self._insert("owed", ((*key, refresh) for key in sorted(keys)))
+        self._owed[refresh] = keys
+
+    def set_aside(self, refresh: str) -> None:
+        """Know no more, as long as the store is open, what a refresh still owes; the old answers stay on disk."""
+        for question, key in self._owed.get(refresh, ()):
+            self.answers[question].pop(key, None)
+            self.failures.pop((question, key), None)
+
+    def end(self, refresh: str) -> None:
+        """End a refresh; old answers that nothing asked for again stay."""
+        with self._transaction():
+            self._db.execute("DELETE FROM refresh WHERE name = ?", (refresh,))
+            self._db.execute("DELETE FROM owed WHERE refresh = ?", (refresh,))
+        self._owed.pop(refresh, None)
+
+    def _open(self, source: dict[str, str]) -> None:
+        # One process at a time: two would ask everything twice, at twice the polite rate.
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._db.execute("PRAGMA journal_mode = WAL")
+        # NORMAL survives a kill, not always a power failure; then the last answers are asked again, nothing is torn.
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("BEGIN IMMEDIATE")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not tables:
+            for statement in _SCHEMA.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            self._insert("source", source.items())
+        elif version != SCHEMA_VERSION or self._db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+            raise SchemaError(
+                f"{self.path}: schema version is {version}; this hgld reads version {SCHEMA_VERSION}. "
+                "Build into a new folder, or delete the file to scrape anew."
+            )
+        for statement in _REFRESHES.split(";"):
+            self._db.execute(statement)
+        self._db.execute("COMMIT")
+        known = dict(self._db.execute("SELECT name, value FROM source"))
+        for name, value in source.items():
+            if known.get(name) != value:
+                raise ConfigError(
+                    f"{self.path} holds answers with {name} {known.get(name)!r}, and this run asks with {value!r}. "
+                    "Build into a new folder, or delete the file to scrape anew."
+                )
+
+    def _load(self) -> None:
+        self.sitelinks.update(self._db.execute("SELECT key, item FROM sitelink"))
+        for key, *rest in self._db.execute("SELECT key, state, title, item, moved_to FROM page"):
+            self.pages[key] = CategoryPage(*rest)
+        for key, item, label, language, *lists in self._db.execute("SELECT * FROM entity"):
+            self.entities[key] = Entity(item, label, language, *(tuple(json.loads(text)) for text in lists))
+        for key, state, item, moved_to, names in self._db.execute("SELECT * FROM infobox"):
+            self.infoboxes[key] = InfoboxPage(state, item, moved_to, tuple(json.loads(names)))
+        for question, key, kind in self._db.execute("SELECT question, key, kind FROM failure"):
+            self.failures[question, key] = kind
+        self._owed.update({name: set() for (name,) in self._db.execute("SELECT name FROM refresh")})
+        for question, key, refresh in self._db.execute("SELECT question, key, refresh FROM owed"):
+            self._owed[refresh].add((question, key))
+
+    def _answer(self, question: Question, rows: Iterable[tuple[str | None, ...]]) -> None:
+        """Write answers in the place of older ones and of failures; no refresh owes them any more."""
+        rows = list(rows)
+        self._insert(question, rows)
+        for table in ("failure", "owed"):
+            keys = ((question, row[0]) for row in rows)
+            self._db.executemany(f"DELETE FROM {table} WHERE question = ? AND key = ?", keys)  # noqa: S608
+
+    def _insert(self, table: str, rows: Iterable[tuple[str | None, ...]]) -> None:
+        rows = list(rows)
+        if rows:
+            marks = ", ".join("?" * len(rows[0]))
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)  # noqa: S608
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._storage():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        """Turn SQLite's and the disk's failures into errors that say the way out."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise ConfigError(
+                    f"{self.path} is in use by another hgld. Wait for it to end: two would ask everything twice."
+                ) from error
+            raise StorageError(
+                f"{self.path}: {error}. Free space or choose another --out, then run the same command again: "
+                "all answers before this one are kept."
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise SchemaError(
+                f"{self.path} is not a store of scraped answers ({error}). Move it away to scrape anew."
+            ) from error
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"{self.path}: {error.strerror or error}. Free space or choose another --out, then run the same "
+                "command again: all answers before this one are kept."
+            ) from error
+
+
+def _entity_row(entry: tuple[str, Entity]) -> tuple[str | None, ...]:
+    key, entity = entry
+    lists = (_json(ids) for ids in (entity.instance_of, entity.subclass_of, entity.main_topic))
+    return key, entity.item, entity.label, entity.language, *lists
+
+
+def _json(values: tuple[str, ...]) -> str:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))

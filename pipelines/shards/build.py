@@ -1,0 +1,470 @@
+"""``hgld build-shards --dry-run``: what would be read and written, without writing anything."""
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from hgld.data.format import BOX, SplitFacts
+from hgld.data.index import Manifest, ShardFacts
+from hgld.errors import InputError, StorageError
+from hgld.hierarchy import Hierarchy
+from hgld.pipelines.executor import run_units
+from hgld.pipelines.shards import pack
+from hgld.pipelines.shards.cards import load_card, published_differences
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import MEGABYTE, ShardConfig, SourceConfig
+from hgld.pipelines.shards.examine_stage import Examination, ExaminePlan, plan_examination, run_examination
+from hgld.pipelines.shards.finish import DatasetParts, PackedShard, finish, tables_about_items
+from hgld.pipelines.shards.order import PlanOptions, plan_shards, tar_size
+from hgld.pipelines.shards.output import ShardOutput, amount, check_space
+from hgld.pipelines.shards.sources import OWN_DATA, resolve, source_name
+from hgld.pipelines.shards.work import (
+    WorkFolder,
+    begin_packing,
+    build_key,
+    finished_dataset,
+    opened_work,
+    provenance,
+    remove_work,
+    work_path,
+)
+from hgld.pipelines.stage import Progress, key_of, plain, read_facts, sha256_of
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.cards import DataCard
+
+
+@dataclass(frozen=True)
+class PlannedSplit:
+    """What a split would be: its items, its classes by level, its shards (about)."""
+
+    items: int
+    classes: Mapping[str, int]
+    shards: int
+
+
+@dataclass(frozen=True)
+class PlannedBuild:
+    """What a build would read and write.
+
+    Attributes:
+        out: folder or URL.
+        done: whether that dataset lies there already.
+        splits: by name.
+        units: to examine, in all.
+        pending: of them, not done yet.
+        absent: tars that are missing.
+        read_bytes: of the sources still to be examined.
+        write_bytes: of the shards, about.
+        spool_bytes: of the images that would be kept in the work folder meanwhile, about.
+    """
+
+    out: str
+    done: bool
+    splits: Mapping[str, PlannedSplit]
+    units: int
+    pending: int
+    absent: tuple[Path, ...]
+    read_bytes: int
+    write_bytes: int
+    spool_bytes: int
+
+
+def plan_build(catalog: Catalog, out: str, options: SourceConfig, config: ShardConfig) -> PlannedBuild:
+    """What :func:`hgld.pipelines.shards.build.build_catalog` would do with the same arguments.
+
+    Raises:
+        ConfigError: options that contradict each other; another dataset lies at ``out``.
+        InputError: a tar or its checksum file cannot be read.
+    """
+    output = ShardOutput(out)
+    work = WorkFolder(work_path(output, config.work))
+    done = finished_dataset(output, build_key(catalog, options, config)) is not None
+    plan = plan_examination(catalog, work.examined, config)
+    return PlannedBuild(
+        out=out,
+        done=done,
+        splits=_splits(catalog, plan, config),
+        units=len(plan.units) + len(plan.absent),
+        pending=0 if done else len(plan.pending) + len(plan.absent),
+        absent=tuple(tar.path for tar in plan.absent),
+        read_bytes=0 if done else plan.read_bytes,
+        write_bytes=0 if done else shard_bytes(plan),
+        spool_bytes=0 if done else plan.spool_bytes,
+    )
+
+
+def shard_bytes(plan: ExaminePlan) -> int:
+    """Bytes of all shards, about, before any image is examined."""
+    return tar_size(_sizes(plan, len(plan.items)), 1)
+
+
+def _sizes(plan: ExaminePlan, items: int) -> np.ndarray:
+    return np.full(items, plan.kept_bytes // max(1, len(plan.items)), dtype=np.int64)
+
+
+def _splits(catalog: Catalog, plan: ExaminePlan, config: ShardConfig) -> dict[str, PlannedSplit]:
+    splits = {}
+    for (split,), part in plan.items.group_by("split", maintain_order=True):
+        parts = tar_size(_sizes(plan, len(part)), 0) / (config.shard_mb * MEGABYTE)
+        splits[str(split)] = PlannedSplit(
+            items=len(part),
+            classes={level: part[level].drop_nulls().n_unique() for level in catalog.levels},
+            shards=math.ceil(max(parts, len(part) / config.shard_items)),
+        )
+    return dict(sorted(splits.items()))
+
+
+# ``hgld build-shards``: a dataset's release in, one directory of shards out (docs/shards.md).
+#
+# The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
+# shard is packed; the tables come last, and the manifest last of all. All of it goes on where it was stopped.
+
+_EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
+_PLANNED = ("shard", "sha256", "duplicate_of", "group")
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """A finished dataset.
+
+    Attributes:
+        out: folder or URL.
+        manifest: ``dataset.json``.
+        differences: from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`); None
+            without card.
+        notes: for people, one line each.
+        ran: False if it was built before.
+    """
+
+    out: str
+    manifest: Manifest
+    differences: pl.DataFrame | None
+    notes: tuple[str, ...]
+    ran: bool
+
+
+def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
+    """The catalog of a release.
+
+    Raises:
+        ConfigError: there is no such source, or it does not take one of the options.
+        InputError: a list is missing or cannot be read.
+    """
+    return resolve(name)(source, options)
+
+
+def card_of(name: str) -> "DataCard | None":
+    """The data card of a source; None for data of one's own."""
+    return None if source_name(name) in OWN_DATA else load_card(name)
+
+
+def build_shards(
+    name: str, source: Path, out: str, options: SourceConfig, config: ShardConfig, progress: Progress
+) -> BuildResult:
+    """Build the dataset of a release.
+
+    Args:
+        name: of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
+        source: the release's folder, or the table of one's own data.
+        out: an empty or new folder, or a URL that fsspec can write to.
+        options: how the release is read.
+        config: how the shards are written.
+        progress: told of every unit.
+
+    Raises:
+        ConfigError: options that contradict each other; ``out`` holds something else.
+        InputError: a list or tar of the release is missing or damaged.
+        StorageError: the disk has too little space, or cannot be written to.
+    """
+    progress("reading the lists", 0, None)
+    return build_catalog(read_release(name, source, options), card_of(name), out, options, config, progress)
+
+
+def build_catalog(
+    catalog: Catalog,
+    card: "DataCard | None",
+    out: str,
+    options: SourceConfig,
+    config: ShardConfig,
+    progress: Progress,
+) -> BuildResult:
+    """Build the dataset of a catalog; the further arguments and errors are those of :func:`build_shards`."""
+    output = ShardOutput(out)
+    path = work_path(output, config.work)
+    key = build_key(catalog, options, config)
+    manifest = finished_dataset(output, key)
+    ran = manifest is None
+    if manifest is None:
+        with _storage_errors(out), opened_work(path, output, key) as work:
+            manifest = _Build(catalog, card, output, work, options, config, progress).run()
+    remove_work(path)
+    differences = published_differences(card, manifest) if card else None
+    return BuildResult(out, manifest, differences, tuple(manifest.provenance.get("notes", ())), ran)
+
+
+@contextmanager
+def _storage_errors(out: str) -> Iterator[None]:
+    """What the system says of a disk, for people; files of the release have errors of their own."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars names it in its text alone
+        if isinstance(error, StorageError) or not of_system:
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        place = getattr(error, "filename", None) or out
+        raise StorageError(
+            f"{out}: the build cannot write ({reason}: {place}). Free space, or choose another folder; then run the "
+            "same command again: what was done is kept."
+        ) from error
+
+
+class _Build:
+    def __init__(
+        self,
+        catalog: Catalog,
+        card: "DataCard | None",
+        output: ShardOutput,
+        work: WorkFolder,
+        options: SourceConfig,
+        config: ShardConfig,
+        progress: Progress,
+    ) -> None:
+        self.catalog, self.card, self.output, self.work = catalog, card, output, work
+        self.options, self.config, self.progress = options, config, progress
+
+    def run(self) -> Manifest:
+        planned = plan_examination(self.catalog, self.work.examined, self.config)
+        self._check_space_to_examine(planned)
+        examination = run_examination(self.catalog, planned, self.config, self.progress)
+        if examination.items.is_empty():
+            raise InputError(
+                f"none of the {len(examination.rejected)} images of {self.catalog.name!r} can be used; the first: "
+                f"{examination.rejected.select('file', 'reason', 'detail').row(0)}. Is this the right folder?"
+            )
+        hierarchy, labelled = _label(examination.items, self.catalog.levels)
+        items = self._plan(labelled)
+        self._check_space_to_pack(items)
+        shards = self._pack(items, hierarchy, examination)
+        self.progress("writing tables", 0, None)
+        facts = provenance(self.catalog, self.card, self.options, self.config, examination.tars)
+        facts["notes"] += [*examination.notes, *self._notes(items)]
+        parts = DatasetParts(
+            catalog=self.catalog,
+            card=self.card,
+            hierarchy=hierarchy,
+            shards=shards,
+            rejected=examination.rejected,
+            group_size=self.config.group_size,
+            provenance=facts,
+            notes=facts["notes"],
+        )
+        return finish(parts, self.work.tables, self.output)
+
+    def _check_space_to_examine(self, planned: ExaminePlan) -> None:
+        there = sum(size for name, size in self.output.sizes().items() if name.endswith(".tar"))
+        needs = {self.work.path: planned.spool_bytes}
+        if self.output.is_local:
+            needs[self.output.folder] = max(0, shard_bytes(planned) - there)
+        check_space(needs)
+
+    def _check_space_to_pack(self, items: pl.DataFrame) -> None:
+        if self.output.is_local:
+            sizes = self.output.sizes()
+            todo = items.filter(~pl.col("shard").is_in(list(sizes)))
+            check_space({self.output.folder: tar_size(todo["size"].to_numpy(), todo["shard"].n_unique())})
+
+    def _plan(self, items: pl.DataFrame) -> pl.DataFrame:
+        options = PlanOptions(
+            group_size=self.config.group_size,
+            shard_bytes=self.config.shard_mb * MEGABYTE,
+            shard_items=self.config.shard_items,
+            seed=self.options.seed,
+        )
+        boxes = BOX if self.catalog.has_boxes else ()
+        ordered = plan_shards(items, self.catalog.levels, options)
+        return ordered.select(*_EXAMINED, *self.catalog.levels, *_PLANNED, *boxes)
+
+    def _pack(self, items: pl.DataFrame, hierarchy: Hierarchy, examination: Examination) -> list[PackedShard]:
+        units, splits = [], {}
+        for (shard,), part in items.group_by("shard", maintain_order=True):
+            unit = self._pack_unit(str(shard), part, hierarchy, examination)
+            units.append(unit)
+            splits[unit.name] = part["split"][0]
+        begin_packing(self.work, self.output, splits)
+        sizes = self.output.sizes()
+        pending = [unit for unit in units if not _is_packed(unit, sizes)]
+        finished = len(units) - len(pending)
+        self.progress("packing", finished, len(units))
+
+        def done(unit: pack.PackUnit, count: int) -> None:
+            nonlocal finished
+            finished += 1
+            self.progress("packing", finished, len(units))
+
+        config = self.config
+        run_units(
+            pack.pack, pending, done, executor=config.executor, workers=config.workers, ray_address=config.ray_address
+        )
+        return [PackedShard(_shard_facts(unit, splits[unit.name]), unit.record) for unit in units]
+
+    def _pack_unit(
+        self, shard: str, part: pl.DataFrame, hierarchy: Hierarchy, examination: Examination
+    ) -> pack.PackUnit:
+        plan = self.work.plans / f"{shard}.parquet"
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        part.with_columns(_names(part, hierarchy)).write_parquet(plan)  # anew in every run, so it need not be synced
+        return pack.PackUnit(
+            name=shard,
+            key=key_of(pack.VERSION, self.catalog.levels, sha256_of(plan)),
+            levels=self.catalog.levels,
+            plan=plan,
+            root=self.catalog.root,
+            origins=examination.origins,
+            out=self.output.root,
+            record=self.work.packed / f"{shard}.parquet",
+        )
+
+    def _notes(self, items: pl.DataFrame) -> list[str]:
+        _, left_out = tables_about_items(self.catalog, items["key"])
+        notes = [
+            f"{count} rows about items that are not here were left out of {name}." for name, count in left_out.items()
+        ]
+        duplicates = items["duplicate_of"].is_not_null().sum()
+        if duplicates:
+            notes.append(f"{duplicates} images are exact copies of others; duplicate_of in the index says of which.")
+        return notes
+
+
+def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.DataFrame]:
+    """The tree of the items' classes; the items with integer labels in place of names."""
+    classes = items.select(levels).unique().sort(levels)
+    hierarchy = Hierarchy.from_columns({level: classes[level].to_list() for level in levels})
+    for level, names in zip(levels, hierarchy.names, strict=True):
+        labels = pl.DataFrame({level: names, "label": range(len(names))}, schema={level: pl.String, "label": pl.Int32})
+        items = items.join(labels, on=level, how="left", maintain_order="left")
+        items = items.with_columns(pl.col("label").fill_null(-1).alias(level)).drop("label")
+    return hierarchy, items
+
+
+def _names(part: pl.DataFrame, hierarchy: Hierarchy) -> list[pl.Series]:
+    """The names of the items' classes, one column ``name/LEVEL`` a level."""
+    columns = []
+    for level, names in zip(hierarchy.levels, hierarchy.names, strict=True):
+        labels = part[level]
+        known = pl.Series([*names, None], dtype=pl.String).gather(labels.replace(-1, len(names)))
+        columns.append(known.alias(f"name/{level}"))
+    return columns
+
+
+def _is_packed(unit: pack.PackUnit, sizes: Mapping[str, int]) -> bool:
+    facts = read_facts(unit.record, unit.key)
+    return facts is not None and sizes.get(unit.name) == facts["bytes"]
+
+
+def _shard_facts(unit: pack.PackUnit, split: str) -> ShardFacts:
+    facts = read_facts(unit.record, unit.key)
+    assert facts is not None, f"{unit.name} was packed without a record"
+    return ShardFacts(unit.name, split, facts["items"], facts["bytes"], facts["sha256"])
+
+
+# What a build of shards says to the person, or the machine, that ran it.
+
+_MOST_SHOWN = 10
+
+
+def result_summary(result: BuildResult) -> dict[str, Any]:
+    """A finished dataset for machines."""
+    manifest = result.manifest
+    return {
+        "out": result.out,
+        "name": manifest.name,
+        "ran": result.ran,
+        "levels": list(manifest.levels),
+        "splits": plain(manifest.splits),
+        "shards": len(manifest.shards),
+        "bytes": sum(shard.bytes for shard in manifest.shards),
+        "rejected": dict(manifest.rejected),
+        "differences": None if result.differences is None else result.differences.to_dicts(),
+        "notes": list(result.notes),
+    }
+
+
+def result_text(result: BuildResult) -> str:
+    """A finished dataset on one screen: counts, what differs from the published ones, what was rejected, what next."""
+    manifest = result.manifest
+    size = amount(sum(shard.bytes for shard in manifest.shards))
+    state = "" if result.ran else " (built before, nothing to do)"
+    lines = [f"{manifest.name}: {_count(len(manifest.shards), 'shard')}, {size}, in {result.out}{state}", ""]
+    lines += [_split(name, facts) for name, facts in manifest.splits.items()]
+    if manifest.rejected:
+        lines += ["", "kept aside, see rejected.parquet:"]
+        lines += _shown([f"  {count:>9,} {reason}" for reason, count in _by_size(manifest.rejected)])
+    if result.differences is not None:
+        lines += ["", *_differences(result)]
+    if result.notes:
+        lines += ["", *_shown([f"note: {note}" for note in result.notes])]
+    lines += ["", f"next: hgld verify {shlex.quote(result.out)} --decode"]
+    return "\n".join(lines)
+
+
+def plan_summary(plan: PlannedBuild) -> dict[str, Any]:
+    """A dry run for machines."""
+    return plain(plan)
+
+
+def plan_text(plan: PlannedBuild) -> str:
+    """A dry run for people."""
+    if plan.done:
+        return f"{plan.out} holds this dataset already: nothing to do."
+    lines = []
+    for name, split in plan.splits.items():
+        classes = ", ".join(f"{count:,} of {level}" for level, count in split.classes.items())
+        lines.append(
+            f"{name}: {_count(split.items, 'item')} in about {_count(split.shards, 'shard')}; classes: {classes}"
+        )
+    lines.append(f"to read:  {amount(plan.read_bytes)} in {plan.pending:,} of {_count(plan.units, 'unit')} of work")
+    if plan.absent:
+        lines.append(f"missing:  {_count(len(plan.absent), 'tar')}, the first is {plan.absent[0]}")
+    if plan.spool_bytes:
+        lines.append(f"to keep:  about {amount(plan.spool_bytes)} in the work folder until the build is done")
+    lines.append(f"to write: about {amount(plan.write_bytes)} to {plan.out}")
+    return "\n".join(lines)
+
+
+def _split(name: str, facts: SplitFacts) -> str:
+    classes = ", ".join(f"{count:,} of {level}" for level, count in facts["classes"].items())
+    unlabelled = f"; {facts['unlabelled']:,} without a finest label" if facts["unlabelled"] else ""
+    counts = f"{_count(facts['items'], 'item')} in {_count(facts['shards'], 'shard')}"
+    return f"{name}: {counts}; classes: {classes}{unlabelled}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _differences(result: BuildResult) -> list[str]:
+    differences = result.differences
+    if differences is None or differences.is_empty():
+        return ["every published count is met."]
+    rows = []
+    for split, what, published, found in differences.iter_rows():
+        rows.append(f"  {split}, {what}: {published} published, {'not built' if found is None else f'{found:,} here'}")
+    return ["differences from the published counts:", *_shown(rows)]
+
+
+def _by_size(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _shown(lines: list[str]) -> list[str]:
+    rest = len(lines) - _MOST_SHOWN
+    return lines if rest <= 0 else [*lines[:_MOST_SHOWN], f"  and {rest:,} more"]

@@ -1,0 +1,110 @@
+"""The files of a dataset directory that its manifest and its card can make anew: README.md and croissant.json."""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import polars as pl
+
+from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.pipelines.check.scan import opened_regular
+from hgld.pipelines.shards.cards import DataCard, dataset_card, load_card, published_differences
+from hgld.pipelines.shards.croissant import card_facts, croissant
+from hgld.pipelines.stage import sha256_of, write_json
+
+_ASIDE = ".card"
+
+
+@dataclass(frozen=True)
+class RemadeCard:
+    """What was made anew.
+
+    Attributes:
+        files: their names.
+        card: the dataset's own card; None where hgld has none of it.
+        differences: as of :func:`hgld.pipelines.shards.cards.published_differences`.
+    """
+
+    files: tuple[str, ...]
+    card: DataCard | None
+    differences: pl.DataFrame
+
+
+def remake_card(root: Path) -> RemadeCard:
+    """Make ``README.md`` and ``croissant.json`` of a dataset directory anew, and enter them in its manifest.
+
+    Notes of the adapter are taken from the manifest's provenance (``notes``, a list of texts), where it has any.
+
+    Args:
+        root: the directory; its manifest, index and hierarchy are read.
+
+    Raises:
+        InputError: it is no dataset directory, or its manifest cannot be read.
+        StorageError: the disk is full or not writable.
+    """
+    manifest = _read_manifest(root)
+    card = known_card(manifest)
+    notes = manifest.provenance.get("notes", [])
+    notes = [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    empty = pl.DataFrame(schema={"split": pl.String, "what": pl.String, "published": pl.String, "found": pl.Int64})
+    differences = empty if card is None else published_differences(card, manifest)
+    text = dataset_card(card, manifest, differences, notes)
+    described = croissant(manifest, card_facts(card), boxes=_has_boxes(root))
+    try:
+        _write(root, manifest, text, described)
+    except OSError as error:
+        raise StorageError(
+            f"{root} cannot be written ({error.strerror or error}). Free space there, then run again."
+        ) from error
+    finally:
+        shutil.rmtree(root / _ASIDE, ignore_errors=True)
+    return RemadeCard((CARD, CROISSANT), card, differences)
+
+
+def known_card(manifest: Manifest) -> DataCard | None:
+    """The card of the dataset by the manifest's name; None if there is none, or one of other levels."""
+    try:
+        card = load_card(manifest.name)
+    except ConfigError:
+        return None
+    return card if card.levels == manifest.levels else None
+
+
+def _read_manifest(root: Path) -> Manifest:
+    path = root / MANIFEST
+    if not path.is_file():
+        raise InputError(
+            f"{root} has no {MANIFEST}; expected a dataset directory. If it holds shards: hgld index {root}"
+        )
+    with opened_regular(path) as file:
+        manifest = Manifest.from_json(file.read(MAX_MANIFEST_BYTES + 1), str(path))
+    missing = [name for name in (INDEX, HIERARCHY) if name not in manifest.files]
+    if missing:
+        raise InputError(f"{path} does not list {missing[0]}. Make it anew: hgld index {root} --force")
+    return manifest
+
+
+def _has_boxes(root: Path) -> bool:
+    try:
+        with opened_regular(root / INDEX) as file:
+            return BOX[0] in pl.read_parquet_schema(file)
+    except pl.exceptions.PolarsError as error:
+        raise InputError(f"{root / INDEX} is no parquet table ({error}). Make it anew: hgld index {root}") from error
+
+
+def _write(root: Path, manifest: Manifest, text: str, described: dict[str, object]) -> None:
+    """Written aside, then renamed, the manifest last: stopped in between, the same command puts it right."""
+    aside = root / _ASIDE
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    (aside / CARD).write_text(text, encoding="utf-8")
+    write_json(aside / CROISSANT, described)
+    made = {
+        name: FileFacts(bytes=(aside / name).stat().st_size, sha256=sha256_of(aside / name))
+        for name in (CARD, CROISSANT)
+    }
+    files = dict(sorted({**manifest.files, **made}.items()))
+    (aside / MANIFEST).write_text(replace(manifest, files=files).to_json(), encoding="utf-8")
+    for name in (CARD, CROISSANT, MANIFEST):
+        (aside / name).replace(root / name)

@@ -1,0 +1,126 @@
+"""The files of a dataset beside its shards: index, hierarchy, tables, manifest, card, Croissant."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, JUDGEMENTS, LISTS, MANIFEST, REJECTED
+from hgld.data.index import FileFacts, Manifest, ShardFacts, split_facts, write_index
+from hgld.hierarchy import Hierarchy
+from hgld.pipelines.shards.cards import dataset_card
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.croissant import card_facts, croissant
+from hgld.pipelines.shards.output import ShardOutput
+from hgld.pipelines.stage import sha256_of, write_json
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.cards import DataCard
+
+ABOUT_ITEMS = {LISTS: ("key",), JUDGEMENTS: ("query", "item")}  # tables that name items, and their columns of keys
+
+
+@dataclass(frozen=True)
+class PackedShard:
+    """A shard that is written: its facts, and the table of its part of the index."""
+
+    facts: ShardFacts
+    record: Path
+
+
+@dataclass(frozen=True)
+class DatasetParts:
+    """What the files are made of.
+
+    Attributes:
+        catalog: of the release.
+        card: of the dataset; None for data of one's own.
+        hierarchy: of the items that are in the shards.
+        shards: in order.
+        rejected: the content of ``rejected.parquet``.
+        group_size: of the build.
+        provenance: for the manifest.
+        notes: for the card.
+    """
+
+    catalog: Catalog
+    card: "DataCard | None"
+    hierarchy: Hierarchy
+    shards: Sequence[PackedShard]
+    rejected: pl.DataFrame
+    group_size: int
+    provenance: Mapping[str, Any]
+    notes: Sequence[str]
+
+
+def tables_about_items(catalog: Catalog, keys: pl.Series) -> tuple[dict[str, pl.DataFrame], dict[str, int]]:
+    """Lists and judgements without the rows about items that are not in the shards.
+
+    Returns:
+        the tables by file name; how many rows were left out of each, where any were.
+    """
+    tables, left_out = {}, {}
+    for name, table in ((LISTS, catalog.lists), (JUDGEMENTS, catalog.judgements)):
+        if table is None:
+            continue
+        known = pl.all_horizontal(pl.col(column).is_in(keys.implode()) for column in ABOUT_ITEMS[name])
+        tables[name] = table.filter(known).unique().sort(pl.all())
+        if removed := table.n_unique() - len(tables[name]):
+            left_out[name] = removed
+    return tables, left_out
+
+
+def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
+    """Write all files but the shards, and put them in place, the manifest last.
+
+    Args:
+        parts: what they are made of.
+        folder: where they are written before they are put in place.
+        output: where the dataset goes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    levels = parts.catalog.levels
+    index = pl.concat([pl.read_parquet(shard.record) for shard in parts.shards])
+    tables, _ = tables_about_items(parts.catalog, index["key"])
+    write_index(index, folder / INDEX, levels)
+    parts.hierarchy.to_parquet(folder / HIERARCHY)
+    for name, table in {**tables, REJECTED: parts.rejected}.items():
+        table.write_parquet(folder / name)
+    written = [INDEX, HIERARCHY, REJECTED, *tables]
+    manifest = Manifest(
+        name=parts.catalog.name,
+        levels=levels,
+        group_size=parts.group_size,
+        splits=split_facts(index, levels),
+        shards=tuple(shard.facts for shard in parts.shards),
+        files={name: _facts(folder / name) for name in sorted(written)},
+        rejected=dict(parts.rejected["reason"].value_counts().sort("reason").iter_rows()),
+        provenance=parts.provenance,
+    )
+    (folder / CARD).write_text(dataset_card(parts.card, manifest, notes=parts.notes), encoding="utf-8")
+    described = croissant(manifest, card_facts(parts.card), boxes=BOX[0] in index.columns)
+    write_json(folder / CROISSANT, described)
+    written += [CARD, CROISSANT]
+    manifest = replace(manifest, files={name: _facts(folder / name) for name in sorted(written)})
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    for stale in sorted(path for path in folder.iterdir() if path.name not in (*written, MANIFEST)):
+        output.remove(stale.name)  # of a run with other lists, which was stopped after it had written them
+        stale.unlink()
+    for name in written:
+        _publish(folder / name, output)
+    output.settle()
+    _publish(folder / MANIFEST, output)
+    output.settle()
+    return manifest
+
+
+def _publish(path: Path, output: ShardOutput) -> None:
+    aside = output.aside(path.name, path.parent)
+    aside.write_bytes(path.read_bytes())
+    output.publish(aside, path.name)
+
+
+def _facts(path: Path) -> FileFacts:
+    return FileFacts(bytes=path.stat().st_size, sha256=sha256_of(path))

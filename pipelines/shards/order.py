@@ -1,0 +1,118 @@
+"""Which item goes into which shard, at which place: groups of a class stand together, spread over the shards.
+
+Within a split, the items of a finest class are cut into groups of k (the last one takes the rest), the groups are
+shuffled by the seed, and the row of groups is cut into shards of about equal size. So a reader of one shard meets many
+classes, each with several items at once, and every part of the dataset is like the whole.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from hgld.data.format import shard_name
+from hgld.data.index import with_runs
+from hgld.data.tar import BLOCK, END_OF_ARCHIVE
+
+_JSON_BYTES = 2 * BLOCK  # of an item's JSON with its header, about
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """How items are ordered; see :class:`hgld.pipelines.shards.config.ShardConfig`.
+
+    Attributes:
+        group_size: k, the least number of items of a class that stand together.
+        shard_bytes: of a shard, about.
+        shard_items: of a shard at most; one group more where it does not fit.
+        seed: of the order.
+    """
+
+    group_size: int
+    shard_bytes: int
+    shard_items: int
+    seed: int
+
+
+def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions) -> pl.DataFrame:
+    """Put items into the order of their shards.
+
+    Args:
+        items: at least key, split, size (bytes), sha256 and the finest level's labels (-1: unknown). The order of its
+            rows does not matter.
+        levels: finest first.
+        options: of the order.
+
+    Returns:
+        the rows in the order of the index, with the columns shard (file name), group (the run of items of one class
+        within the shard) and duplicate_of (key of the first item with the same bytes).
+    """
+    ordered = items.sort("split", "key")
+    parts = []
+    for (split,), part in ordered.group_by("split", maintain_order=True):
+        order, shard = _order(part[levels[0]].to_numpy(), part["size"].to_numpy(), str(split), options)
+        names = pl.Series([shard_name(str(split), number) for number in range(int(shard.max(initial=-1)) + 1)])
+        parts.append(part[order].with_columns(names.gather(shard).alias("shard")))
+    if not parts:
+        return ordered.with_columns(
+            shard=pl.lit("", pl.String), group=pl.lit(0, pl.Int32), duplicate_of=pl.lit(None, pl.String)
+        )
+    return with_runs(pl.concat(parts), levels[0])
+
+
+def _order(labels: np.ndarray, sizes: np.ndarray, split: str, options: PlanOptions) -> tuple[np.ndarray, np.ndarray]:
+    """The order of a split's items, and the shard's number of each of them in that order."""
+    random = _generator(options.seed, split)
+    by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class stand together, shuffled
+    group = _groups(labels[by_class], options.group_size)
+    number = int(group[-1]) + 1
+    place = np.empty(number, np.int64)
+    place[random.permutation(number)] = np.arange(number)
+    in_order = np.argsort(place[group], kind="stable")
+    order, group = by_class[in_order], group[in_order]
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    tar_bytes = _tar_bytes(sizes[order])
+    weight = np.maximum(
+        np.add.reduceat(tar_bytes, starts) / options.shard_bytes,
+        np.diff(starts, append=len(order)) / options.shard_items,
+    )
+    shard = _cut(weight)
+    return order, np.repeat(shard, np.diff(starts, append=len(order)))
+
+
+def _groups(labels: np.ndarray, k: int) -> np.ndarray:
+    """The number of every item's group; items are sorted by class. The last group of a class takes the rest."""
+    starts = np.flatnonzero(np.diff(labels, prepend=labels[0] - 1))
+    counts = np.diff(starts, append=len(labels))
+    groups = np.maximum(counts // k, 1)
+    within = (np.arange(len(labels)) - np.repeat(starts, counts)) // k
+    first = np.cumsum(groups) - groups
+    return np.repeat(first, counts) + np.minimum(within, np.repeat(groups, counts) - 1)
+
+
+def _cut(weight: np.ndarray) -> np.ndarray:
+    """The shard of every group, in order: shards of about equal weight, near 1 and hardly above it."""
+    before = np.cumsum(weight) - weight
+    total = float(before[-1] + weight[-1])
+    shards = max(1, int(np.ceil(total - 1e-9)))
+    number = np.minimum((before + weight / 2) * (shards / total), shards - 1).astype(np.int64)
+    _, dense = np.unique(number, return_inverse=True)  # a group larger than a shard may leave numbers unused
+    return dense.astype(np.int64)
+
+
+def _tar_bytes(sizes: np.ndarray) -> np.ndarray:
+    """Bytes of items in a tar, about: header, padding and JSON included."""
+    return BLOCK + -(-sizes // BLOCK) * BLOCK + _JSON_BYTES
+
+
+def tar_size(sizes: np.ndarray, shards: int) -> int:
+    """Bytes of so many tars with images of these sizes, about."""
+    return int(_tar_bytes(np.asarray(sizes, dtype=np.int64)).sum()) + shards * len(END_OF_ARCHIVE)
+
+
+def _generator(seed: int, split: str) -> np.random.Generator:
+    """The same numbers for a split, whichever other splits are built."""
+    words = np.frombuffer(hashlib.sha256(split.encode()).digest(), dtype=np.uint32)
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words.tolist()])))

@@ -1,0 +1,202 @@
+"""Where a dataset's files go: a folder, or a URL that fsspec can write to. A file is there whole or not at all."""
+
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hgld.errors import ConfigError, MissingResourceError, StorageError
+from hgld.pipelines.stage import aside_of, put_in_place, sync
+
+_WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
+_PART = ".part"
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL rather than a folder."""
+    return "://" in place or "::" in place
+
+
+class ShardOutput:
+    """The place of a dataset; cheap to make, so that every worker makes its own.
+
+    Args:
+        root: a folder, or a URL of any fsspec file system.
+
+    Raises:
+        ConfigError: a URL of no known scheme, or a chain of them.
+        MissingResourceError: the scheme needs a package that is not installed.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.is_local = not is_url(root)
+        if self.is_local:
+            self.folder = Path(root)
+            return
+        self.scheme = root.partition("://")[0].lower()
+        self.file_system, self.path = _open_file_system(root)
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of what lies there, by name (folders: 0), sorted; nothing if the place does not exist yet."""
+        if self.is_local:
+            found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
+            return {path.name: path.stat().st_size if path.is_file() else 0 for path in found}
+        with self._storage_errors("list"):
+            try:
+                listed = self.file_system.ls(self.path, detail=True, refresh=True)
+            except FileNotFoundError:
+                return {}
+        named = {entry["name"].rstrip("/").rpartition("/")[2]: int(entry["size"] or 0) for entry in listed}
+        return dict(sorted(named.items()))
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None if it is not there."""
+        if self.is_local:
+            path = self.folder / name
+            return path.stat().st_size if path.is_file() else None
+        with self._storage_errors(f"look at {name}"):
+            try:
+                return int(self.file_system.info(f"{self.path}/{name}", refresh=True)["size"])
+            except FileNotFoundError:
+                return None
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """The bytes of a file, at most ``most``; None if it is not there or larger."""
+        size = self.size(name)
+        if size is None or size > most:
+            return None
+        if self.is_local:
+            return (self.folder / name).read_bytes()
+        with self._storage_errors(f"read {name}"):
+            return self.file_system.cat_file(f"{self.path}/{name}")
+
+    def aside(self, name: str, scratch: Path) -> Path:
+        """A local path at which to write a file before it is published: in ``scratch`` if the place is a URL."""
+        if not self.is_local:
+            scratch.mkdir(parents=True, exist_ok=True)
+            return aside_of(scratch / name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return aside_of(self.folder / name)
+
+    def publish(self, aside: Path, name: str) -> None:
+        """Put a file that was written at :meth:`aside` in its place, whole; the file aside is gone then.
+
+        Raises:
+            StorageError: it could not be written there, or has another size afterwards.
+        """
+        if self.is_local:
+            put_in_place(aside, self.folder / name)
+            return
+        target = f"{self.path}/{name}"
+        with self._storage_errors(f"write {name}"):
+            self.file_system.makedirs(self.path, exist_ok=True)
+            if self.scheme in _WHOLE_BY_NATURE:  # an upload is seen when it is complete
+                self.file_system.put_file(os.fspath(aside), target)
+            else:
+                part = f"{self.path}/.{name}{_PART}"
+                self.file_system.put_file(os.fspath(aside), part)
+                self.file_system.mv(part, target)
+        written, size = self.size(name), aside.stat().st_size
+        if written != size:
+            raise StorageError(f"{self.root}: {name} has {written} bytes after {size} were written. Run it again.")
+        aside.unlink()
+
+    def settle(self) -> None:
+        """Have the system write the names of the files to the disk, where the place is one."""
+        if self.is_local:
+            sync(self.folder)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        if self.is_local:
+            (self.folder / name).unlink(missing_ok=True)
+        elif self.size(name) is not None:
+            with self._storage_errors(f"remove {name}"):
+                self.file_system.rm_file(f"{self.path}/{name}")
+
+    def remove_parts(self) -> None:
+        """Remove what writers that were killed left beside the files."""
+        for name in self.sizes():
+            if name.startswith(".") and name.endswith(_PART):
+                self.remove(name)
+
+    @contextmanager
+    def _storage_errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, ValueError, NotImplementedError) as error:
+            reason = str(error) or type(error).__name__
+            raise StorageError(
+                f"{self.root}: could not {action} ({reason[:300]}). Check the address and the rights, then run the "
+                "same command again: what was written is kept."
+            ) from error
+
+
+def existing_parent(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    absolute = path.absolute()
+    return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
+
+
+def _open_file_system(root: str) -> tuple[Any, str]:
+    import fsspec
+
+    if "::" in root:
+        raise ConfigError(
+            f"{root}: chained URLs are not written to; expected one scheme, for instance s3://bucket/name."
+        )
+    try:
+        file_system, path = fsspec.core.url_to_fs(root)
+    except ImportError as error:
+        raise MissingResourceError(f"{root}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{root}: no address that can be written to ({error}).") from error
+    return file_system, path.rstrip("/")
+
+
+# Asking for free space before it is needed, with numbers.
+
+_MARGIN = 64 << 20  # for tables and whatever else is written beside the images
+
+
+def check_space(needs: Mapping[Path, int]) -> None:
+    """Refuse to begin what cannot end.
+
+    Args:
+        needs: bytes that will be written into each folder, which need not exist yet; folders of one disk add up.
+
+    Raises:
+        StorageError: a disk has less than is needed; says how much is there and how much is missing.
+    """
+    by_disk: dict[int, list[tuple[Path, int]]] = defaultdict(list)
+    for folder, count in needs.items():
+        by_disk[existing_parent(folder).stat().st_dev].append((folder, count))
+    for places in by_disk.values():
+        needed = sum(count for _, count in places) + _MARGIN
+        free = shutil.disk_usage(existing_parent(places[0][0])).free
+        if free < needed:
+            parts = ", ".join(f"{amount(count)} in {folder}" for folder, count in places)
+            raise StorageError(
+                f"{places[0][0]}: {amount(free)} are free and about {amount(needed)} needed ({parts}). Free "
+                f"{amount(needed - free)}, or choose a folder of another disk."
+            )
+
+
+def amount(count: int) -> str:
+    """Bytes as people read them.
+
+    >>> amount(999), amount(166_000_000_000)
+    ('999 B', '166.0 GB')
+    """
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"

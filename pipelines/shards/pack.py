@@ -1,0 +1,190 @@
+"""Writing one shard: the images' bytes from where they lie, their JSON, and the shard's part of the index."""
+
+import hashlib
+import os
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import polars as pl
+
+from hgld.data.format import BOX
+from hgld.data.index import index_schema, item_json
+from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
+from hgld.errors import InputError, StorageError
+from hgld.pipelines.shards.examine import read_inside
+from hgld.pipelines.shards.image_facts import UnusableImageError
+from hgld.pipelines.shards.output import ShardOutput
+from hgld.pipelines.stage import UnitRecord
+
+VERSION = 1  # raise it when the same plan gives another tar
+LOOSE = -1  # origin of a loose file
+_AHEAD = 64  # images that the system is asked for before they are read
+_MOST_OPEN = 128
+_AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
+
+
+@dataclass(frozen=True)
+class PackUnit:
+    """One shard.
+
+    Attributes:
+        name: of the shard.
+        key: of all that determines its bytes.
+        levels: finest first.
+        plan: table of its items in order: the columns of the index but the offset; file, origin and source_offset,
+            which say where the bytes lie; ``name/LEVEL``, the names of the classes.
+        root: folder of the loose files.
+        origins: tars and spools, which the plan's ``origin`` counts.
+        out: where the dataset goes.
+        record: where the shard's part of the index goes.
+    """
+
+    name: str
+    key: str
+    levels: tuple[str, ...]
+    plan: Path
+    root: Path
+    origins: tuple[Path, ...]
+    out: str
+    record: Path
+
+
+class TarWriter:
+    """A tar of images with their JSON, written from front to back; its bytes depend on the items alone.
+
+    Attributes:
+        bytes: written so far.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.bytes = file, 0
+        self._digest = hashlib.sha256()
+
+    def add(self, key: str, suffix: str, image: bytes, json: bytes) -> int:
+        """Write an item; the offset of its image's bytes."""
+        header = member_header(f"{key}.{suffix}", len(image))
+        offset = self.bytes + len(header)
+        json_header = member_header(f"{key}.json", len(json))
+        self._write(b"".join((header, image, padding(len(image)), json_header, json, padding(len(json)))))
+        return offset
+
+    def finish(self) -> str:
+        """Write the end mark; the SHA-256 of the tar."""
+        self._write(END_OF_ARCHIVE)
+        return self._digest.hexdigest()
+
+    def _write(self, data: bytes) -> None:
+        self.file.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
+
+
+def pack(unit: PackUnit) -> int:
+    """Write a shard to where the dataset goes, then record it; the number of its items.
+
+    Raises:
+        InputError: an image is not what it was when it was examined.
+        StorageError: the shard cannot be written.
+    """
+    plan = pl.read_parquet(unit.plan)
+    output = ShardOutput(unit.out)
+    unit.record.unlink(missing_ok=True)  # of another plan: it must not speak of the shard that comes
+    aside = output.aside(unit.name, unit.record.parent)
+    try:
+        with open(aside, "wb", buffering=1 << 20) as file, _Sources(unit.root, unit.origins) as sources:
+            tar = TarWriter(file)
+            offsets = [
+                tar.add(row["key"], row["suffix"], image, _json_of(row, unit.levels))
+                for row, image in sources.images(plan.iter_rows(named=True))
+            ]
+            sha256 = tar.finish()
+        output.publish(aside, unit.name)
+        output.settle()  # else a power failure could leave an older shard of that name beside the new record
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"{unit.out}: {unit.name} could not be written ({error.strerror or error}). Free space, then run the same "
+            "command again: finished shards are kept."
+        ) from error
+    finally:
+        aside.unlink(missing_ok=True)
+    schema = index_schema(unit.levels, boxes=BOX[0] in plan.columns)
+    index = plan.with_columns(offset=pl.Series(offsets, dtype=pl.Int64)).select(schema.names())
+    UnitRecord(unit.key, index, {"bytes": tar.bytes, "sha256": sha256, "items": len(plan)}).write(unit.record)
+    return len(plan)
+
+
+def _json_of(row: Mapping[str, Any], levels: Sequence[str]) -> bytes:
+    box = None
+    if BOX[0] in row:
+        box = [] if row[BOX[0]] is None else [row[side] for side in BOX]
+    labels, names = [row[level] for level in levels], [row[f"name/{level}"] for level in levels]
+    return item_json(labels, names, row["split"], row["file"], levels, box)
+
+
+class _Sources:
+    """Reads images from loose files, tars and spools, and holds them to what was examined."""
+
+    def __init__(self, root: Path, origins: Sequence[Path]) -> None:
+        self.root, self.origins = root, origins
+        self.opened: OrderedDict[int, int] = OrderedDict()  # origin: descriptor, the least recently used first
+
+    def __enter__(self) -> "_Sources":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self.opened:
+            os.close(self.opened.popitem()[1])
+
+    def images(self, rows: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Rows of a plan with their images' bytes; the system fetches those to come in the meantime.
+
+        Raises:
+            InputError: bytes that changed since they were examined.
+        """
+        window: deque[dict[str, Any]] = deque()
+        for row in rows:
+            window.append(row)
+            if row["origin"] != LOOSE:
+                where = row["source_offset"], row["size"]
+                os.posix_fadvise(self._descriptor(row["origin"]), *where, os.POSIX_FADV_WILLNEED)
+            if len(window) > _AHEAD:
+                yield window[0], self._read(window.popleft())
+        while window:
+            yield window[0], self._read(window.popleft())
+
+    def _read(self, row: Mapping[str, Any]) -> bytes:
+        where = self.root / row["file"] if row["origin"] == LOOSE else self.origins[row["origin"]]
+        try:
+            data = self._bytes(row)
+        except UnusableImageError as error:
+            raise InputError(f"{where}: {error}; it was there when it was examined. {_AGAIN}") from error
+        if hashlib.sha256(data).hexdigest() != row["sha256"]:
+            raise InputError(f"{where}: the bytes of {row['key']!r} changed since they were examined. {_AGAIN}")
+        return data
+
+    def _bytes(self, row: Mapping[str, Any]) -> bytes:
+        if row["origin"] == LOOSE:
+            return read_inside(self.root, row["file"], row["size"])
+        descriptor, data = self._descriptor(row["origin"]), b""
+        while len(data) < row["size"]:
+            more = os.pread(descriptor, row["size"] - len(data), row["source_offset"] + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def _descriptor(self, origin: int) -> int:
+        if origin not in self.opened:
+            if len(self.opened) == _MOST_OPEN:
+                os.close(self.opened.popitem(last=False)[1])
+            try:
+                self.opened[origin] = os.open(self.origins[origin], os.O_RDONLY)
+            except OSError as error:
+                raise InputError(f"{self.origins[origin]}: cannot be read ({error.strerror}). {_AGAIN}") from error
+        self.opened.move_to_end(origin)
+        return self.opened[origin]

@@ -1,0 +1,302 @@
+"""The files of the Google Landmarks Dataset v2: what its owners publish, and where each lies.
+
+The same relative paths serve as addresses below :data:`BASE_URL` and as places below a local folder::
+
+    train/images_000.tar ... images_499.tar     index/images_000.tar ... images_099.tar
+    test/images_000.tar ... images_019.tar      md5sum/train/md5.images_000.txt ...
+    metadata/train_clean.csv ...                ground_truth/retrieval_solution_v2.1.csv ...
+
+Source: https://github.com/cvdfoundation/google-landmark (Weyand, Araujo, Cao and Sim, CVPR 2020).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.evaluation.protocols.gldv2 import read_retrieval_solution
+from hgld.pipelines.hierarchy.scrape.titles import category_title
+from hgld.pipelines.shards.catalog import Catalog, Container
+from hgld.pipelines.shards.sources.release import need, read_csv, refuse_options
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.config import SourceConfig
+
+
+BASE_URL = "https://s3.amazonaws.com/google-landmark"
+TARS = {"train": 500, "index": 100, "test": 20}  # tars a split
+MAX_TAR_BYTES = 8 << 30  # the largest has about 1 GB
+MAX_CSV_BYTES = 1 << 30
+METADATA = {  # the lists that hierarchies and shards are made from; addresses of images and their authors are left out
+    "train": ("train_clean.csv", "train_label_to_category.csv", "train_label_to_hierarchical.csv"),
+    "index": ("index_image_to_landmark.csv", "index_label_to_category.csv", "index_label_to_hierarchical.csv"),
+    "test": ("test.csv", "retrieval_solution_v2.1.csv", "recognition_solution_v2.1.csv"),
+}
+_MD5 = re.compile(r"([0-9a-fA-F]{32})[ \t*]+(\S+)\s*\Z")
+
+
+def tar_name(split: str, number: int) -> str:
+    """``index/images_003.tar``.
+
+    Raises:
+        ConfigError: there is no such split, or no tar of that number.
+    """
+    if split not in TARS:
+        raise ConfigError(f"GLDv2 has no split {split!r}; its splits are {', '.join(TARS)}.")
+    if not 0 <= number < TARS[split]:
+        raise ConfigError(f"GLDv2's {split} set has no tar {number}; its tars are 0-{TARS[split] - 1}.")
+    return f"{split}/images_{number:03d}.tar"
+
+
+def checksum_name(split: str, number: int) -> str:
+    """``md5sum/index/md5.images_003.txt``: the checksum that the owners publish for a tar; raises as tar_name does."""
+    stem = tar_name(split, number).rpartition("/")[2].removesuffix(".tar")
+    return f"md5sum/{split}/md5.{stem}.txt"
+
+
+def metadata_names(splits: Iterable[str]) -> tuple[str, ...]:
+    """The lists of these splits: ``metadata/train_clean.csv``, ``ground_truth/retrieval_solution_v2.1.csv``, ..."""
+    return tuple(
+        f"{'ground_truth' if 'solution' in name else 'metadata'}/{name}" for split in splits for name in METADATA[split]
+    )
+
+
+def parse_checksum(text: str, name: str, where: str) -> str:
+    """The MD5 in a checksum file, as md5sum writes it: 32 hex digits and the tar's file name.
+
+    Args:
+        text: the file's content.
+        name: the tar's file name, ``images_003.tar``.
+        where: the checksum file, for the message.
+
+    Raises:
+        InputError: it is not of that form, or of another tar.
+    """
+    match = _MD5.match(text.strip())
+    if match is None or match[2].rpartition("/")[2] != name:
+        raise InputError(f"{where} says {text.strip()[:80]!r}; expected 32 hex digits and {name}. Fetch it anew.")
+    return match[1].lower()
+
+
+# The queries of GLDv2's retrieval task: test images, their labels and their relevant index images.
+
+
+@dataclass(frozen=True)
+class Queries:
+    """What the retrieval solution makes of the test set.
+
+    Attributes:
+        items: rows of the catalog: key, split, file and the levels.
+        judgements: query, item, verdict ``relevant``; only index images that are in the gallery.
+        lists: ``public`` and ``private``, the halves that are scored apart.
+        dropped: file, split, reason, detail of the test images that are not scored.
+    """
+
+    items: pl.DataFrame
+    judgements: pl.DataFrame
+    lists: pl.DataFrame
+    dropped: pl.DataFrame
+
+
+def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
+    """The scored test images, with the labels that their relevant gallery images agree on.
+
+    Args:
+        solution: ``retrieval_solution_v2.1.csv``.
+        gallery: rows of the catalog of the index images: key, then the levels.
+
+    Raises:
+        TableError: the solution cannot be read.
+    """
+    found = read_retrieval_solution(solution)
+    halves = {"public": found.public, "private": found.private}
+    pairs = [(q, i) for half in halves.values() for q, items in half.items() for i in items]
+    wanted = pl.DataFrame(pairs, schema={"query": pl.String, "item": pl.String}, orient="row")
+    levels = [column for column in gallery.columns if column not in ("key", "split", "file")]
+    judged = wanted.join(gallery.select("key", *levels), left_on="item", right_on="key", how="inner")
+    agreed = [
+        pl.when(pl.col(level).n_unique() == 1).then(pl.col(level).first()).otherwise(None).alias(level)
+        for level in levels
+    ]
+    labels = judged.group_by("query").agg(agreed)
+    lists = pl.DataFrame(
+        [(half, key) for half, queries in halves.items() for key in sorted(queries)],
+        schema={"list": pl.String, "key": pl.String},
+        orient="row",
+    )
+    items = lists.sort("key").join(labels, left_on="key", right_on="query", how="left", maintain_order="left")
+    ignored = pl.DataFrame({"id": sorted(found.ignored)}, schema={"id": pl.String})
+    return Queries(
+        items=items.select("key", pl.lit("query").alias("split"), pl.format("test/{}", "key").alias("file"), *levels),
+        judgements=judged.select("query", "item", verdict=pl.lit("relevant")).sort("query", "item"),
+        lists=lists,
+        dropped=ignored.select(
+            file=pl.format("test/{}", "id"),
+            split=pl.lit("query"),
+            reason=pl.lit("ignored by the retrieval solution"),
+            detail=pl.lit(""),
+        ),
+    )
+
+
+# H-GLDv2: Google Landmarks v2 with hierarchical labels, straight from its tars.
+#
+# Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
+# Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it (see
+# :mod:`hgld.pipelines.shards.sources.gldv2`); the CSVs may also lie in the folder itself, checksums beside their tars.
+#
+# Splits: ``train`` = the images of train_clean.csv whose landmark has hierarchical labels; ``gallery`` = the index
+# images of such landmarks; ``query`` = the test images that the retrieval solution scores.
+
+LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
+SPLITS = {"train": "train", "gallery": "index", "query": "test"}  # split: GLDv2's own name of the set
+OBTAIN = f"Get it from {BASE_URL}: hgld download gldv2 --metadata --out DIR."
+_ID = r"^[0-9a-f]{16}$"
+
+
+def read(source: Path, options: "SourceConfig") -> Catalog:
+    """The catalog of H-GLDv2.
+
+    A query has the labels that all its relevant index images share. Index images of landmarks without hierarchical
+    labels are kept aside, unless ``distractors`` asks for the whole gallery of the official retrieval task.
+
+    Args:
+        source: the folder with ``train/``, ``index/`` and ``test/`` (tars) and ``metadata/``.
+        options: ``labels``, a folder with ``{train,index}_label_to_hierarchical.csv`` (of ``hgld build-hierarchy``, or
+            Google's own) if they are not in the source; ``distractors``; ``splits``.
+
+    Raises:
+        ConfigError: options that GLDv2 does not take, or a split that it does not have.
+        InputError: a list is missing.
+        TableError: a list cannot be read or contradicts itself.
+    """
+    refuse_options(options, ("labels", "distractors"), "gldv2")
+    wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
+    if unknown := [split for split in wanted if split not in SPLITS]:
+        raise ConfigError(f"gldv2 has no split {unknown[0]!r}; its splits are {', '.join(SPLITS)}. Correct --splits.")
+    lists = _Lists(source, options.labels)
+    parts: dict[str, tuple[pl.DataFrame, pl.DataFrame]] = {}
+    if "train" in wanted:
+        parts["train"] = _read_train(lists)
+    if "gallery" in wanted or "query" in wanted:
+        parts["gallery"] = _read_gallery(lists, whole=options.distractors)
+    queries = (
+        read_queries(lists.find("retrieval_solution_v2.1.csv"), parts["gallery"][0]) if "query" in wanted else None
+    )
+    if queries:
+        parts["query"] = (queries.items, queries.dropped)
+    items = pl.concat([parts[split][0] for split in wanted])
+    _check_ids(items, source)
+    return Catalog(
+        name="gldv2",
+        levels=LEVELS,
+        items=items,
+        root=source,
+        containers=tuple(c for split in wanted for c in _containers(source, SPLITS[split])),
+        lists=queries.lists if queries else None,
+        judgements=queries.judgements if queries and "gallery" in wanted else None,
+        dropped=pl.concat([parts[split][1] for split in wanted]),
+        notes=("train and index number their landmarks apart: one place may be a class of each.",),
+        sources=tuple(lists.read),
+        disjoint=False,
+    )
+
+
+class _Lists:
+    """Finds the CSVs of the release, and remembers which were read."""
+
+    def __init__(self, source: Path, labels: Path | None) -> None:
+        self.source, self.labels_folder = source, labels
+        self.read: list[Path] = []
+
+    def find(self, name: str, *folders: Path) -> Path:
+        places = folders or tuple(self.source / place for place in ("metadata", "ground_truth", "."))
+        path = next((folder / name for folder in places if (folder / name).is_file()), places[0] / name)
+        self.read.append(need(path, OBTAIN))
+        return path
+
+    def labels(self, name: str) -> pl.DataFrame:
+        """One row a landmark with labels: landmark_id (text) and the levels."""
+        folder = () if self.labels_folder is None else (self.labels_folder,)
+        return read_labels(self.find(f"{name}_label_to_hierarchical.csv", *folder), name)
+
+
+def _read_train(lists: _Lists) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The images of train_clean.csv as items, and those of landmarks without labels."""
+    columns = ["landmark_id", "images"]
+    clean = read_csv(lists.find("train_clean.csv"), columns, OBTAIN, filled=columns)
+    images = clean.select("landmark_id", pl.col("images").str.split(" ").alias("id")).explode("id")
+    return _label(images, lists.labels("train"), "train", keep_unlabelled=False)
+
+
+def _read_gallery(lists: _Lists, *, whole: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The index images as items, and, unless the whole gallery is wanted, those of landmarks without labels."""
+    columns = ["id", "landmark_id"]
+    index = read_csv(lists.find("index_image_to_landmark.csv"), columns, OBTAIN, filled=columns)
+    return _label(index, lists.labels("index"), "gallery", keep_unlabelled=whole)
+
+
+def read_labels(path: Path, name: str) -> pl.DataFrame:
+    """The labels of GLDv2's hierarchical CSV, one row a landmark that has any: landmark_id (text), then the levels.
+
+    A landmark's class is named ``"{set}/{id} {title}"``, as in ``hierarchy.parquet`` of ``hgld build-hierarchy``.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, or has a landmark twice.
+    """
+    _, group, top = LEVELS
+    table = read_csv(path, ["landmark_id", "category", group, top], OBTAIN, filled=["landmark_id"])
+    table = table.filter(pl.col(group).is_not_null() & (pl.col(group).str.to_lowercase() != "unclassified"))
+    if not (twice := table.filter(pl.col("landmark_id").is_duplicated())).is_empty():
+        raise TableError(f"{path}: landmark {twice['landmark_id'][0]} has two rows; expected one a landmark.")
+    titles = [(category_title(url or "") or "").removeprefix("Category:") for url in table["category"].to_list()]
+    named = pl.format("{}/{} {}", pl.lit(name), "landmark_id", pl.Series("title", titles, dtype=pl.String))
+    return table.select("landmark_id", named.str.strip_chars_end().alias("landmark"), group, top)
+
+
+def _label(
+    images: pl.DataFrame, labels: pl.DataFrame, split: str, *, keep_unlabelled: bool
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Images (id, landmark_id) as items with their labels; and those of landmarks that have none."""
+    container = SPLITS[split]
+    joined = images.join(labels, on="landmark_id", how="left", maintain_order="left")
+    unlabelled = pl.col("landmark").is_null()
+    if keep_unlabelled:
+        own = pl.format("{}/{}", pl.lit(container), "landmark_id")
+        joined = joined.with_columns(pl.coalesce("landmark", own).alias("landmark"))
+    file = pl.format("{}/{}", pl.lit(container), "id")
+    kept = joined.filter(~unlabelled).select(
+        pl.col("id").alias("key"), pl.lit(split).alias("split"), file.alias("file"), *LEVELS
+    )
+    left = joined.filter(unlabelled).select(
+        file=file,
+        split=pl.lit(split),
+        reason=pl.lit("landmark without hierarchical labels"),
+        detail=pl.format("landmark {}", "landmark_id"),
+    )
+    return kept, left
+
+
+def _check_ids(items: pl.DataFrame, source: Path) -> None:
+    odd = items.filter(~pl.col("key").str.contains(_ID).fill_null(value=False))
+    if not odd.is_empty():
+        row = odd.row(0, named=True)
+        raise TableError(
+            f"{source}: the {row['split']} list has the image {str(row['key'])[:80]!r}; expected ids of 16 hex digits."
+        )
+
+
+def _containers(source: Path, name: str) -> list[Container]:
+    """All tars of a set, there or not, each with its checksum file where there is one."""
+    containers = []
+    for number in range(TARS[name]):
+        tar = source / tar_name(name, number)
+        beside = tar.with_name(f"md5.{tar.stem}.txt")
+        checksum = next((p for p in (beside, source / checksum_name(name, number)) if p.is_file()), None)
+        containers.append(Container(tar, checksum, name))
+    return containers

@@ -1,0 +1,64 @@
+"""Names of the user's own image files: which are images, and the key of each."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from hgld.errors import ConfigError
+from hgld.pipelines.shards.catalog import safe_key
+
+# Formats that shards do not hold are among them: such an image is rejected by name, not passed over as another file.
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file's suffix is that of an image."""
+    return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def keys_of_paths(paths: Sequence[str]) -> list[str]:
+    """A key for every path, which must differ: the path without its suffix, made safe.
+
+    Paths that would have the same key (``a.jpg`` and ``a.png``, ``a b.jpg`` and ``a_b.jpg``) get a part of the SHA-256
+    of the path behind it.
+    """
+    keys = [safe_key(_without_suffix(path)) for path in paths]
+    uses = Counter(keys)
+    return [
+        key if uses[key] == 1 else f"{key}={hashlib.sha256(path.encode()).hexdigest()[:12]}"
+        for key, path in zip(keys, paths, strict=True)
+    ]
+
+
+def _without_suffix(path: str) -> str:
+    """The path without its suffix, for any text; by hand, since manifests have millions of rows and pathlib is slow."""
+    stem, _, suffix = path.rpartition(".")
+    return path if "/" in suffix or not stem.rpartition("/")[2] else stem
+
+
+# A class-disjoint split: some of the finest classes are kept for testing, all of their items with them.
+
+
+def draw_test_classes(classes: Iterable[str], fraction: float, seed: int) -> frozenset[str]:
+    """Classes drawn for the test split; the order and number of the items do not matter.
+
+    Args:
+        classes: names of the finest classes, in any order, repeats allowed.
+        fraction: how many of them to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
+            one left.
+        seed: the same seed and classes give the same draw.
+
+    Raises:
+        ConfigError: the fraction is not between 0 and 1, or there are fewer than two classes.
+    """
+    if not 0 < fraction < 1:
+        raise ConfigError(f"--test-classes is {fraction:g}; expected a fraction between 0 and 1, for instance 0.5.")
+    names = sorted(set(classes))
+    if len(names) < 2:
+        raise ConfigError(f"there are {len(names)} finest classes; a class-disjoint split needs two at least.")
+    count = min(max(round(fraction * len(names)), 1), len(names) - 1)
+    order = np.random.default_rng(seed).permutation(len(names))
+    return frozenset(names[i] for i in order[:count])

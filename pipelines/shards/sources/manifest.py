@@ -1,0 +1,182 @@
+"""Your own images by a table: one row an image, one column a level.
+
+The table is CSV or parquet. One column names the files (``path``, ``file``, ``image`` or ``filename``), ``--levels``
+names the columns of the labels, finest first; an empty cell is an unknown label. A column ``split`` says which split an
+image belongs to; without one, ``--test-classes`` draws a class-disjoint test split, or everything is train.
+"""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from hgld.errors import ConfigError, TableError
+from hgld.pipelines.csv_rows import CsvText
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.sources.image_files import draw_test_classes, keys_of_paths
+from hgld.pipelines.shards.sources.release import keep_splits, refuse_options, relative_path
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.config import SourceConfig
+
+PATH_COLUMNS = ("path", "file", "image", "filename")
+SPLIT = "split"
+_SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
+_DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
+
+
+def read(source: Path, options: "SourceConfig") -> Catalog:
+    """The catalog of a manifest.
+
+    Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly are kept aside
+    in ``dropped`` with their line.
+
+    Args:
+        source: the table, CSV or ``.parquet``.
+        options: ``images`` (folder that the paths are relative to; the table's own if None), ``levels`` (required),
+            ``test_classes`` and ``seed``, ``splits``.
+
+    Raises:
+        ConfigError: options that contradict each other or the table's columns.
+        TableError: the table cannot be read, has no rows, or states two things of one image.
+        HierarchyError: the labels are no tree.
+    """
+    refuse_options(options, ("images", "levels", "test_classes"), "manifest")
+    columns = _columns(source)
+    path_column = _path_column(source, columns)
+    levels = _check_levels(source, columns, path_column, options.levels)
+    own_split = SPLIT in columns
+    if own_split and options.test_classes:
+        raise ConfigError(f"{source} has a column {SPLIT!r} already; leave --test-classes out, or the column.")
+    table = _read_rows(source, path_column, levels, own_split)
+    table, dropped = _usable(table, source, levels)
+    if not own_split:
+        table = _split(table, levels[0], options)
+    items = table.with_columns(key=pl.Series(keys_of_paths(table["file"].to_list()), dtype=pl.String))
+    return Catalog(
+        name="manifest",
+        levels=levels,
+        items=keep_splits(items.select("key", "split", "file", *levels), options.splits, str(source)),
+        root=options.images or source.parent,
+        dropped=dropped,
+        sources=(source,),
+        disjoint=bool(options.test_classes),
+    )
+
+
+def _columns(source: Path) -> tuple[str, ...]:
+    if source.suffix == ".parquet":
+        try:
+            return tuple(pl.read_parquet_schema(source))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise TableError(f"{source} cannot be read as a parquet table ({error}).") from error
+    return CsvText.read(source).columns
+
+
+def _path_column(source: Path, columns: tuple[str, ...]) -> str:
+    found = [column for column in PATH_COLUMNS if column in columns]
+    if len(found) != 1:
+        fault = f"has the columns {', '.join(found)}" if found else "has no column that names the image files"
+        raise ConfigError(f"{source} {fault}; expected exactly one of {', '.join(PATH_COLUMNS)}. Rename the column.")
+    return found[0]
+
+
+def _check_levels(source: Path, columns: tuple[str, ...], path: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+    others = [column for column in columns if column not in (path, SPLIT)]
+    shown = ", ".join(others[:20]) or "none"
+    if not levels:
+        raise ConfigError(f"say which columns of {source} are levels, finest first: --levels A,B. There are {shown}.")
+    wrong = [level for level in levels if level not in others]
+    if wrong or len(set(levels)) != len(levels):
+        raise ConfigError(
+            f"--levels {','.join(levels)}: expected different columns of {source}, finest first. There are {shown}."
+        )
+    return levels
+
+
+def _read_rows(source: Path, path: str, levels: tuple[str, ...], own_split: bool) -> pl.DataFrame:
+    """The rows as text, null where a cell is empty: row (line of a CSV, or number from 1), file, split, levels."""
+    given = {"file": path, **({SPLIT: SPLIT} if own_split else {}), **{level: level for level in levels}}
+    if source.suffix == ".parquet":
+        try:
+            wanted = [pl.col(column).cast(pl.String).alias(name) for name, column in given.items()]
+            table = pl.read_parquet(source).select(wanted).with_row_index("row", offset=1)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise TableError(f"{source} cannot be read as a table of text and numbers ({error}).") from error
+    else:
+        rows = [(line, *cells) for line, cells in CsvText.read(source).select(list(given.values()))]
+        schema = {"row": pl.UInt32, **dict.fromkeys(given, pl.String)}
+        table = pl.DataFrame(rows, schema=schema, orient="row")
+    if table.is_empty():
+        raise TableError(f"{source}: no rows below the header; expected one image a row.")
+    text = pl.col(pl.String).str.strip_chars()
+    return table.with_columns(pl.when(text.str.len_bytes() > 0).then(text).name.keep())
+
+
+def _usable(table: pl.DataFrame, source: Path, levels: tuple[str, ...]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows that name an image of the folder, once each; and those that do not, with the reason."""
+    if SPLIT in table.columns:
+        _check_splits(table, source)
+    checked = [_check_path(file, source, row) for row, file in table.select("row", "file").iter_rows()]
+    table = table.with_columns(
+        stated=pl.col("file").fill_null(""),
+        file=pl.Series([file for file, _ in checked], dtype=pl.String),
+        reason=pl.Series([reason for _, reason in checked], dtype=pl.String),
+    )
+    values = ["file", *(["split"] if SPLIT in table.columns else []), *levels]
+    repeated = pl.struct(values).is_first_distinct().not_() & pl.col("reason").is_null()
+    table = table.with_columns(
+        pl.when(repeated).then(pl.lit("repeats an earlier row")).otherwise("reason").alias("reason")
+    )
+    good = table.filter(pl.col("reason").is_null())
+    _refuse_contradictions(good, source, values)
+    bad = table.filter(pl.col("reason").is_not_null())
+    split = pl.col(SPLIT) if SPLIT in table.columns else pl.lit("train")
+    dropped = bad.select(
+        file=pl.col("stated"), split=split, reason=pl.col("reason"), detail=pl.format("row {}", pl.col("row"))
+    ).cast(_DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
+    if good.is_empty():
+        raise TableError(f"{source}: none of its {len(table)} rows names an image; the first: {bad['reason'][0]}.")
+    return good, dropped
+
+
+def _check_path(file: str | None, source: Path, row: int) -> tuple[str | None, str | None]:
+    if file is None:
+        return None, "no path"
+    try:
+        return relative_path(file, f"{source}, row {row}"), None
+    except TableError:
+        return None, "unsafe-path"
+
+
+def _check_splits(table: pl.DataFrame, source: Path) -> None:
+    for row, split in table.select("row", SPLIT).unique(SPLIT, keep="first", maintain_order=True).iter_rows():
+        if split is None or not _SPLIT_NAME.match(split):
+            found = "empty" if split is None else repr(split[:80])
+            raise TableError(
+                f"{source}, row {row}: {SPLIT} is {found}; expected a name of letters, digits and underscores, for "
+                "instance train, query, gallery or test."
+            )
+
+
+def _refuse_contradictions(table: pl.DataFrame, source: Path, values: list[str]) -> None:
+    twice = table.filter(pl.col("file").is_duplicated()).sort("file", "row")
+    if twice.is_empty():
+        return
+    first, second = twice.head(2).rows(named=True)
+    column = next(value for value in values if first[value] != second[value])
+    raise TableError(
+        f"{source}: {first['file']!r} has the {column} {first[column]!r} in row {first['row']} and {second[column]!r} "
+        f"in row {second['row']}; expected one row an image. Delete the wrong row."
+    )
+
+
+def _split(table: pl.DataFrame, finest: str, options: "SourceConfig") -> pl.DataFrame:
+    """Class-disjoint train and test; an image whose finest class is unknown can test nothing and is train."""
+    if not options.test_classes:
+        return table.with_columns(split=pl.lit("train"))
+    classes = table[finest].drop_nulls().to_list()
+    drawn = draw_test_classes(classes, options.test_classes, options.seed)
+    in_test = pl.col(finest).is_in(sorted(drawn)).fill_null(value=False)
+    return table.with_columns(split=pl.when(in_test).then(pl.lit("test")).otherwise(pl.lit("train")))

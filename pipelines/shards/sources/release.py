@@ -1,0 +1,252 @@
+"""Reading the lists of a release: bounded, checked, and with errors that say where to get what is missing."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from hgld.errors import ConfigError, InputError, TableError
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.config import SourceConfig
+
+MAX_LIST_BYTES = 1 << 30
+_MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images
+_MAX_PATH = 1024
+_SHOWN = 80
+_ALWAYS_TAKEN = {"seed", "splits"}
+
+
+def refuse_options(options: "SourceConfig", taken: Collection[str], name: str) -> None:
+    """Refuse options that a source does not take, so that none is ignored in silence.
+
+    Args:
+        options: what the user gave.
+        taken: fields that this source reads, beside ``seed`` and ``splits``.
+        name: the source, for the message.
+
+    Raises:
+        ConfigError: an option was given that this source does not take.
+    """
+    given = [f.name for f in fields(options) if getattr(options, f.name) != f.default]
+    refused = [field for field in given if field not in _ALWAYS_TAKEN and field not in taken]
+    if refused:
+        flags = ", ".join(f"--{field.replace('_', '-')}" for field in refused)
+        takes = ", ".join(f"--{field.replace('_', '-')}" for field in taken) or "none of its own"
+        raise ConfigError(f"{name} does not take {flags}; its options are: {takes}. Leave {flags} out.")
+
+
+def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
+    """The folder of a release, which may have been unpacked into ``source`` itself or into a folder of it.
+
+    Args:
+        source: the folder given by the user.
+        inside: the name of the folder that the release's archive makes.
+        marker: a file of the release, relative to its folder.
+        obtain: where to get the release.
+
+    Raises:
+        InputError: neither folder has that file.
+    """
+    for folder in (source, source / inside):
+        if (folder / marker).is_file():
+            return folder
+    raise InputError(
+        f"{source}: there is neither {marker} nor {inside}/{marker} in it; expected the folder that the release "
+        f"unpacks to. {obtain}"
+    )
+
+
+def need(path: Path, obtain: str) -> Path:
+    """A file that a release must have.
+
+    Raises:
+        InputError: it is not there; the message says where to get it.
+    """
+    if not path.is_file():
+        found = "is a folder" if path.is_dir() else "is missing"
+        raise InputError(f"{path} {found}; expected a file of the release. {obtain}")
+    return path
+
+
+def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
+    """The bytes of a list, at most ``most`` of them.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, or is larger.
+    """
+    try:
+        with open(need(path, obtain), "rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise TableError(f"{path} cannot be read ({error.strerror}).") from error
+    if len(data) > most:
+        raise TableError(f"{path} has more than {most:,} bytes; that is no list of a release.")
+    return data
+
+
+def read_lines(path: Path, obtain: str) -> Iterator[tuple[int, str]]:
+    """The lines of a text file with their numbers from 1, without line ends; blank lines are passed over.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, is too large, has a line that is too long, or is not UTF-8.
+    """
+    for number, raw in enumerate(read_bytes(path, obtain).splitlines(), start=1):
+        if len(raw) > _MAX_LINE:
+            raise TableError(f"{path}, line {number}: {len(raw):,} bytes; expected at most {_MAX_LINE:,} in a line.")
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise TableError(f"{path}, line {number}: not UTF-8 (byte {raw[error.start]:#04x}).") from error
+        if line.strip():
+            yield number, line
+
+
+def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool = False) -> Iterator[list[str]]:
+    """The words of every line, as many as there are columns.
+
+    Args:
+        path: the list.
+        columns: what the words are, for messages.
+        obtain: where to get the release.
+        header: whether the first line holds the columns' names; it is checked.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, or a line has another number of words.
+    """
+    for number, line in read_lines(path, obtain):
+        words = line.split()
+        if header:
+            header = False
+            if words != list(columns):
+                raise TableError(f"{path}, line {number} is {shown(line)}; expected the header {' '.join(columns)}.")
+        elif len(words) != len(columns):
+            raise TableError(
+                f"{path}, line {number} is {shown(line)}: {len(words)} words; expected {' '.join(columns)}."
+            )
+        else:
+            yield words
+
+
+def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequence[str] = ()) -> pl.DataFrame:
+    """Columns of a CSV as text, null where a cell is empty, in the order of the file.
+
+    Args:
+        path: the CSV.
+        columns: those wanted; others are ignored.
+        obtain: where to get the release.
+        filled: columns that have no empty cell.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read as CSV, lacks a column, or has an empty cell where none may be.
+    """
+    data = read_bytes(path, obtain)
+    try:
+        table = pl.read_csv(data, infer_schema=False)
+    except pl.exceptions.PolarsError as error:
+        raise TableError(f"{path}: not a CSV table in UTF-8 ({_first_line(error)}).") from error
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        found = ", ".join(repr(name[:_SHOWN]) for name in table.columns[:20])
+        raise TableError(f"{path} lacks the column {missing[0]!r}; found {found}, expected {', '.join(columns)}.")
+    for column in filled:
+        if table[column].null_count():
+            row = table[column].is_null().arg_true()[0] + 2
+            raise TableError(f"{path}, row {row}: {column} is empty; expected a value in every row. Is the file whole?")
+    return table.select(columns)
+
+
+def read_json(path: Path, obtain: str) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, is too large, or not JSON.
+    """
+    data = read_bytes(path, obtain)
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"{path}: not valid JSON ({_first_line(error)}). Is the file whole?") from error
+
+
+def read_mat(path: Path, variables: Sequence[str], obtain: str, *, most: int = 64 << 20) -> dict[str, Any]:
+    """Variables of a MATLAB file (version 5), read by scipy with cells as arrays; nothing in it is run.
+
+    Raises:
+        InputError: the file is missing.
+        TableError: it cannot be read, is larger than ``most`` bytes, or lacks a variable.
+    """
+    import io
+
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    data = read_bytes(path, obtain, most=most)
+    try:
+        found = loadmat(io.BytesIO(data), variable_names=list(variables), verify_compressed_data_integrity=True)
+    except (MatReadError, ValueError, TypeError, NotImplementedError, OSError, KeyError, EOFError) as error:
+        raise TableError(f"{path}: not a MATLAB file of version 5 that can be read ({_first_line(error)}).") from error
+    missing = [name for name in variables if name not in found]
+    if missing:
+        raise TableError(f"{path} lacks the variable {missing[0]!r}; expected {', '.join(variables)}.")
+    return {name: found[name] for name in variables}
+
+
+def relative_path(text: str, where: str) -> str:
+    """A path that a list states, checked: POSIX, relative, inside the release.
+
+    Args:
+        text: the path as stated.
+        where: file and line, for the message.
+
+    Raises:
+        TableError: it is empty or too long, absolute, climbs out with ``..``, or holds a backslash or a control
+            character.
+    """
+    parts = text.split("/")
+    bad = not text or len(text) > _MAX_PATH or text.startswith("/") or ".." in parts or "\\" in text
+    if bad or re.search(r"[\x00-\x1f\x7f]", text):
+        raise TableError(f"{where}: {shown(text)} is no path inside the release; expected for example images/a/b.jpg.")
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+def whole_number(text: str, where: str, what: str) -> int:
+    """A number that a list states.
+
+    Raises:
+        TableError: it is none.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise TableError(f"{where}: {what} is {shown(text)}; expected a whole number.")
+    return int(text)
+
+
+def keep_splits(items: pl.DataFrame, splits: Sequence[str], name: str) -> pl.DataFrame:
+    """The items of the splits that were asked for; all of them where none was named.
+
+    Raises:
+        ConfigError: a split that the release does not have.
+    """
+    there = items["split"].unique().sort().to_list()
+    unknown = [split for split in splits if split not in there]
+    if unknown:
+        raise ConfigError(f"{name} has no split {unknown[0]!r}; its splits are {', '.join(there)}. Correct --splits.")
+    return items.filter(pl.col("split").is_in(list(splits))) if splits else items
+
+
+def shown(text: str) -> str:
+    """Text from a file, short and safe for a terminal."""
+    return repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200] or type(error).__name__

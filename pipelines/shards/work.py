@@ -1,0 +1,271 @@
+"""What a dataset was made of and how, for its manifest; and the key by which a build knows its own work."""
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+import hgld
+from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.config import key_fields
+from hgld.pipelines.shards import examine, pack
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.output import ShardOutput
+from hgld.pipelines.stage import aside_of, key_of, plain, put_in_place, sha256_of, sync, write_json
+
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.cards import DataCard
+
+
+VERSION = 1  # raise it when the same images give another order of shards, or other tables
+_ROWS_AT_ONCE = 100_000
+_CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions change the bytes of resized images
+
+
+def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
+    """Of all that determines a dataset but the bytes of the images, which each unit looks after."""
+    tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
+    versions = [VERSION, examine.VERSION, pack.VERSION]
+    return key_of(versions, catalog.name, catalog.levels, tables, _config(options, config))
+
+
+def provenance(
+    catalog: Catalog,
+    card: "DataCard | None",
+    options: SourceConfig,
+    config: ShardConfig,
+    tars: tuple[dict[str, str | int], ...],
+) -> dict[str, Any]:
+    """The manifest's provenance; the same input and options give the same, wherever the files lie.
+
+    Args:
+        catalog: of the release.
+        card: of the dataset; None for data of one's own.
+        options: how the release was read.
+        config: how the shards were written.
+        tars: of the release: file, role, bytes, md5.
+    """
+    stated = _config(options, config)
+    facts = {
+        "hgld": hgld.__version__,
+        "config": stated,
+        "config_hash": key_of(stated),
+        "build_key": build_key(catalog, options, config),
+        "seeds": {"seed": options.seed},
+        "sources": [
+            {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+            for path in sorted(catalog.sources, key=lambda path: path.name)
+        ],
+        "licence": card.licence if card else "not stated",
+        "disjoint": catalog.disjoint,
+        "notes": list(catalog.notes),
+    }
+    if tars:
+        facts["tars"] = sorted(tars, key=lambda tar: (tar["role"], tar["file"]))
+    if config.resize:
+        facts["versions"] = {package: version(package) for package in _CODECS}
+    return facts
+
+
+def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
+    stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
+    if not config.resize:
+        del stated["shards"]["quality"]  # of no effect
+    return stated
+
+
+def _digest(table: pl.DataFrame | None) -> str | None:
+    """Of a table's columns and rows, which may stand in any order."""
+    if table is None:
+        return None
+    columns = sorted(table.columns)
+    ordered = table.select(columns).sort(columns)
+    digest = hashlib.sha256("\n".join(columns).encode())
+    for part in ordered.iter_slices(_ROWS_AT_ONCE):
+        digest.update(part.write_csv().encode())
+    return digest.hexdigest()
+
+
+# The work folder of a build of shards, and whose the place is that the build writes to.
+#
+# A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
+# with which key; so what lies there may be replaced when the options change before the build is done. A finished
+# dataset is only touched again if files of it are lost. What a build wrote is known by its plans and tables, so a
+# person's own files stay.
+
+SCHEMA_VERSION = 1
+_INSIDE = ".build"
+_STATE = "build.json"
+_LOCK = "lock"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """Where a build keeps what it has done so far."""
+
+    path: Path
+
+    @property
+    def examined(self) -> Path:
+        """Records and spools of examined units."""
+        return self.path / "examined"
+
+    @property
+    def plans(self) -> Path:
+        """The items of every shard, in order: ``SHARD.parquet`` for each that was begun."""
+        return self.path / "plans"
+
+    @property
+    def packed(self) -> Path:
+        """Records of packed shards."""
+        return self.path / "packed"
+
+    @property
+    def tables(self) -> Path:
+        """The dataset's other files, before they are put in place."""
+        return self.path / "tables"
+
+
+def work_path(output: ShardOutput, chosen: Path | None) -> Path:
+    """The work folder of what is written to ``output``.
+
+    Raises:
+        ConfigError: the output is a URL and no folder was chosen.
+    """
+    if chosen is not None:
+        place = str(output.folder.absolute()) if output.is_local else output.root
+        return chosen / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
+    if not output.is_local:
+        raise ConfigError(f"--out {output.root} is a URL: say with --work DIR where the work in progress may lie.")
+    return output.folder / _INSIDE
+
+
+def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
+    """The manifest of what lies at the output, if it is whole and was built with this key.
+
+    Raises:
+        ConfigError: another dataset lies there.
+        InputError: its manifest cannot be read.
+    """
+    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
+    if data is None:
+        return None
+    manifest = Manifest.from_json(data, f"{output.root}/{MANIFEST}")
+    if manifest.provenance.get("build_key") != key:
+        raise ConfigError(
+            f"{output.root} holds the dataset {manifest.name!r}, built from other lists or with other options. Choose "
+            "another --out, or delete that one first."
+        )
+    sizes = output.sizes()
+    expected = {shard.name: shard.bytes for shard in manifest.shards}
+    expected |= {name: facts["bytes"] for name, facts in manifest.files.items()}
+    return manifest if all(sizes.get(name) == size for name, size in expected.items()) else None
+
+
+@contextmanager
+def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolder]:
+    """The work folder of a build, for this process alone.
+
+    Shards of another key give their space back; what was examined is kept, and used where it still holds. A dataset
+    that lost files is not changed yet.
+
+    Args:
+        path: of :func:`work_path`.
+        output: where the dataset goes.
+        key: of the build.
+
+    Raises:
+        ConfigError: the output is not empty and not this build's; or another process is at work there.
+    """
+    state = _read_state(path)
+    sizes = output.sizes()
+    foreign = [name for name in sizes if name[:1] != "."]
+    if foreign and not state and MANIFEST not in sizes:
+        shown = ", ".join(foreign[:_SHOWN])
+        raise ConfigError(
+            f"{output.root} is not empty ({shown}{', ...' if len(foreign) > _SHOWN else ''}); shards are built into an "
+            "empty or new folder. Choose another --out."
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / _LOCK, "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"another process is building {output.root} now; wait for it, or stop it.") from error
+        work = WorkFolder(path)
+        if state != key:
+            _drop_shards(work, output, keep=())
+            _write_state(path, key)  # before anything else of the place changes, so that it is known as ours
+        output.remove_parts()
+        for part in path.rglob(".*.part"):
+            part.unlink(missing_ok=True)
+        yield work
+
+
+def remove_work(path: Path) -> None:
+    """Remove the work folder of a finished build, if it is still there."""
+    if not path.is_dir():
+        return
+    if (path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir()):
+        for folder in (entry for entry in path.iterdir() if entry.is_dir()):
+            shutil.rmtree(folder, ignore_errors=True)  # first: while build.json is there, the folder is known as ours
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]) -> None:
+    """From here on the place changes: its manifest goes, and shards of earlier runs that this one does not make.
+
+    Those are the ones that have a plan, and the manifest's that are called as a build calls them; whichever name is
+    removed is still known by one of both, should the build stop in between.
+
+    Args:
+        work: with the plans of this run's shards, and of earlier runs'.
+        output: where the dataset goes.
+        shards: names of this run's shards.
+    """
+    data = output.read(MANIFEST, MAX_MANIFEST_BYTES)
+    if data is not None:  # a dataset that lost files
+        for shard in Manifest.from_json(data, f"{output.root}/{MANIFEST}").shards:
+            if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
+                output.remove(shard.name)
+        output.remove(MANIFEST)  # while it is there, the dataset is whole
+        output.settle()
+    _drop_shards(work, output, keep=shards)
+
+
+def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]) -> None:
+    """Remove the shards that runs with this work folder began, but for some; the plan goes last: it names them."""
+    for plan in sorted(work.plans.glob("*.parquet")):
+        if plan.stem not in keep:
+            output.remove(plan.stem)
+            (work.packed / plan.name).unlink(missing_ok=True)
+            plan.unlink()
+
+
+def _read_state(path: Path) -> str | None:
+    """The key of the build that the work folder belongs to; None if there is none."""
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return state.get("key") if isinstance(state, dict) and state.get("schema_version") == SCHEMA_VERSION else None
+
+
+def _write_state(path: Path, key: str) -> None:
+    aside = aside_of(path / _STATE)
+    write_json(aside, {"schema_version": SCHEMA_VERSION, "key": key})
+    put_in_place(aside, path / _STATE)
+    sync(path)
+    sync(path.parent)

@@ -1,0 +1,249 @@
+"""The batches of a run: functions of (seed, step), whatever the way they are read and however many processes read."""
+
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hgld.data.batch import Batch
+from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.loader import Loader
+from hgld.data.storage import is_shard
+from hgld.data.streaming import ShardStream, stream
+from hgld.data.views import TestView, TrainView
+from hgld.distributed import Processes
+from hgld.errors import ConfigError, InputError
+from hgld.hierarchy import Hierarchy
+from hgld.samplers import (
+    BatchSampler,
+    ClassBalanced,
+    EpochSampler,
+    HierarchicalPKSampler,
+    PKSampler,
+    RepeatedAugmentation,
+)
+from hgld.training.config import ImagesConfig, TrainConfig
+
+_FEATURES_A_DIMENSION = 32  # images whose features a PCA is taken of, for every dimension that it keeps
+
+
+class TrainingData:
+    """What a run trains on: from a dataset directory at random by its index, or with ``stream`` shard after shard.
+
+    The batch of a step is the same for any number of processes: they take equal parts of it, in their order. Where
+    ``steps_per_epoch`` ends an epoch of the run before or after all images were seen, the next one goes on from there.
+
+    Args:
+        config: the run's options.
+        place: dataset directory or its URL.
+        processes: of the run.
+
+    Attributes:
+        place: as given.
+        dataset: the training split.
+        steps_per_epoch: steps of an epoch of the run.
+
+    Raises:
+        ConfigError: a batch that cannot be made of this dataset, or not be shared by so many processes.
+        InputError: no dataset is there, or it has no such split.
+    """
+
+    def __init__(self, config: TrainConfig, place: str, processes: Processes) -> None:
+        self.place = place
+        self._config = config
+        self._processes = processes
+        if is_shard(place):
+            raise InputError(
+                f"{place}: training needs the classes and the tree of a dataset directory, not single shards. Give the "
+                "directory (`hgld index` makes one of shards)."
+            )
+        if config.batch.batch_size % processes.count:
+            raise ConfigError(
+                f"batch_size {config.batch.batch_size} cannot be shared by {processes.count} processes equally; take "
+                "a multiple of their number."
+            )
+        self._reader, self.dataset = self._open()
+        self._length = len(self._reader)
+        self.steps_per_epoch = config.batch.steps_per_epoch or self._length
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The tree of classes of the dataset, all splits."""
+        return self.dataset.hierarchy
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Names of the L levels, finest first."""
+        return self.dataset.levels
+
+    @property
+    def labels(self) -> Tensor:
+        """(N, L) int64 class ids of the training split."""
+        return self.dataset.labels
+
+    @cached_property
+    def facts(self) -> dict[str, object]:
+        """What tells this dataset from another one: a run goes on only where they agree.
+
+        The checksum is of all shards in their order, which that of the batches follows from, and of the labels in
+        training, which the index holds too.
+        """
+        shards = [(shard.split, shard.sha256) for shard in self.dataset.manifest.shards]
+        checksum = hashlib.sha256(json.dumps(shards).encode())
+        checksum.update(self.labels.numpy().tobytes())
+        return {
+            "name": self.dataset.manifest.name,
+            "items": len(self.dataset),
+            "classes": dict(zip(self.levels, self.hierarchy.num_classes, strict=True)),
+            "steps_per_epoch": self.steps_per_epoch,
+            "checksum": checksum.hexdigest()[:16],
+        }
+
+    def keys(self, indices: Tensor | Sequence[int]) -> list[str]:
+        """Keys of items, for messages."""
+        return [self.dataset.keys[int(i)] for i in indices]
+
+    def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
+        """This process's parts of the batches of an epoch; close it when it is left early (it has threads).
+
+        Args:
+            epoch: of the run, from 0.
+            start_step: the first step of the epoch that is wanted.
+
+        Raises:
+            InputError: an image cannot be read, and ``on_fault`` is ``raise`` or nothing can stand in for it.
+            ServiceError: a server kept failing.
+            StorageError: the disk failed.
+        """
+        step, end = epoch * self.steps_per_epoch + start_step, (epoch + 1) * self.steps_per_epoch
+        while step < end:
+            round_, position = divmod(step, self._length)
+            self._reader.load_state_dict({"epoch": round_, "step": position})
+            with closing(cast("Generator[Batch, None, None]", iter(self._reader))) as rest:
+                for batch in rest:
+                    if batch.faults and self._config.images.on_fault == "raise":
+                        raise InputError(f"{batch.faults[0].where}: {batch.faults[0].reason}")
+                    step += 1
+                    yield batch
+                    if step == end:
+                        break
+
+    def sample(self) -> Generator[Batch, None, None]:
+        """This process's parts of evaluation views of images drawn at random, enough for a PCA; as many everywhere."""
+        images, count = self._config.images, self._processes.count
+        wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1)) // count * count
+        if not wanted:
+            raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
+        drawn = EpochSampler(len(self.dataset), wanted, seed=self._config.run.seed).batch(0, 0)
+        where: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
+        sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **where)
+        loader = Loader(
+            self.dataset.select(drawn),
+            sampler,
+            evaluation_view(images),
+            decoder=images.decoder,
+            workers=images.workers,
+            on_fault=images.on_fault,
+        )
+        with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
+            yield from batches
+
+    def _open(self) -> tuple[Loader | ShardStream, ShardDataset]:
+        config, images, batch = self._config, self._config.images, self._config.batch
+        view = train_view(images, images.size)
+        pin = self._processes.device.type == "cuda" and torch.cuda.is_available()
+        if batch.stream:
+            reader = stream(
+                self.place,
+                batch.batch_size // batch.images_per_class,
+                batch.images_per_class,
+                split=config.run.train_split,
+                view=view,
+                seed=config.run.seed,
+                process_index=self._processes.index,
+                process_count=self._processes.count,
+                lanes=batch.lanes,
+                decoder=images.decoder,
+                workers=images.workers,
+                prefetch=images.prefetch,
+                pin_memory=pin,
+            )
+            assert reader.dataset is not None  # a dataset directory has one
+            return reader, reader.dataset
+        dataset = open_dataset(self.place, config.run.train_split)
+        loader = Loader(
+            dataset,
+            _sampler(config, dataset, self._processes),
+            view,
+            decoder=images.decoder,
+            workers=images.workers,
+            prefetch=images.prefetch,
+            seed=config.run.seed,
+            pin_memory=pin,
+            on_fault=images.on_fault,
+        )
+        return loader, dataset
+
+
+def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
+    """What a run of these options finds a dataset to be: :attr:`TrainingData.facts`, without reading an image.
+
+    Raises:
+        ConfigError: a batch that cannot be made of this dataset.
+        InputError: no dataset is there, or it has no such split.
+    """
+    return TrainingData(config, place, Processes(0, 1, torch.device("cpu"))).facts
+
+
+def train_view(images: ImagesConfig, size: int) -> TrainView:
+    """How training varies images, at a size in pixels."""
+    return TrainView(
+        size=size,
+        scale=(images.crop_min, images.crop_max),
+        flip=images.flip,
+        jitter=images.jitter,
+        lighting=images.lighting,
+    )
+
+
+def evaluation_view(images: ImagesConfig, size: int | None = None, resize: int | None = None) -> TestView:
+    """How evaluation looks at images.
+
+    Args:
+        images: of the run; a ``resize`` below its ``size`` counts as the size, so that the square lies in the image.
+        size: side of the square that the model sees, pixels; None: the run's.
+        resize: short side of the image before the square is cut out; None: in proportion to ``size``.
+
+    Raises:
+        ConfigError: a resize below the size.
+    """
+    side = size or images.size
+    usual = max(images.resize, images.size)
+    return TestView(side, resize or max(side, round(side * usual / images.size)))
+
+
+def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:
+    batch, size = config.batch, config.batch.batch_size
+    p, k = size // batch.images_per_class, batch.images_per_class
+    where: dict[str, Any] = {
+        "seed": config.run.seed,
+        "process_index": processes.index,
+        "process_count": processes.count,
+    }
+    match batch.sampler:
+        case "pk":
+            return PKSampler(dataset, p, k, coverage=batch.coverage, **where)
+        case "hierarchical-pk":
+            level = batch.super_level or -1
+            return HierarchicalPKSampler(dataset, p, k, super_level=level, super_classes=batch.super_classes, **where)
+        case "repeated-augmentation":
+            return RepeatedAugmentation(len(dataset), size, batch.repeats, **where)
+        case "class-balanced":
+            return ClassBalanced(dataset, size, **where)
+        case "shuffled":
+            return EpochSampler(len(dataset), size, drop_last=True, **where)

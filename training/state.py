@@ -1,0 +1,461 @@
+"""What a checkpoint says of its run beside the tensors, checked: the file may have been cut off or edited."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hgld import distributed
+from hgld.distributed import Processes, placed_like, whole_tensors
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.training.batches import TrainingData
+from hgld.training.checkpoint import (
+    STATE,
+    Checkpoint,
+    checkpoint_step,
+    find_checkpoint,
+    forget_best,
+    mark_best,
+    newest_checkpoint,
+    prune_checkpoints,
+    read_checkpoint,
+    rewrite_state,
+    write_checkpoint,
+)
+from hgld.training.config import CONFIG, TrainConfig, flat, read_config, save_config
+from hgld.training.criterion import Criterion, build_criterion
+from hgld.training.evaluation import check_evaluation
+from hgld.training.models.backbones import build_model
+from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
+from hgld.training.optimizers import WeightAverage, build_optimizers, optimizer_state, restore_optimizers
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """The state of a run in a checkpoint.
+
+    Attributes:
+        judged: epochs whose evaluation is done.
+        best: metric, value, epoch and step of the best evaluation; empty before the first.
+        values: the last evaluation's metrics by split.
+        scaler: the state of fp16's loss scale; empty without.
+        average_updates: steps that the averaged weights have taken in; 0 without them.
+    """
+
+    judged: int
+    best: dict[str, Any]
+    values: dict[str, dict[str, float]]
+    scaler: dict[str, float]
+    average_updates: int
+
+
+def saved_state(
+    before: Checkpoint, path: Path, *, total: int, steps_per_epoch: int, scaler: Collection[str], averaged: bool
+) -> SavedState:
+    """The checked state of a checkpoint.
+
+    Args:
+        before: as read.
+        path: its folder, ``step-N``.
+        total: steps of the run.
+        steps_per_epoch: of the run.
+        scaler: names in the state of the run's loss scale.
+        averaged: whether the run averages its weights.
+
+    Raises:
+        InputError: a value that no run writes, or a step that is not the folder's or beyond the run.
+    """
+    state, step = before.state, before.step
+    steps, epochs = range(step + 1), range(step // steps_per_epoch + 1)
+    names_folder = step in range(total + 1) and path.name == f"step-{step:08d}"
+    values, scale, updates = state.get("values"), state.get("scaler"), state.get("average_updates", 0)
+    split_values = list(values.values()) if isinstance(values, dict) else [None]
+    checks = [
+        ("step", names_folder, f"the number of the folder and at most {total}"),
+        ("judged", _is_among(state.get("judged"), epochs), f"0 to {step // steps_per_epoch}"),
+        ("best", _is_best(state.get("best"), epochs, steps), "nothing, or metric, value, epoch and step"),
+        ("values", all(map(_are_numbers, split_values)), "numbers by split and metric"),
+        ("scaler", _are_numbers(scale) and set(scale or ()) == set(scaler), f"numbers by the names {sorted(scaler)}"),
+        ("average_updates", _is_among(updates, steps) and averaged == ("average_updates" in state), f"0 to {step}"),
+    ]
+    for name, sound, expected in checks:
+        if not sound:
+            raise InputError(
+                f"{path / STATE}: {name} is {str(state.get(name))[:200]}; expected {expected}. Restore the file, or "
+                "remove the checkpoint's folder to go on from the one before."
+            )
+    return SavedState(state["judged"], state["best"], state["values"], state["scaler"], updates)
+
+
+def _is_best(best: Any, epochs: range, steps: range) -> bool:
+    return best == {} or (
+        isinstance(best, dict)
+        and isinstance(best.get("metric"), str)
+        and _are_numbers({"value": best.get("value")})
+        and _is_among(best.get("epoch"), epochs)
+        and _is_among(best.get("step"), steps)
+    )
+
+
+def _is_among(value: Any, numbers: range) -> bool:
+    return type(value) is int and value in numbers
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(type(v) in (int, float) and not math.isinf(v) for v in values.values())
+
+
+# A run between two steps: all that it holds, begun, brought back from a checkpoint, and kept in one.
+
+# What does not change the weights but by rounding.
+_MAY_CHANGE = {
+    *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
+    *("log_every", "keep", "checkpoint_every", "wandb", "sharding"),
+    *("evaluate_on", "evaluate_every", "metrics", "best_by"),
+}
+
+
+@dataclass
+class Run:
+    """All that a run holds.
+
+    Attributes:
+        config: its options.
+        folder: where it is written down.
+        processes: that train together.
+        data: what it trains on.
+        model: the model itself.
+        wrapped: the model as the processes train it.
+        criterion: the loss.
+        optimizers: of both their parameters.
+        scaler: of fp16's loss.
+        average: of the weights, where one is kept.
+        step: steps done.
+        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; nothing without.
+        judged: epochs whose evaluation is done (or was not asked for).
+        best: metric, value, epoch and step of the best evaluation; empty before the first.
+        values: the last evaluation's metrics by split.
+    """
+
+    config: TrainConfig
+    folder: Path
+    processes: Processes
+    data: TrainingData
+    model: EmbeddingModel
+    wrapped: nn.Module
+    criterion: Criterion
+    optimizers: list[torch.optim.Optimizer]
+    scaler: torch.amp.GradScaler
+    average: WeightAverage | None
+    step: int = 0
+    best_of: tuple[str, ...] = ()
+    judged: int = 0
+    best: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next step; epochs done, between two epochs."""
+        return self.step // self.data.steps_per_epoch
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole run."""
+        return self.data.steps_per_epoch * self.config.run.epochs
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether an evaluation belongs behind the epoch that has just ended."""
+        asked = self.config.run
+        last = self.epoch == asked.epochs
+        return bool(asked.evaluate_on) and (
+            last or (asked.evaluate_every > 0 and self.epoch % asked.evaluate_every == 0)
+        )
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the backbone does not move at the next step."""
+        return self.epoch < self.config.optimizer.frozen_epochs
+
+
+def check_folder(config: TrainConfig, out: Path) -> None:
+    """Refuse to go on with a run of other options.
+
+    Raises:
+        ConfigError: naming the options, and the way out.
+    """
+    if not (out / CONFIG).is_file():
+        return
+    before, now = flat(read_config(out / CONFIG)), flat(config)
+    other = [name for name in now if before[name] != now[name] and name not in _MAY_CHANGE]
+    if other:
+        told = "; ".join(f"{name} is {now[name]!r}, was {before[name]!r}" for name in other)
+        raise ConfigError(
+            f"{out} holds a run of other options ({told}). Take another --out (with --init-from {out} to start from "
+            "its weights), or the run's own options to go on with it."
+        )
+
+
+def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes, init_from: Path | None) -> Run:
+    """Begin a run, or bring one back from its newest checkpoint.
+
+    Raises:
+        ConfigError: options that contradict the dataset or the run in ``out``.
+        InputError: the dataset or a checkpoint cannot be read, or does not fit.
+        MissingResourceError: pretrained weights that cannot be had.
+        StorageError: the folder cannot be written.
+    """
+    source = TrainingData(config, data, processes)
+    _check_warmup(config, source)
+    best_of = check_evaluation(config, data)
+    newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
+    before = read_checkpoint(Path(newest)) if newest else None
+    if before is not None:
+        _check_facts(source, before, out)
+    config = replace(config, init_from=_beginning(config, out, init_from, fresh=before is None))
+    model, criterion = _modules(config, source, processes, fresh=before is None)
+    if before is not None:
+        _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
+        _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
+    run = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
+    if before is not None:
+        _restore(run, before, Path(newest))
+    run.best_of = best_of
+    if before is not None and list(best_of) != before.state.get("best_of", list(best_of)):
+        _judge_anew(run)
+    if processes.is_main:
+        _write_folder(run)
+    return run
+
+
+def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
+    """Refuse a warm-up that the run ends in, whose rates nobody asked for."""
+    steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
+    if steps > total:
+        raise ConfigError(
+            f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, {source.steps_per_epoch} "
+            f"steps each on {source.place}): the learning rates would not come up to what they are set to. Take "
+            "--warmup-steps 0 for a short trial, or more epochs."
+        )
+
+
+def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
+    """What the run in ``out`` begins or began from; empty: from what the config says of the backbone."""
+    given = str(asked or config.init_from)
+    if fresh:
+        return given
+    recorded = read_config(out / CONFIG).init_from if (out / CONFIG).is_file() else ""
+    if given and not (recorded and Path(given).resolve() == Path(recorded).resolve()):
+        began = f"with --init-from {recorded}" if recorded else "without --init-from"
+        raise ConfigError(
+            f"{out} holds a run that began {began}; the weights of {given} would not be used. Take another --out to "
+            f"begin there; {began} the run goes on."
+        )
+    return recorded
+
+
+def _modules(
+    config: TrainConfig, source: TrainingData, processes: Processes, *, fresh: bool
+) -> tuple[EmbeddingModel, Criterion]:
+    """The model and the criterion as a run begins with them, on the device."""
+    torch.manual_seed(config.run.seed)  # initial weights: the same on every process
+    pretrained = fresh and not config.init_from
+
+    def features(model: EmbeddingModel) -> Tensor:
+        return _features(model, config, source, processes)
+
+    model = build_model(
+        config.model,
+        image_size=config.images.size,
+        features=features if pretrained else None,
+        load_weights=pretrained,
+    )
+    if fresh and config.init_from:
+        path = find_checkpoint(Path(config.init_from))
+        tensors = read_checkpoint(path).tensors
+        file = "ema" if "ema" in tensors else "model"
+        _load(model, tensors.get(file, {}), path / f"{file}.safetensors")
+    criterion = build_criterion(
+        config.loss,
+        hierarchy=source.hierarchy,
+        train_labels=source.labels,
+        dim=model.dim,
+        steps_per_epoch=source.steps_per_epoch,
+    )
+    layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
+    model.to(processes.device, memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's own overloads
+    criterion.to(processes.device)
+    return model, criterion
+
+
+@torch.no_grad()
+def _features(model: EmbeddingModel, config: TrainConfig, source: TrainingData, processes: Processes) -> Tensor:
+    """(N, F) features of a sample of the training set, the same on every process, on the CPU."""
+    model.to(processes.device).eval()
+    parts = [
+        model.features(
+            prepare_images(batch.images, model, processes.device, channels_last=config.model.channels_last)
+        ).float()
+        for batch in source.sample()
+    ]
+    model.train()
+    features = distributed.gather(torch.cat(parts), processes).cpu()
+    model.cpu()
+    return features
+
+
+def _assemble(
+    config: TrainConfig,
+    out: Path,
+    source: TrainingData,
+    model: EmbeddingModel,
+    criterion: Criterion,
+    processes: Processes,
+    step: int,
+) -> Run:
+    if config.optimizer.frozen_epochs and not model.parameter_groups()["head"]:
+        raise ConfigError(
+            f"frozen_epochs is {config.optimizer.frozen_epochs}, but without a projection (dim 0) nothing else of the "
+            "model can learn meanwhile; take frozen_epochs 0 or a dim."
+        )
+    share = config.batch.batch_size // processes.count
+    if 0 < config.batch.chunk < share and model.has_live_batch_norm:
+        raise ConfigError(
+            f"chunk is {config.batch.chunk} and {config.model.backbone} has batch norm, which in training would "
+            f"normalise every chunk by itself: the gradients would not be those of the {share} images of a process. "
+            "Set --freeze-batch-norm, or --chunk 0 (with --gradient-checkpointing where memory is short)."
+        )
+    model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
+    wrapped = wrap(model, config, processes)
+    groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
+    optimizers = build_optimizers(config.optimizer, groups)
+    average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
+    scaler = torch.amp.GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
+    return Run(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
+
+
+def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
+    """The model as the processes train it, with the parameters that can move at this moment."""
+    sharded = model.backbone if config.run.sharding == "fsdp" else None
+    return distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=sharded)
+
+
+def set_frozen(run: Run) -> None:
+    """Freeze or free the backbone as the epoch of the next step wants it."""
+    run.model.freeze_backbone(run.frozen)
+    # DistributedDataParallel settles at its making whose gradients it exchanges.
+    run.wrapped = run.model
+    run.wrapped = wrap(run.model, run.config, run.processes)
+
+
+def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
+    """Refuse to go on with another training set."""
+    recorded, now = before.state.get("data"), source.facts
+    was = recorded if isinstance(recorded, dict) else {}
+    if other := [name for name in now if was.get(name) != now[name]]:
+        told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
+        raise ConfigError(
+            f"{out} holds a run on other data than {source.place} ({told}; the checksum is that of the images in their "
+            f"order and of their labels). Take another --out (with --init-from {out} to start from its weights), or "
+            "the run's own data."
+        )
+
+
+def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    try:
+        module.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:400]
+        raise InputError(f"{path} does not fit this run's model or loss: {reason}") from error
+
+
+def _restore(run: Run, before: Checkpoint, path: Path) -> None:
+    """Everything of a checkpoint but the weights."""
+    state = saved_state(
+        before,
+        path,
+        total=run.total,
+        steps_per_epoch=run.data.steps_per_epoch,
+        scaler=run.scaler.state_dict().keys(),
+        averaged=run.average is not None,
+    )
+    restore_optimizers(run.optimizers, before.tensors.get("optimizer", {}))
+    run.scaler.load_state_dict(state.scaler)
+    if run.average is not None:
+        averaged = before.tensors.get("ema", {})
+        for name, weight in run.average.weights.items():
+            if name not in averaged or averaged[name].shape != weight.shape:
+                raise InputError(f"{path / 'ema.safetensors'} holds no {name} of shape {tuple(weight.shape)}.")
+            run.average.weights[name] = placed_like(averaged[name], weight)
+        run.average.updates = state.average_updates
+    run.judged, run.best, run.values = state.judged, state.best, state.values
+
+
+def _judge_anew(run: Run) -> None:
+    """Forget the best checkpoint, which was chosen by another measure, and evaluate the newest by the new one."""
+    run.best = {}
+    if run.step and run.step % run.data.steps_per_epoch == 0 and run.evaluation_due:
+        run.judged = min(run.judged, run.epoch - 1)
+
+
+def _write_folder(run: Run) -> None:
+    """The folder with its config, whole, and the mark of the best checkpoint, should a kill have come before it."""
+    path = run.folder / CONFIG
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".part")
+        save_config(run.config, aside)
+        aside.replace(path)
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
+    newest = newest_checkpoint(run.folder)
+    if newest is not None and run.best.get("step") == checkpoint_step(newest):
+        mark_best(run.folder, newest, run.best["metric"], run.best["value"])
+    elif not run.best:
+        forget_best(run.folder)
+
+
+def save_run(run: Run) -> None:
+    """Keep the state between two steps as a checkpoint, by the main process, while the others wait.
+
+    Raises:
+        StorageError: it cannot be written; earlier ones are kept.
+    """
+    distributed.share_statistics(run.model, run.processes)  # an evaluation behind it is of what the checkpoint holds
+    newest = newest_checkpoint(run.folder) if run.processes.is_main else None
+    kept = distributed.from_main(newest is not None and checkpoint_step(newest) == run.step, run.processes)
+    tensors = {} if kept else {file: whole_tensors(named, run.processes) for file, named in _tensors(run).items()}
+    if run.processes.is_main:
+        if kept and newest is not None:
+            rewrite_state(newest, _state(run))  # the weights of a step are what they are
+        else:
+            newest = write_checkpoint(run.folder, Checkpoint(run.step, tensors, _state(run)))
+        if run.best.get("step") == run.step:
+            mark_best(run.folder, newest, run.best["metric"], run.best["value"])
+        prune_checkpoints(run.folder, run.config.run.keep)
+    distributed.wait_for_all(run.processes)
+
+
+def _tensors(run: Run) -> dict[str, Mapping[str, Tensor]]:
+    model = run.model.state_dict()
+    tensors: dict[str, Mapping[str, Tensor]] = {
+        "model": model,
+        "criterion": run.criterion.state_dict(),
+        "optimizer": optimizer_state(run.optimizers),
+    }
+    if run.average is not None:
+        tensors["ema"] = {**model, **run.average.weights}
+    return tensors
+
+
+def _state(run: Run) -> dict[str, Any]:
+    state = {"data": run.data.facts, "judged": run.judged, "best": run.best, "values": run.values}
+    state["best_of"] = list(run.best_of)
+    state["scaler"] = run.scaler.state_dict()
+    if run.average is not None:
+        state["average_updates"] = run.average.updates
+    return state

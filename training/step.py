@@ -1,0 +1,179 @@
+"""Buffers as they were before a step: statistics of batch norm, the cross-batch memory."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hgld.distributed import Processes, average_gradients, gather, gather_with_gradients, without_gradient_exchange
+from hgld.losses import CrossBatchMemory
+
+
+@dataclass(frozen=True)
+class BufferSnapshot:
+    """Copies of what a step's forward pass writes beside the parameters.
+
+    Of a memory only the rows are copied that the batch will overwrite, because it may be as large as the training set.
+
+    Attributes:
+        buffers: buffers and their copies.
+        rows: memories' tensors, the rows written, and their copies.
+    """
+
+    buffers: tuple[tuple[Tensor, Tensor], ...]
+    rows: tuple[tuple[Tensor, Tensor, Tensor], ...]
+
+    @classmethod
+    def take(cls, model: nn.Module, criterion: nn.Module, batch_size: int) -> "BufferSnapshot":
+        """The buffers before a batch.
+
+        Args:
+            model: whose buffers may be statistics of its batch norms.
+            criterion: of whose buffers only those of a memory change.
+            batch_size: B, items that enter a memory.
+        """
+        buffers, rows = list(model.buffers()), []
+        for memory in criterion.modules():
+            if isinstance(memory, CrossBatchMemory):
+                size = len(memory.embeddings)
+                offset = torch.arange(min(batch_size, size), device=memory.written.device)
+                places = (memory.written + max(batch_size - size, 0) + offset) % size
+                rows += [(tensor, places, tensor[places]) for tensor in (memory.embeddings, memory.labels)]
+                buffers += [memory.written, memory.steps]
+        return cls(tuple((buffer, buffer.clone()) for buffer in buffers), tuple(rows))
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Make the buffers what they were."""
+        for buffer, copy in self.buffers:
+            buffer.copy_(copy)
+        for tensor, places, copy in self.rows:
+            tensor[places] = copy
+
+
+# A step's gradients: of a batch that passes the model at once, or of a large one in chunks.
+#
+# In chunks (multi-stage back-propagation; Revaud et al., "Learning with Average Precision: Training Image Retrieval
+# with a Listwise Loss", ICCV 2019, section 3.3): the embeddings of all chunks are computed without a graph, the loss
+# gives its gradient with respect to them, and every chunk passes the model again, with a graph, to carry its part of
+# that gradient to the parameters. A batch of any size takes the memory of one chunk, for one forward pass more. Since
+# the loss is taken once, the gradients are those of the whole batch, not of a sum over chunks.
+
+Prepare = Callable[[Tensor], Tensor]
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class StepInput:
+    """This process's part of a batch.
+
+    Attributes:
+        images: (b, ...) as read, for instance uint8.
+        labels: (b, L) integers.
+        instances: (b,) integers, equal for views of one image.
+        seed: of the step's randomness, the same on every process: dropout draws from it and the process's index, the
+            criterion from it alone, because every process must take the same loss.
+    """
+
+    images: Tensor
+    labels: Tensor
+    instances: Tensor
+    seed: int
+
+
+@dataclass(frozen=True)
+class StepValues:
+    """What a step's loss was: a scalar without a graph and its parts, the same on every process."""
+
+    loss: Tensor
+    parts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Backward:
+    """How gradients are computed: everything that does not change from step to step.
+
+    Attributes:
+        model: as wrapped for the processes; images to embeddings.
+        criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
+        processes: of the run.
+        prepare: from images as read to the model's input, a chunk at a time (to the device, normalised).
+        chunk: images that pass the model at once; 0: all of them.
+        autocast: the context of the model's arithmetic.
+        scale: what the loss is multiplied by before its backward pass (fp16's loss scale).
+    """
+
+    model: nn.Module
+    criterion: nn.Module
+    processes: Processes
+    prepare: Prepare
+    chunk: int = 0
+    autocast: Autocast = nullcontext
+    scale: Callable[[Tensor], Tensor] = lambda loss: loss
+
+    def __call__(self, batch: StepInput) -> StepValues:
+        """Add the batch's gradients to ``.grad`` of the model's and the criterion's parameters, on every process.
+
+        Args:
+            batch: this process's part; every process has as many items.
+        """
+        labels = gather(batch.labels.to(self.processes.device), self.processes)
+        instances = gather(batch.instances.to(self.processes.device), self.processes)
+        _seed(batch.seed, 1 + self.processes.index)
+        take = self._in_chunks if 0 < self.chunk < len(batch.images) else self._at_once
+        values = take(batch, labels, instances)
+        for module in (self.model, self.criterion):
+            average_gradients(module, self.processes)
+        return values
+
+    def _embed(self, images: Tensor) -> Tensor:
+        with self.autocast():
+            embeddings = self.model(self.prepare(images))
+        return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+
+    def _at_once(self, batch: StepInput, labels: Tensor, instances: Tensor) -> StepValues:
+        embeddings = gather_with_gradients(self._embed(batch.images), self.processes)
+        _seed(batch.seed, 0)
+        loss, parts = self.criterion(embeddings, labels, instances)
+        self.scale(loss).backward()
+        return StepValues(loss.detach(), _detached(parts))
+
+    def _in_chunks(self, batch: StepInput, labels: Tensor, instances: Tensor) -> StepValues:
+        chunks = batch.images.split(self.chunk)
+        states, embedded = [], []
+        with torch.no_grad():
+            for chunk in chunks:
+                states.append(_random_state(self.processes.device))
+                embedded.append(self._embed(chunk))
+        own = torch.cat(embedded).requires_grad_()
+        _seed(batch.seed, 0)
+        loss, parts = self.criterion(gather_with_gradients(own, self.processes), labels, instances)
+        self.scale(loss).backward()
+        assert own.grad is not None  # a loss of nothing still has a gradient path
+        for number, (chunk, state, grad) in enumerate(zip(chunks, states, own.grad.split(self.chunk), strict=True)):
+            _set_random_state(state, self.processes.device)  # the dropout of the pass that the loss has seen
+            last = number == len(chunks) - 1
+            with nullcontext() if last else without_gradient_exchange(self.model):
+                self._embed(chunk).backward(grad)
+        return StepValues(loss.detach(), _detached(parts))
+
+
+def _detached(parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in parts.items()}
+
+
+def _seed(seed: int, stream: int) -> None:
+    torch.manual_seed(int(np.random.SeedSequence((seed, stream)).generate_state(1, np.uint64)[0]))
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)
