@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.kernels.operator import contiguous_like, operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
 
 
@@ -29,7 +30,20 @@ def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tup
     return contents[:, 1], contents.sum(dim=1)
 
 
-@torch.library.custom_op("hgld::soft_histograms", mutates_args=())
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    scores, roles, _, ctx.low = inputs
+    ctx.save_for_backward(scores, roles)
+
+
+def _chain(ctx: Any, by_contents: Tensor) -> tuple[Tensor | None, ...]:
+    return _histograms_backward(by_contents, *ctx.saved_tensors, ctx.low), None, None, None
+
+
+def _shape(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
+    return scores.new_empty(scores.shape[0], 2, bins, dtype=torch.float64)
+
+
+@operator("hgld::soft_histograms", _shape, _chain, _save)
 def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
     """(Q, 2, M) float64: of the negatives and of the positives."""
     contents = scores.new_zeros(len(scores), 2 * bins, dtype=torch.float64)
@@ -41,7 +55,7 @@ def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
     return contents.view(-1, 2, bins)
 
 
-@torch.library.custom_op("hgld::soft_histograms_backward", mutates_args=())
+@operator("hgld::soft_histograms_backward", lambda by_contents, scores, *_: contiguous_like(scores))
 def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
     """(Q, G): what reaches the scores from (Q, 2, M) ``by_contents``."""
     bins = by_contents.shape[2]
@@ -61,28 +75,6 @@ def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tenso
     inside = place.clamp(0, bins - 1)
     upper = inside.floor().clamp(max=bins - 2)
     return place, upper.long() + bins * (roles == 2), inside - upper
-
-
-@_histograms.register_fake
-def _(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
-    return scores.new_empty(scores.shape[0], 2, bins, dtype=torch.float64)
-
-
-@_histograms_backward.register_fake
-def _(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
-    return torch.empty_like(scores, memory_format=torch.contiguous_format)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    scores, roles, _, ctx.low = inputs
-    ctx.save_for_backward(scores, roles)
-
-
-def _chain(ctx: Any, by_contents: Tensor) -> tuple[Tensor | None, ...]:
-    return _histograms_backward(by_contents, *ctx.saved_tensors, ctx.low), None, None, None
-
-
-_histograms.register_autograd(_chain, setup_context=_save)
 
 
 # Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and what FastAP shares.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError
+from hgld.losses.kernels.operator import contiguous_like, operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, positive_places, read_scores, row_blocks
 
 
@@ -74,7 +75,16 @@ def blackbox_ap_loss(
     return _blackbox_ap(scores, roles, lambda_, margin), (roles == 2).any(1)
 
 
-@torch.library.custom_op("hgld::blackbox_ap", mutates_args=())
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    scores, roles, *ctx.numbers = inputs
+    ctx.save_for_backward(scores, roles)
+
+
+def _chain(ctx: Any, by_values: Tensor) -> tuple[Tensor | None, ...]:
+    return _blackbox_ap_backward(by_values, *ctx.saved_tensors, *ctx.numbers), None, None, None
+
+
+@operator("hgld::blackbox_ap", lambda scores, *_: scores.new_empty(scores.shape[0]), _chain, _save)
 def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
     """(Q,) 1 - AP; ``lambda_`` matters to the gradient alone."""
     values = scores.new_zeros(len(scores))
@@ -86,7 +96,7 @@ def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -
     return values
 
 
-@torch.library.custom_op("hgld::blackbox_ap_backward", mutates_args=())
+@operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
 def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
     """(Q, G) difference of two rankings over ``lambda_``; not linear in ``by_values`` (Q,), so not made beforehand."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
@@ -141,25 +151,3 @@ def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())
     return counts.flip(1).cumsum(1).flip(1)[:, 1:]
-
-
-@_blackbox_ap.register_fake
-def _(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    return scores.new_empty(scores.shape[0])
-
-
-@_blackbox_ap_backward.register_fake
-def _(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    return torch.empty_like(scores, memory_format=torch.contiguous_format)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    scores, roles, *ctx.numbers = inputs
-    ctx.save_for_backward(scores, roles)
-
-
-def _chain(ctx: Any, by_values: Tensor) -> tuple[Tensor | None, ...]:
-    return _blackbox_ap_backward(by_values, *ctx.saved_tensors, *ctx.numbers), None, None, None
-
-
-_blackbox_ap.register_autograd(_chain, setup_context=_save)

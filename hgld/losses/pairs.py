@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.kernels.operator import row_operator
+from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
 from hgld.losses.rank_loss import RankLoss, Reduction, positive_places, ranked_items, row_blocks
 
 PairReduction = Literal["mean", "none", "nonzero"]
@@ -369,7 +369,7 @@ class Margin(RankLoss):
         return f"dim={self.dim}, margin={self.margin}, cutoff={self.cutoff}, reach={self.reach}"
 
 
-@torch.library.custom_op("hgld::draw_negatives", mutates_args=())
+@operator("hgld::draw_negatives", lambda distances, num_draws, negative, *_: contiguous_like(negative, torch.int64))
 def draw_negatives(
     distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
 ) -> Tensor:
@@ -406,10 +406,3 @@ def draw_negatives(
     columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
     used = torch.arange(most, device=distances.device) < num_draws[:, None]
     return drawn.scatter_add_(1, columns, used.long())
-
-
-@draw_negatives.register_fake
-def _(
-    distances: Tensor, num_draws: Tensor, negative: Tensor, seed: Tensor, dim: int, cutoff: float, reach: float
-) -> Tensor:
-    return torch.empty_like(negative, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Operators that give every query a value by its own row of scores, their gradient made in the forward pass.
+"""Operators of torch beneath the losses; above all those that give every query a value by its own row of scores.
 
 The backward pass of such a loss needs dL/dscores (Q, G) and nothing else, whatever the forward pass went through: an
 operator returns it along with the values, autograd keeps it, and torch.compile sees one opaque node.
@@ -21,8 +21,41 @@ from hgld.losses.surrogates import Surrogate
 RowFunction = Callable[..., tuple[Tensor, Tensor]]
 
 
+def operator(
+    name: str,
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    setup_context: Callable[..., None] | None = None,
+) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function as an operator of torch.
+
+    ``torch.library.custom_op`` does the same, but its first call imports torch's compiler, which takes a second.
+
+    Args:
+        name: ``hgld::...``.
+        fake: the result's shape and dtype, from the same arguments.
+        backward: as for ``torch.library.register_autograd``; None refuses derivatives.
+        setup_context: as for ``torch.library.register_autograd``.
+
+    Returns:
+        a decorator of functions that are annotated as torch's schemas need it; they must not change their arguments,
+        nor return one of them.
+    """
+
+    def register(function: Callable[..., Any]) -> Any:
+        schema = torch.library.infer_schema(function, mutates_args=())
+        torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
+        torch.library.impl(name, "default", function)
+        torch.library.register_fake(name, fake)
+        torch.library.register_autograd(name, backward or _refuse, setup_context=setup_context)
+        namespace, _, short = name.partition("::")
+        return getattr(getattr(torch.ops, namespace), short).default
+
+    return register
+
+
 def row_operator(name: str) -> Callable[[RowFunction], Any]:
-    """Register a function of ``(scores, ...)`` as an operator of torch.
+    """Register a function of ``(scores, ...)`` as an operator of torch that makes its gradient in the forward pass.
 
     Args:
         name: ``hgld::...``.
@@ -32,18 +65,16 @@ def row_operator(name: str) -> Callable[[RowFunction], Any]:
         values (Q,) and d values / d scores (Q, G), both in the dtype of the scores. Gradients flow to the scores alone;
         second derivatives are refused.
     """
+    return operator(name, _shapes, _chain, _save_slopes)
 
-    def register(function: RowFunction) -> Any:
-        operator = torch.library.custom_op(name, function, mutates_args=())
-        operator.register_fake(_shapes)
-        operator.register_autograd(_chain, setup_context=_save_slopes)
-        return operator
 
-    return register
+def contiguous_like(table: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty contiguous tensor of the shape of ``table``, of its own dtype or another."""
+    return torch.empty_like(table, dtype=dtype, memory_format=torch.contiguous_format)
 
 
 def _shapes(scores: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return scores.new_empty(scores.shape[0]), torch.empty_like(scores, memory_format=torch.contiguous_format)
+    return scores.new_empty(scores.shape[0]), contiguous_like(scores)
 
 
 def _save_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -54,9 +85,13 @@ def _save_slopes(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor
 
 def _chain(ctx: Any, by_values: Tensor | None, by_slopes: Tensor | None) -> tuple[Tensor | None, ...]:
     if by_slopes is not None:
-        raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
+        _refuse()
     (slopes,) = ctx.saved_tensors
     return (None if by_values is None else by_values[:, None] * slopes, *(None,) * ctx.num_others)
+
+
+def _refuse(*_: Any) -> None:
+    raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
 
 
 # One differentiable operator beneath the losses: a metric of ranks, with its gradient made in the forward pass.
