@@ -1,4 +1,4 @@
-"""How the evaluator's inner loops are compiled."""
+"""Compilers of the evaluator's inner loops."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,15 +7,36 @@ import numba
 import numpy as np
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, without the GIL; keep the machine code where numba finds a folder to write to.
+def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) -> Callable[..., Any]:
+    """Compile at the first call, without the GIL.
 
-    Importing this module imports numba, which takes longer than the rest of hgld: import what uses it where it is used.
+    Args:
+        function: the loop.
+        entry: Python calls it: the machine code, helpers and all, is kept where numba finds a folder to write to.
+            Others are compiled with their callers; a wrapper and a file of their own would take as long again.
+        options: of numba.
     """
+    settings: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
+    kept: dict[str, Any] = {"cache": True} if entry else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)
+        return numba.njit(**(settings | kept))(function)
     except RuntimeError:  # numba's "cannot cache function": neither the package's nor the user's folder is writable
-        return numba.njit(nogil=True, error_model="numpy")(function)
+        return numba.njit(**settings)(function)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that Python calls, and keep its machine code.
+
+    numba renews what it kept when the file of ``function`` changes, not when a file that ``function`` calls into does:
+    after an edit of another module's helper, delete the .nbi files in __pycache__. Importing this module imports numba,
+    which takes longer than the rest of hgld: import what uses it where it is used.
+    """
+    return njit(function)
+
+
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that compiled functions alone call."""
+    return njit(function, entry=False)
 
 
 # Grades of a block of queries on the CPU, compiled.
@@ -68,7 +89,7 @@ _MOST_SLICES = 1 << 16  # beyond this the table leaves the second-level cache
 _SORT_ALL_SHARE = 4  # one item in so many positive: sorting the whole row is cheaper than counting
 
 
-@compiled
+@helper
 def _sort_keys(keys: np.ndarray, size: int, digit_bits: int, spare: np.ndarray, tables: np.ndarray) -> np.ndarray:
     """Sort ``keys[:size]`` (uint64 below 2^(3 digit_bits)); the result lies in ``keys`` or in ``spare``."""
     if size < _RADIX_FROM:
@@ -108,7 +129,7 @@ def _sort_keys(keys: np.ndarray, size: int, digit_bits: int, spare: np.ndarray, 
     return keys
 
 
-@compiled
+@helper
 def _descending(bits: np.int32, grade: np.uint8, bits_of_grade: np.uint64) -> np.uint64:
     """Key that orders by descending score, then ascending grade; ``bits`` are the score's as an integer."""
     bits = np.int32(0) if bits == np.int32(-0x80000000) else bits  # -0.0 equals 0.0
@@ -116,7 +137,7 @@ def _descending(bits: np.int32, grade: np.uint8, bits_of_grade: np.uint64) -> np
     return (np.uint64(~ascending & np.uint32(0xFFFFFFFF)) << bits_of_grade) | np.uint64(grade)
 
 
-@compiled
+@helper
 def _fill_scores(keys: np.ndarray, size: int, bits_of_grade: np.uint64, scores: np.ndarray) -> None:
     """Take the scores out of the keys again."""
     out = scores.view(np.int32)
@@ -126,7 +147,7 @@ def _fill_scores(keys: np.ndarray, size: int, bits_of_grade: np.uint64, scores: 
         out[i] = signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF))
 
 
-@compiled
+@helper
 def _index_slices(
     ordered: np.ndarray, size: int, num_slices: int, scores: np.ndarray, slices: np.ndarray, table: np.ndarray
 ) -> None:
@@ -154,7 +175,7 @@ def _index_slices(
         table[i + 1] += table[i]
 
 
-@compiled
+@helper
 def _above(ordered: np.ndarray, start: np.uint32, stop: np.uint32, score: np.float32) -> np.uint32:
     """Position in ``ordered[start:stop]`` (descending) behind the last one greater than ``score``."""
     while start < stop:
@@ -166,7 +187,7 @@ def _above(ordered: np.ndarray, start: np.uint32, stop: np.uint32, score: np.flo
     return start
 
 
-@compiled
+@helper
 def _count_between(
     scores: np.ndarray, ordered: np.ndarray, size: int, slices: np.ndarray, table: np.ndarray, ranks: np.ndarray
 ) -> None:
@@ -191,7 +212,7 @@ def _count_between(
         ranks[i] += ranks[i - 1]
 
 
-@compiled
+@helper
 def _walk_sorted(
     keys: np.ndarray, size: int, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray
 ) -> None:
@@ -211,7 +232,7 @@ def _walk_sorted(
         left -= np.int64(grade > 0)
 
 
-@compiled
+@helper
 def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
     """Collect the positives without branches, which nobody could predict; returns their number."""
     found = np.uint64(0)
@@ -221,7 +242,7 @@ def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
     return np.int64(found)
 
 
-@compiled
+@helper
 def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
     """Collect the items at or above ``floor``, which are few, so that the branch predicts itself."""
     found = np.int64(0)
@@ -230,6 +251,13 @@ def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
             items[np.uint64(found)] = i
             found += 1
     return found
+
+
+def _digit_bits(bits_of_grade: np.uint64) -> np.int64:
+    return (np.int64(bits_of_grade) + 34) // 3
+
+
+_compiled_digit_bits = helper(_digit_bits)
 
 
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
@@ -249,12 +277,7 @@ def grade_bits(num_levels: int) -> np.uint64:
     return np.uint64(num_levels.bit_length())
 
 
-@compiled
-def _digit_bits(bits_of_grade: np.uint64) -> np.int64:
-    return (np.int64(bits_of_grade) + 34) // 3
-
-
-@compiled
+@helper
 def rank_row(
     scores: np.ndarray,
     grades: np.ndarray,
@@ -280,7 +303,7 @@ def rank_row(
     """
     keys, spare, tables, ordered, slices = memory
     bits = scores.view(np.int32)
-    digit_bits = _digit_bits(bits_of_grade)
+    digit_bits = _compiled_digit_bits(bits_of_grade)
     size = scores.shape[0]
     if floor > -np.inf:
         listed = _head(scores, floor, slices)
@@ -316,7 +339,7 @@ def rank_row(
 # The order statistics of rows of scores, compiled; :mod:`hgld.evaluation.statistics` says the same in torch.
 
 
-@compiled
+@helper
 def _place_positives(
     grades: np.ndarray, ranks: np.ndarray, size: int, ends: np.ndarray, places: np.ndarray, listed: np.ndarray
 ) -> None:
@@ -331,7 +354,7 @@ def _place_positives(
         listed[np.uint32(places[i])] = grades[i]
 
 
-@compiled
+@helper
 def _ap_sum(
     chosen: np.ndarray,
     grades: np.ndarray,
@@ -351,7 +374,7 @@ def _ap_sum(
     return total
 
 
-@compiled
+@helper
 def _exact_ap_sum(
     grade: int, grades: np.ndarray, ends: np.ndarray, ranks: np.ndarray, size: int, running: np.ndarray
 ) -> float:
@@ -368,7 +391,7 @@ def _exact_ap_sum(
     return total
 
 
-@compiled
+@helper
 def _hap_sum(
     relevance: np.ndarray,
     ap: np.ndarray,
@@ -410,7 +433,7 @@ def _hap_sum(
     return float(total)
 
 
-@compiled
+@helper
 def _dcg_sum(
     grades: np.ndarray,
     ranks: np.ndarray,
@@ -433,7 +456,7 @@ def _dcg_sum(
     return float(total)
 
 
-@compiled
+@helper
 def _list_sums(
     grades: np.ndarray,
     places: np.ndarray,
@@ -473,14 +496,14 @@ def _list_sums(
         _snapshot(counts, running, hits[rest], precision[rest])
 
 
-@compiled
+@helper
 def _snapshot(counts: np.ndarray, running: np.ndarray, hits: np.ndarray, precision: np.ndarray) -> None:
     for grade in range(1, counts.shape[0]):
         hits[grade] = counts[grade]
         precision[grade - 1] = running[grade]
 
 
-@compiled
+@helper
 def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     """ASI: mean over n up to the number of positives of what the first n share with an ideal list's first n."""
     width = totals.shape[0]

@@ -260,7 +260,7 @@ def _floors(rows: np.ndarray, depth: int | None) -> np.ndarray:
     groups = min(max(_FEWEST_GROUPS, _GROUPS_A_PLACE * depth), size)
     rounds = size // groups
     maxima = rows[:, : rounds * groups].reshape(len(rows), rounds, groups).max(axis=1)
-    return np.partition(maxima, groups - depth, axis=1)[:, groups - depth]
+    return np.ascontiguousarray(np.partition(maxima, groups - depth, axis=1)[:, groups - depth])
 
 
 def _parts(size: int, num_parts: int) -> Iterator[tuple[int, int]]:

@@ -52,6 +52,7 @@ E, Y = torch.randn(3, 2), torch.zeros(3, 2, dtype=torch.int64)
         (lambda: graded_ap_loss(E, Y - 1, 1, SupStep()), InputError, "expected 0..1"),
         (lambda: graded_ap_loss(E, Y, 1, SupStep(), left_out=Y), InputError, "left_out has shape"),
         (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="grid"), ConfigError, "float32"),
+        (lambda: graded_ap_loss(E.double(), Y + 1, 1, SupStep(), method="pair"), ConfigError, "float32"),
         (lambda: graded_ap_loss(E, Y + 1, 1, SupStep(delta=0.0), method="grid"), ConfigError, "delta above"),
     ],
 )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -33,7 +34,7 @@ SURROGATES = {
 }
 
 
-def ranking(num_queries, size, num_levels=3, dtype=torch.float32, share=0.3, spread=0.2, seed=0):
+def ranking(num_queries, size, num_levels=3, share=0.3, spread=0.2, seed=0):
     """Cosine-like scores with some exact ties, one row tied throughout, some items not ranked."""
     generator = torch.Generator().manual_seed(seed)
     scores = torch.randn(num_queries, size, generator=generator) * spread
@@ -46,7 +47,7 @@ def ranking(num_queries, size, num_levels=3, dtype=torch.float32, share=0.3, spr
     scores[:, 3], grades[:, 3] = -torch.inf, 0
     counts = grade_counts(grades, num_levels)
     gains = GradedGain().of_counts(counts)
-    return scores.to(dtype), grades, gains, (gains * counts).sum(dim=1)
+    return scores, grades, gains, (gains * counts).sum(dim=1)
 
 
 def value_and_gradient(table, objective, surrogate, method):
@@ -73,21 +74,10 @@ def test_float32_paths_agree_with_float64(surrogate, objective, method):
 
 
 @pytest.mark.parametrize("surrogate", ["sup", "smooth"])
-def test_pairs_in_float64_are_exact(surrogate):
-    table = ranking(4, 300, dtype=torch.float64)
-    for objective in OBJECTIVES.values():
-        right = value_and_gradient(table, objective, SURROGATES[surrogate], "eager")
-        for method in ("pair", "auto"):
-            found = value_and_gradient(table, objective, SURROGATES[surrogate], method)
-            assert error(found[0], right[0]) < 1e-12
-            assert error(found[1], right[1]) < 1e-12
-
-
-@pytest.mark.parametrize("surrogate", ["sup", "smooth"])
 @pytest.mark.parametrize(("size", "spread"), [(20_000, 0.2), (2000, 15.0)])
 def test_large_galleries_and_wide_scores_keep_the_bounds(surrogate, size, spread):
-    table = ranking(3, size, share=0.05, spread=spread, seed=1)
-    right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "pair")
+    table = ranking(2, size, share=0.02, spread=spread, seed=1)
+    right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "auto")
     found = value_and_gradient(table, PrecisionMean(), SURROGATES[surrogate], "grid")
     assert error(found[0], right[0]) < 1e-5
     assert error(found[1], right[1]) < 1e-4
@@ -121,7 +111,7 @@ def test_auto_takes_the_grid_for_many_positives_and_pairs_for_few():
     def cheaper(share, size=2000):
         block = RowBlock(*(np.asarray(part) for part in ranking(4, size, share=share)))
         survey = Survey.of(block.scores, block.grades)
-        assert fits_grid(block, survey, SupStep()).all()
+        assert fits_grid(survey, SupStep()).all()
         return is_grid_cheaper(block, survey, SupStep())[1:]
 
     assert cheaper(0.5).all()
@@ -131,8 +121,8 @@ def test_auto_takes_the_grid_for_many_positives_and_pairs_for_few():
 def test_the_grid_refuses_what_it_cannot_do():
     block = RowBlock(*(np.asarray(part) for part in ranking(2, 50, spread=1e4)))
     survey = Survey.of(block.scores, block.grades)
-    assert fits_grid(block, survey, SupStep()).tolist() == [True, False]  # the first row is one tie
-    assert not fits_grid(block, survey, SupStep(delta=0.02)).any()
+    assert fits_grid(survey, SupStep()).tolist() == [True, False]  # the first row is one tie
+    assert not fits_grid(survey, SupStep(delta=0.02)).any()
     assert series_terms(SupStep(delta=0.05)) == 2
     assert series_terms(SupStep(delta=1.0)) == 1
 
@@ -141,7 +131,8 @@ def test_lagrange_weights_reproduce_polynomials():
     scores = np.sort(np.random.default_rng(0).uniform(-0.5, 0.5, 200).astype(np.float32))[::-1].copy()
     cells, decays = np.empty(200, np.int32), np.empty(200, np.float32)
     weights = np.empty((200, grid.NODES), np.float32)
-    grid.place(scores, np.float32(0.01), cells, weights, decays)
+    place = grid.place  # compiled functions alone can call it
+    numba.njit(lambda *args: place(*args))(scores, np.float32(0.01), cells, weights, decays)
     t = (scores.astype(np.float64) - scores[-1]) / 0.01 / grid.NODE_DISTANCE
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-6)
     nodes = np.arange(grid.NODES) - 3

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hgld.losses.kernels.compiled import compiled, exp_float32, product
+from hgld.losses.kernels.compiled import compiled, exp_float32, helper, product
 
 
 @compiled
@@ -16,7 +16,7 @@ def fill_keys(scores: np.ndarray, keys: np.ndarray) -> None:
             keys[row, j] = (np.uint64(descending) << np.uint64(32)) | np.uint64(j)
 
 
-@compiled
+@helper
 def read_row(
     keys: np.ndarray,
     scores: np.ndarray,
@@ -74,7 +74,7 @@ def taps() -> np.ndarray:
     return both
 
 
-@compiled
+@helper
 def place(scores: np.ndarray, tau: np.float32, cells: np.ndarray, weights: np.ndarray, decays: np.ndarray) -> None:
     """Find every item's place on the grid.
 
@@ -108,13 +108,13 @@ def place(scores: np.ndarray, tau: np.float32, cells: np.ndarray, weights: np.nd
         weights[j, 7] = outer_left * near * b3 * np.float32(1 / 5040)
 
 
-@compiled
+@helper
 def fall(above: np.int32, below: np.int32, ratio: np.float64) -> np.float64:
     """e^-t of the distance between two items, in units of tau, from their cells and the ratio of their ``decays``."""
     return _FALL[min(np.int64(above) - np.int64(below), 256)] * ratio
 
 
-@compiled
+@helper
 def add_at(grid: np.ndarray, cell: np.int32, weights: np.ndarray, factor: np.float32) -> None:
     """Spread an item of weight ``factor``; ``grid`` has REACH zeros before its first node."""
     at = np.int64(cell) + np.int64(REACH)
@@ -122,7 +122,14 @@ def add_at(grid: np.ndarray, cell: np.int32, weights: np.ndarray, factor: np.flo
         grid[at + r] += factor * weights[r]
 
 
-@compiled
+@helper
+def add_row(grid: np.ndarray, more: np.ndarray, size: np.int64) -> None:
+    """Add the first ``size`` nodes of another grid; assigning slices makes numba compile half its strings."""
+    for i in range(size):
+        grid[i] += more[i]
+
+
+@helper
 def read_at(values: np.ndarray, cell: np.int32, weights: np.ndarray) -> np.float32:
     """Value at an item's place of what :func:`convolve` made."""
     at = np.int64(cell)
@@ -132,7 +139,7 @@ def read_at(values: np.ndarray, cell: np.int32, weights: np.ndarray) -> np.float
     return total
 
 
-@compiled
+@helper
 def convolve(grid: np.ndarray, kernel: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> None:
     """``out[i] = sum_r kernel[r] grid[i + r]`` for ``num_nodes`` nodes.
 
@@ -150,7 +157,7 @@ def convolve(grid: np.ndarray, kernel: np.ndarray, num_nodes: np.int64, out: np.
             out[i] += k0 * w0[i] + k1 * w1[i] + k2 * w2[i] + k3 * w3[i]
 
 
-@compiled
+@helper
 def add_saturated(grid: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> None:
     """Add the nodes more than REACH above, at which the sigmoid is 1, to what :func:`convolve` made of the others."""
     above = 0.0
@@ -287,7 +294,7 @@ def smooth_backward(
 # - e^-t + e^-2t - ..., every term of which is a running sum that decays from one positive to the next.
 
 
-@compiled
+@helper
 def _decay(far: np.ndarray, first: np.int64, step: np.float64) -> None:
     """Move the decaying sums, rows ``first`` and on of (.., L) ``far``, by e^-t = ``step``."""
     factor = 1.0
@@ -297,7 +304,7 @@ def _decay(far: np.ndarray, first: np.int64, step: np.float64) -> None:
             far[n, m] *= factor
 
 
-@compiled
+@helper
 def _enter(far: np.ndarray, score: np.float64, grade: np.int64, term: np.float64) -> None:
     """Take an item beyond delta into the sums.
 
@@ -317,7 +324,7 @@ def _enter(far: np.ndarray, score: np.float64, grade: np.int64, term: np.float64
             far[n, m] += factor
 
 
-@compiled
+@helper
 def _series(far: np.ndarray, first: np.int64, m: np.int64) -> tuple[float, float]:
     """Sum of e^-t - e^-2t + ..., by which sigmoid falls short of 1, and of sigmoid' = e^-t - 2 e^-2t + ..."""
     value, slope, sign = 0.0, 0.0, 1.0
@@ -375,7 +382,7 @@ def sup_forward(
                 add_at(grid[grade[j]], cells[j], weights[j], np.float32(1))
         for m in range(num_levels):
             if m > 0:
-                grid[m, : nodes + PADDING - NODES] += grid[m - 1, : nodes + PADDING - NODES]
+                add_row(grid[m], grid[m - 1], nodes + PADDING - NODES)
             convolve(grid[m], taps[0], nodes, smooth[m])
             add_saturated(grid[m], nodes, smooth[m])
             convolve(grid[m], taps[1], nodes, slopes[m])
@@ -396,7 +403,7 @@ def sup_forward(
         )
 
 
-@compiled
+@helper
 def _rank_row(
     ordered: np.ndarray,
     grade: np.ndarray,
@@ -497,7 +504,7 @@ def sup_backward(
                 i += 1
         for m in range(num_levels - 1, -1, -1):
             if m < num_levels - 1:
-                grid[m, : nodes + PADDING - NODES] += grid[m + 1, : nodes + PADDING - NODES]
+                add_row(grid[m], grid[m + 1], nodes + PADDING - NODES)
             convolve(grid[m], taps[1], nodes, smooth[m])
         part = slice(offsets[row], offsets[row + 1])
         _spread_row(
@@ -517,7 +524,7 @@ def sup_backward(
         )
 
 
-@compiled
+@helper
 def _spread_row(
     ordered: np.ndarray,
     grade: np.ndarray,
@@ -559,7 +566,7 @@ def _spread_row(
         out[columns[j]] = np.float32(slope)
 
 
-@compiled
+@helper
 def _enter_positive(far: np.ndarray, grade: np.int64, by_rank: np.float64, term: np.float64) -> None:
     """Add a positive, ``term`` = e^-t for the item at hand, to the sums (1 + K, L) of the items of grade 0..L - 1."""
     for m in range(grade):

@@ -26,7 +26,7 @@ class RowBlock:
     """A block of queries.
 
     Attributes:
-        scores: (q, G) float32 or float64, -inf where an item is not ranked.
+        scores: (q, G) float32, -inf where an item is not ranked.
         grades: (q, G) uint8 in 0..L.
         gains: (q, L + 1) float64, worth of every grade.
         norms: (q,) float64, the objective's normalizers.
@@ -66,7 +66,7 @@ class Survey:
     def of(cls, scores: np.ndarray, grades: np.ndarray) -> "Survey":
         """Survey (q, G) ``scores`` and ``grades``."""
         num_positives, finite = np.empty(len(scores), np.int64), np.empty(len(scores), np.bool_)
-        extremes = np.empty((2, len(scores)), scores.dtype)
+        extremes = np.empty((2, len(scores)), np.float32)
         highest = _survey(scores, grades, num_positives, finite, extremes)
         low, high = extremes.astype(np.float64)
         return cls(num_positives, np.where(high >= low, high - low, 0.0), finite, int(highest))
@@ -80,7 +80,7 @@ def _survey(
     top = np.uint8(0)
     for row in range(scores.shape[0]):
         positives, strange = np.int64(0), np.int64(0)
-        low, high = scores.dtype.type(np.inf), scores.dtype.type(-np.inf)
+        low, high = np.float32(np.inf), np.float32(-np.inf)
         for j in range(scores.shape[1]):
             score = scores[row, j]
             positives += grades[row, j] > 0
@@ -106,16 +106,15 @@ _MOST_CELLS = 1 << 16  # of a row's grid: a span of 196 at tau = 0.01
 
 
 class PairPath:
-    """Every (positive, item) pair; float32 and float64."""
+    """Every (positive, item) pair."""
 
     def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
         self.block = block
         self.offsets = np.concatenate([[0], np.cumsum(survey.num_positives)])
         self.smooth = isinstance(surrogate, Sigmoid)
-        dtype = block.scores.dtype
-        self.step = np.array(pack(surrogate), dtype)
+        self.step = np.array(pack(surrogate), np.float32)
         self.columns = np.empty(block.scores.shape, np.int32)
-        self.ordered = np.empty(block.scores.shape, dtype)
+        self.ordered = np.empty(block.scores.shape, np.float32)
         self.starts = np.empty((len(block.scores), block.gains.shape[1] + 1), np.int64)
         self.found = np.empty((5, self.offsets[-1]))
 
@@ -127,7 +126,7 @@ class PairPath:
         forward(ordered, starts, block.gains[part], self.step, offsets, self.found)
 
     def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
-        own, by_hrank, by_rank = (part.astype(self.step.dtype) for part in chain)
+        own, by_hrank, by_rank = (part.astype(np.float32) for part in chain)
         part = slice(start, stop)
         rows = (self.ordered[part], self.columns[part], self.starts[part])
         offsets = self.offsets[start : stop + 1]
@@ -139,7 +138,7 @@ class PairPath:
 
 
 class GridPath:
-    """A sort, running sums and a grid; float32."""
+    """A sort, running sums and a grid."""
 
     def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
         self.block = block
@@ -190,10 +189,9 @@ def series_terms(surrogate: Surrogate) -> int:
     return max(1, math.ceil(_SERIES_EXPONENT / steps) - 1)
 
 
-def fits_grid(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:
-    """(q,) bool: rows that the grid can take: float32, a span that its memory bounds, delta well beyond tau."""
-    small = num_cells(survey.spans, surrogate) <= _MOST_CELLS
-    return small & (block.scores.dtype == np.float32) & (series_terms(surrogate) <= _MOST_TERMS)
+def fits_grid(survey: Survey, surrogate: Surrogate) -> np.ndarray:
+    """(q,) bool: rows that the grid can take: a span that its memory bounds, delta well beyond tau."""
+    return (num_cells(survey.spans, surrogate) <= _MOST_CELLS) & (series_terms(surrogate) <= _MOST_TERMS)
 
 
 def is_grid_cheaper(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:
@@ -227,8 +225,8 @@ def native_rank_metric(
 ) -> tuple[Tensor, Tensor]:
     """Metric of every query and its gradient.
 
-    Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`; ``method`` is ``auto``,
-    ``pair`` or ``grid``.
+    Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, the scores float32;
+    ``method`` is ``auto``, ``pair`` or ``grid``.
 
     Raises:
         InputError: grades beyond the levels.
@@ -255,13 +253,13 @@ def native_rank_metric(
 def _rows_by_grid(method: str, table: RowBlock, survey: Survey, surrogate: Surrogate, wanted: np.ndarray) -> np.ndarray:
     if method == "pair":
         return np.zeros(len(table.scores), bool)
-    fits = fits_grid(table, survey, surrogate)
+    fits = fits_grid(survey, surrogate)
     if method == "auto":
         return fits & is_grid_cheaper(table, survey, surrogate)
     if not fits[wanted].all():
         raise ConfigError(
-            f"method 'grid' cannot serve {table.scores.dtype} scores that span up to {survey.spans[wanted].max():.3g} "
-            f"with {surrogate}: it needs float32, a span below 19000 tau, and delta above 2.2 tau. "
+            f"method 'grid' cannot serve scores that span up to {survey.spans[wanted].max():.3g} with {surrogate}: it "
+            "needs a span below 19000 tau, and delta above 2.2 tau. "
             "Use method='pair' or 'auto'."
         )
     return wanted

@@ -98,14 +98,14 @@ def _refuse(*_: Any) -> None:
 #
 # ``hgld::rank_metric`` is a :mod:`hgld.losses.kernels.operator`: it saves dL/dscores alone. Which path computes it:
 #
-# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives. On the CPU compiled by numba, float32
-#   and float64; on a GPU a Triton kernel, float32.
+# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba, on
+#   a GPU a Triton kernel.
 # - ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
 #   convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
 # - ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
-# - ``auto``: on the CPU for every query the cheaper of ``pair`` and ``grid`` by their operation counts, ``pair`` for
-#   float64 and where the grid cannot serve (delta below 2.2 tau, scores that span over 19000 tau); on a GPU ``pair``
-#   for float32 where Triton is installed, else ``eager``; on other devices ``eager``.
+# - ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by their
+#   operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000 tau); on a
+#   GPU ``pair`` where Triton is installed; elsewhere ``eager``.
 #
 # Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
 
@@ -169,33 +169,20 @@ def _rank_metric(
         objectives.unpack(objective, objective_numbers),
         surrogates.unpack(surrogate),
     )
-    if method == "eager":
+    on_cpu = scores.device.type == "cpu"
+    on_gpu = scores.device.type == "cuda" and find_spec("triton") is not None
+    served = scores.dtype == torch.float32 and (on_cpu or (on_gpu and method != "grid"))
+    if not served and method in ("pair", "grid"):
+        raise ConfigError(
+            f"method {method!r} cannot serve {scores.dtype} scores on {scores.device}: it needs float32, grid the CPU, "
+            "pair the CPU or CUDA and Triton. Use method='eager' or 'auto'."
+        )
+    if not served or method == "eager":
         return rank_metric_by_pairs(*args)
-    if scores.device.type == "cpu":
+    if on_cpu:
         from hgld.losses.kernels.native import native_rank_metric  # numba: slow to import, and of no use to a GPU
 
         return native_rank_metric(*args, method=method)
-    return _on_accelerator(*args, method=method)
-
-
-def _on_accelerator(
-    scores: Tensor,
-    grades: Tensor,
-    gains: Tensor,
-    norms: Tensor,
-    objective: Objective,
-    surrogate: Surrogate,
-    *,
-    method: str,
-) -> tuple[Tensor, Tensor]:
-    usable = scores.device.type == "cuda" and scores.dtype == torch.float32 and find_spec("triton") is not None
-    if method == "grid" or (method == "pair" and not usable):
-        raise ConfigError(
-            f"method {method!r} cannot serve {scores.dtype} scores on {scores.device}: grid needs the CPU, pair there "
-            "needs float32, CUDA and Triton. Use method='eager' or 'auto'."
-        )
-    if not usable:
-        return rank_metric_by_pairs(scores, grades, gains, norms, objective, surrogate)
     from hgld.losses.kernels.triton_pairs import triton_rank_metric  # Triton comes with torch's CUDA builds alone
 
-    return triton_rank_metric(scores, grades, gains, norms, objective, surrogate)
+    return triton_rank_metric(*args)

@@ -1,4 +1,4 @@
-"""Ranks and gradients of one query after another by all (positive, item) pairs, compiled for float32 and float64.
+"""Ranks and gradients of one query after another by all (positive, item) pairs, compiled, float32.
 
 A row is laid out by ascending grade, so that the items below a positive are one contiguous run and no inner loop has a
 mask. Forward kernels write, for every positive, its smooth hrank and rank and their derivatives by its own score;
@@ -17,7 +17,7 @@ def by_grade(
     """Order every row by ascending grade.
 
     Args:
-        scores: (q, G), -inf where an item is not ranked.
+        scores: (q, G) float32, -inf where an item is not ranked.
         grades: (q, G) uint8 in 0..L.
         columns: (q, G) int32, filled with where the items of a row were; those that are not ranked are missing.
         ordered: (q, G), filled with their scores.
@@ -54,11 +54,11 @@ def sup_forward(
         ordered: (q, G) of :func:`by_grade`.
         starts: (q, L + 2) of :func:`by_grade`.
         gains: (q, L + 1) float64.
-        step: (4,) tau, rho, delta and the value at delta, in the dtype of ``ordered``.
+        step: (4,) float32: tau, rho, delta and the value at delta.
         offsets: (q + 1,) where each row's positives begin in ``found``.
         found: (5, P) float64, filled with hrank, rank, their derivatives by the positive's own score, and its gain.
     """
-    zero, half, one = step.dtype.type(0), step.dtype.type(0.5), step.dtype.type(1)  # plain numbers would be float64
+    zero, half, one = np.float32(0), np.float32(0.5), np.float32(1)  # plain numbers would be float64
     inverse, rho, delta, line = one / step[0], step[1], step[2], step[3]
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
@@ -106,17 +106,17 @@ def sup_backward(
         starts: (q, L + 2) of :func:`by_grade`.
         step: (4,) as in :func:`sup_forward`.
         offsets: (q + 1,) where each row's positives begin in ``own`` and ``by_rank``.
-        own: (P,) what reaches a positive through its own score's place in the differences.
-        by_rank: (P,) derivatives of the metric by the ranks, in the dtype of ``ordered``.
+        own: (P,) float32, what reaches a positive through its own score's place in the differences.
+        by_rank: (P,) float32, derivatives of the metric by the ranks.
         slopes: (q, G), filled where an item is ranked.
     """
-    inverse, rho, delta = step.dtype.type(1) / step[0], step[1], step[2]
-    gradient = np.empty(ordered.shape[1], ordered.dtype)
+    inverse, rho, delta = np.float32(1) / step[0], step[1], step[2]
+    gradient = np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
         start, score = starts[row], ordered[row]
         num_ranked = start[start.shape[0] - 1]
-        gradient[: start[1]] = 0
-        gradient[start[1] : num_ranked] = own[offsets[row] : offsets[row + 1]]
+        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+            gradient[j] = own[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, start.shape[0] - 1):
             lower = score[: start[grade]]
             for k in range(start[grade], start[grade + 1]):
@@ -141,7 +141,7 @@ def smooth_forward(
     found: np.ndarray,
 ) -> None:
     """As :func:`sup_forward`, with a sigmoid for every step; ``step`` is (1,), tau."""
-    zero, inverse = step.dtype.type(0), step.dtype.type(1) / step[0]
+    zero, inverse = np.float32(0), np.float32(1) / step[0]
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         to = offsets[row]
@@ -181,19 +181,19 @@ def smooth_backward(
     slopes: np.ndarray,
 ) -> None:
     """As :func:`sup_backward`, with a sigmoid for every step and the derivatives by the hranks too."""
-    inverse = step.dtype.type(1) / step[0]
-    gradient = np.empty(ordered.shape[1], ordered.dtype)
+    inverse = np.float32(1) / step[0]
+    gradient = np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         num_ranked = start[start.shape[0] - 1]
-        gradient[: start[1]] = 0
-        gradient[start[1] : num_ranked] = own[offsets[row] : offsets[row + 1]]
+        for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
+            gradient[j] = own[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]
                 i = offsets[row] + k - start[1]
                 for other in range(gain.shape[0]):
-                    both = step.dtype.type(min(gain[grade], gain[other]) * (other > 0))
+                    both = np.float32(min(gain[grade], gain[other]) * (other > 0))
                     weight = (by_rank[i] + by_hrank[i] * both) * inverse
                     run, out = score[start[other] : start[other + 1]], gradient[start[other] : start[other + 1]]
                     for j in range(run.shape[0]):
