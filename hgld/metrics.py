@@ -8,13 +8,13 @@ from hgld.evaluation.diagnostics import class_distances as class_distances
 from hgld.evaluation.diagnostics import clustering_nmi as clustering_nmi
 from hgld.evaluation.diagnostics import decomposability_gap as decomposability_gap
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
+from hgld.evaluation.metric import GainFunction as GainFunction
 from hgld.evaluation.metric import Metric as Metric
-from hgld.evaluation.metric import Relevance as Relevance
 
 __all__ = [
     "ClassDistances",
+    "GainFunction",
     "Metric",
-    "Relevance",
     "class_distances",
     "clustering_nmi",
     "decomposability_gap",

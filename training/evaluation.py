@@ -14,7 +14,7 @@ from polars.exceptions import PolarsError
 from hgld.data.dataset import open_dataset
 from hgld.distributed import Processes, from_all
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluation.evaluate import Progress, evaluate
+from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.metric import resolve
 from hgld.evaluation.report import RetrievalReport
@@ -242,16 +242,11 @@ def _rank(
     dataset = query.dataset
 
     def rank(part: range) -> RetrievalReport:
-        return evaluate(
-            query.vectors,
-            dataset.labels,
-            None if gallery is None else gallery.vectors,
-            None if gallery is None else gallery.dataset.labels,
+        return evaluate_labelled(
+            (query.vectors, dataset.labels),
+            None if gallery is None else (gallery.vectors, gallery.dataset.labels),
             levels=dataset.levels,
-            metrics=metrics,
-            device=processes.device,
-            part=part,
-            progress=progress,
+            options=EvaluationOptions(metrics=metrics, device=processes.device, part=part, progress=progress),
         )
 
     try:
@@ -305,8 +300,8 @@ def evaluate_trained(
     task: RetrievalTask,
     *,
     levels: Sequence[str] | None = None,
-    progress: Progress | None = None,
-    **options: Any,
+    options: EvaluationOptions,
+    **processing: Any,
 ) -> RetrievalReport | None:
     """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluation.evaluate_files` offers.
 
@@ -314,8 +309,8 @@ def evaluate_trained(
         embedder: whose processes embed and rank together.
         task: queries and gallery.
         levels: of the dataset, finest first; None: all.
-        progress: called with a task, the number of units done and their total.
-        options: of :func:`hgld.evaluation.evaluate_files.evaluate_files`: metrics, whitening, query_expansion, ...
+        options: the metrics, and how to rank; every process has its own device and part.
+        **processing: of :func:`hgld.evaluation.evaluate_files.evaluate_files`: distractors, whitening, query_expansion.
 
     Returns:
         the report; None on other processes than the main one.
@@ -326,7 +321,7 @@ def evaluate_trained(
         StorageError: no room for temporary files.
     """
     datasets = [open_dataset(task.place, split, levels=levels) for split in task.splits]
-    embedded = [embedder.embed_readable(dataset, progress) for dataset in datasets]
+    embedded = [embedder.embed_readable(dataset, options.progress) for dataset in datasets]
     with TemporaryDirectory(prefix="hgld-") as folder:
         files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(datasets)]]
         for file, side in zip(files, embedded, strict=True):
@@ -334,10 +329,10 @@ def evaluate_trained(
         sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
         if task.gallery:
             sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
-        options = {"device": embedder.processes.device} | options
 
         def rank(part: range) -> RetrievalReport:
-            return evaluate_files(**sides, levels=datasets[0].levels, part=part, progress=progress, **options)
+            here = replace(options, device=embedder.processes.device, part=part)
+            return evaluate_files(**sides, levels=datasets[0].levels, options=here, **processing)
 
         report = ranked_together(rank, len(embedded[0].dataset), embedder.processes)
     if report is None:

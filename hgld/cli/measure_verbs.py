@@ -20,10 +20,12 @@ from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import StorageError
 
 if TYPE_CHECKING:
+    from hgld.evaluation.evaluate import EvaluationOptions
     from hgld.evaluation.report import Comparison, RetrievalReport
 
 
 _OF_FILES = ("embeddings", "labels", "levels")  # what an evaluation of files cannot do without
+_OPTIONS = ("alpha", "relevance", "count_query", "weights", "normalize", "chunk_size", "device")
 _THIS = "this"  # what a comparison calls the evaluation that was just made
 
 
@@ -96,12 +98,14 @@ def evaluate_command() -> click.Command:
         --checkpoint RUN --data DIR --split test a model. --against says with confidence intervals and a paired test
         whether a difference to earlier reports is real.
         """
+        chosen: dict[str, Any] = {} if metrics is None else {"metrics": metrics}
+        chosen |= {name: given.pop(name) for name in _OPTIONS}
         measure = _measure(given)
         save, earlier = _saver(out), _load_reports(against)
-        from hgld.evaluation.evaluate import DEFAULT_METRICS
+        from hgld.evaluation.evaluate import EvaluationOptions
 
         with progress_bars() as progress:
-            report = measure(metrics=metrics or DEFAULT_METRICS, progress=progress)
+            report = measure(options=EvaluationOptions(**chosen, progress=progress))
         if report is None:
             return
         try:
@@ -157,14 +161,15 @@ def _measure_checkpoint(
     query: str,
     gallery: str,
     model_options: dict[str, Any],
-    device: str | None,
-    **options: Any,
+    options: "EvaluationOptions",
+    **given: Any,
 ) -> "RetrievalReport | None":
     """The report; None on all processes of torchrun but the main one."""
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
+    device = None if options.device is None else str(options.device)
     with open_embedder(checkpoint, device, model_options, place) as embedder:
-        report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), **options)
+        report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), options=options, **given)
     if report is not None and "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)

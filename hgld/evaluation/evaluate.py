@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.judgements import MOST_LEVELS, GivenJudgements, JudgedBlock, Judgements, LabelJudgements
-from hgld.evaluation.metric import Metric, Relevance, resolve
+from hgld.evaluation.judgements import MOST_LEVELS, GradeTable, LabelRelevance, RelevanceBlock, RelevanceSource
+from hgld.evaluation.metric import GainFunction, Metric, resolve
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.evaluation.statistics import depth_needed, depths_of, metric_values
@@ -25,7 +26,7 @@ def ranking_metrics(
     metrics: Iterable[str | Metric],
     *,
     levels: Sequence[str],
-    relevance: Relevance | None = None,
+    gain: GainFunction | None = None,
     left_out: Tensor | np.ndarray | None = None,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
@@ -36,7 +37,7 @@ def ranking_metrics(
         grades: (Q, G) integers in 0..L, see :func:`hgld.shared_levels`.
         metrics: names of metrics; a binary one without a level stands for every level.
         levels: names of the L levels, finest first.
-        relevance: what H-AP, H-R@k, H-P@k and wAP go by; ``population`` with alpha 1 if None.
+        gain: of a grade, in H-AP, H-R@k, H-P@k and wAP; ``population`` with alpha 1 if None.
         left_out: (Q, G) bool, pairs that are not ranked; None: all are.
         backend: ``native`` or ``torch``; None takes ``native`` on the CPU.
 
@@ -68,9 +69,9 @@ def ranking_metrics(
     mask = None if left_out is None else torch.as_tensor(left_out).detach()
     if mask is not None and (mask.shape != score.shape or mask.dtype != torch.bool):
         raise InputError(f"left_out has shape {tuple(mask.shape)} and dtype {mask.dtype}; expected (Q, G) bool.")
-    judged = GivenJudgements(grade, len(levels), mask).block(0, len(score), score.device)
+    block = GradeTable(grade, len(levels), mask).block(0, len(score), score.device)
     chosen = resolve(metrics, levels)
-    return block_metrics(score.float().clone(), judged, chosen, levels, relevance or Relevance(), backend)
+    return block_metrics(score.float().clone(), block, chosen, levels, gain or GainFunction(), backend)
 
 
 def check_num_levels(num_levels: int) -> None:
@@ -85,20 +86,20 @@ def check_num_levels(num_levels: int) -> None:
 
 def block_metrics(
     scores: Tensor,
-    judged: JudgedBlock,
+    block: RelevanceBlock,
     metrics: Sequence[Metric],
     levels: Sequence[str],
-    relevance: Relevance,
+    gain: GainFunction,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Metrics of a block of queries.
 
     Args:
         scores: (q, G) float32; overwritten where pairs are not ranked.
-        judged: who is relevant.
+        block: the grades of the pairs.
         metrics: with their levels, see :func:`hgld.evaluation.metric.resolve`.
         levels: names of the levels, finest first.
-        relevance: what the hierarchical metrics go by.
+        gain: of a grade, in the hierarchical metrics.
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
 
     Returns:
@@ -110,7 +111,7 @@ def block_metrics(
     on_cpu = scores.device.type == "cpu"
     if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
         raise ConfigError(f"backend is {backend!r} on {scores.device}; expected native (on the CPU) or torch.")
-    rows, items = (torch.from_numpy(part).to(scores.device) for part in judged.left_out)
+    rows, items = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
     scores[rows, items] = -torch.inf
     if (backend or ("native" if on_cpu else "torch")) == "native":
         from hgld.evaluation.statistics import (
@@ -118,11 +119,11 @@ def block_metrics(
         )  # imports numba, which not every process needs
     else:
         from hgld.evaluation.statistics import order_statistics_tensor
-    gains = relevance.gains(judged.counts)
-    depth = depth_needed(metrics, levels, judged.counts)
+    gains = gain.gains(block.counts)
+    depth = depth_needed(metrics, levels, block.counts)
     exact = any(metric.kind == "AP#g" for metric in metrics)
-    found = order_statistics_tensor(scores, judged.grades, judged.counts, gains, depths_of(metrics), depth, exact)
-    return metric_values(metrics, levels, found, judged.counts, relevance, gains)
+    found = order_statistics_tensor(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
+    return metric_values(metrics, levels, found, block.counts, gain, gains)
 
 
 # Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores.
@@ -132,6 +133,50 @@ DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
 Progress = Callable[[str, int, int | None], None]
 _MOST_NAMED = 3
+_HASHED_ROWS = 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions:
+    """The options that every evaluation takes, beside its embeddings and their relevance.
+
+    Attributes:
+        metrics: names of metrics; a binary one without a level stands for every level.
+        alpha: exponent of ``population`` and ``total`` relevance.
+        count_query: in leave-one-out with ``population`` relevance, count the query among the items of its own finest
+            class, as published H-AP values do. It is never ranked. Leave-one-out is also a gallery in which
+            ``self_index`` finds every query; without effect on other galleries.
+        relevance: the kind of gain of H-AP, H-R@k and H-P@k, see :func:`hgld.graded_relevance`.
+        weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
+        normalize: scores are cosine similarities; False takes plain dot products.
+        chunk_size: queries at a time; None chooses from the free memory.
+        device: where to rank; None takes the embeddings' own device.
+        backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
+        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
+            are theirs alone, its settings those of the whole. None: all.
+        progress: called with a task, the number of queries done and their total.
+    """
+
+    metrics: Iterable[str | Metric] = DEFAULT_METRICS
+    alpha: float = 1.0
+    count_query: bool = True
+    relevance: RelevanceKind = "population"
+    weights: Sequence[float] | None = None
+    normalize: bool = True
+    chunk_size: int | None = None
+    device: torch.device | str | None = None
+    backend: str | None = None
+    part: range | None = None
+    progress: Progress | None = None
+
+    def gain(self, *, leave_one_out: bool) -> GainFunction:
+        """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts.
+
+        Raises:
+            ConfigError: an unknown kind of relevance, or numbers that it cannot take.
+        """
+        weights = None if self.weights is None else tuple(self.weights)
+        return GainFunction(self.relevance, self.alpha, weights, self.count_query and leave_one_out)
 
 
 def evaluate(
@@ -167,20 +212,17 @@ def evaluate(
         gallery_labels: (G, L); items without known labels are distractors.
         levels: names of the L levels, finest first; None takes the landmark levels for three columns and
             ``level_0`` (finest), ``level_1``, ... for any other number.
-        metrics: names of metrics; a binary one without a level stands for every level.
+        metrics: see :class:`hgld.evaluation.evaluate.EvaluationOptions`, like all that follow but ``self_index``.
         alpha: exponent of ``population`` and ``total`` relevance.
-        count_query: in leave-one-out with ``population`` relevance, count the query among the items of its own finest
-            class, as published H-AP values do. It is never ranked. Leave-one-out is also a gallery in which
-            ``self_index`` finds every query; without effect on other galleries.
-        relevance: what H-AP, H-R@k and H-P@k go by, see :func:`hgld.graded_relevance`.
+        count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
+        relevance: the kind of gain of H-AP, H-R@k and H-P@k, see :func:`hgld.graded_relevance`.
         weights: L weights of ``weighted_ap`` relevance and of wAP, coarsest level first; equal if None.
         self_index: (Q,) gallery index of the query itself, which is then left out; -1 where it is not in the gallery.
         normalize: scores are cosine similarities; False takes plain dot products.
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to rank; None takes the embeddings' own device.
         backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
-        part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
-            are theirs alone, its settings those of the whole. None: all.
+        part: consecutive queries to rank; None: all.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
@@ -200,46 +242,81 @@ def evaluate(
     >>> report.undefined
     {'R@1/product': 2, 'R@1/category': 0, 'H-AP': 0}
     """
+    options = EvaluationOptions(
+        metrics=metrics,
+        alpha=alpha,
+        count_query=count_query,
+        relevance=relevance,
+        weights=weights,
+        normalize=normalize,
+        chunk_size=chunk_size,
+        device=device,
+        backend=backend,
+        part=part,
+        progress=progress,
+    )
+    query = query_embeddings, query_labels
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
-    alone = gallery_embeddings is None
-    if alone and self_index is not None:
+    gallery = None if gallery_embeddings is None or gallery_labels is None else (gallery_embeddings, gallery_labels)
+    return evaluate_labelled(query, gallery, levels=levels, self_index=self_index, options=options)
+
+
+Side = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
+
+
+def evaluate_labelled(
+    query: Side,
+    gallery: Side | None = None,
+    *,
+    levels: Sequence[str] | None = None,
+    self_index: Tensor | np.ndarray | None = None,
+    options: EvaluationOptions,
+) -> RetrievalReport:
+    """Evaluate embeddings by their labels, as :func:`evaluate` does.
+
+    Args:
+        query: embeddings (Q, D) and labels (Q, L).
+        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        levels: names of the L levels, see :func:`evaluate`.
+        self_index: (Q,) gallery index of the query itself, see :func:`evaluate`.
+        options: the metrics, and how to rank.
+
+    Returns:
+        the report.
+    """
+    leave_one_out = gallery is None
+    if leave_one_out and self_index is not None:
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
-    where = choose_device(query_embeddings, device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
-    labels = _labels(query_labels, len(query), "query")
-    if gallery_embeddings is None or gallery_labels is None:
-        gallery, others, own = query, labels, np.arange(len(query))
+    device = choose_device(query[0], options.device)
+    queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
+    query_labels = _labels(query[1], len(queries), "query")
+    if gallery is None:
+        items, gallery_labels, index = queries, query_labels, np.arange(len(queries))
     else:
-        gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
-        others = _labels(gallery_labels, len(gallery), "gallery")
-        own = None if self_index is None else _self_index(self_index, len(query))
-    names = _levels(levels, labels, others)
-    _check_tree(np.concatenate([labels, others]) if not alone else labels, names)
-    counted = count_query and own is not None and bool((own >= 0).all())
-    worth = Relevance(relevance, alpha, None if weights is None else tuple(weights), counted)
-    settings = {
-        "protocol": "leave-one-out" if alone else "query against gallery",
-        **_describe(query_embeddings, normalize),
-        "labels_sha256": labels_fingerprint(labels, others),
+        items = prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
+        gallery_labels = _labels(gallery[1], len(items), "gallery")
+        index = None if self_index is None else _self_index(self_index, len(queries))
+    names = _levels(levels, query_labels, gallery_labels)
+    _check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
+    gain = options.gain(leave_one_out=index is not None and bool((index >= 0).all()))
+    stated = {
+        "protocol": "leave-one-out" if leave_one_out else "query against gallery",
+        **_describe(query[0], options),
+        "labels_sha256": labels_fingerprint(query_labels, gallery_labels),
+        "embeddings_sha256": embeddings_fingerprint(query[0], *(() if gallery is None else gallery[:1])),
     }
-    judgements = LabelJudgements(labels, others, own)
-    return _rank_all(query, gallery, judgements, names, metrics, worth, settings, chunk_size, backend, part, progress)
+    relevance = LabelRelevance(query_labels, gallery_labels, index)
+    return _rank_all(queries, items, relevance, names, gain, options, stated)
 
 
 def evaluate_judged(
     query_embeddings: Tensor | np.ndarray,
     gallery_embeddings: Tensor | np.ndarray,
-    judgements: Judgements,
+    judgements: RelevanceSource,
     *,
     levels: Sequence[str] = ("relevant",),
-    metrics: Iterable[str | Metric] = ("AP",),
-    relevance: Relevance | None = None,
-    normalize: bool = True,
-    chunk_size: int | None = None,
-    device: torch.device | str | None = None,
-    backend: str | None = None,
-    progress: Progress | None = None,
+    options: EvaluationOptions,
     settings: Mapping[str, Any] | None = None,
 ) -> RetrievalReport:
     """Evaluate embeddings by judgements other than labels: lists of relevant items, junk, several ground truths.
@@ -247,16 +324,10 @@ def evaluate_judged(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D).
-        judgements: who is relevant to whom, for example :class:`hgld.evaluation.judgements.ListedJudgements`.
+        judgements: the relevance of the items to the queries, for example :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
-        metrics: names of metrics.
-        relevance: what the hierarchical metrics go by; ``population`` with alpha 1 if None.
-        normalize: scores are cosine similarities; False takes plain dot products.
-        chunk_size: as for :func:`evaluate`, like the four that follow.
-        device: where to rank.
-        backend: ``native``, ``torch`` or None.
-        progress: called with a task, the number of queries done and their total.
-        settings: what the report shall say about how it came about, beside what it says anyway.
+        options: the metrics, and how to rank.
+        settings: further settings of the report, beside those that it states anyway.
 
     Returns:
         the report.
@@ -265,22 +336,21 @@ def evaluate_judged(
         InputError: embeddings of the wrong shape or dtype, or not as many as there are judgements for.
         ConfigError: unknown metrics, levels or options.
     """
-    where = choose_device(query_embeddings, device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
+    device = choose_device(query_embeddings, options.device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
         raise InputError(
             f"judgements are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
             f"{judgements.num_levels} levels; the embeddings are {len(query)} and {len(gallery)}, the levels "
             f"{', '.join(levels)}."
         )
-    stated = {"protocol": "judged lists", **_describe(query_embeddings, normalize), **(settings or {})}
-    worth = relevance or Relevance()
-    return _rank_all(query, gallery, judgements, levels, metrics, worth, stated, chunk_size, backend, None, progress)
+    stated = {"protocol": "judged lists", **_describe(query_embeddings, options), **(settings or {})}
+    return _rank_all(query, gallery, judgements, levels, options.gain(leave_one_out=False), options, stated)
 
 
 def labels_fingerprint(*labels: np.ndarray) -> str:
-    """A hash of labels in their order: reports are compared query by query, so this has to be the same.
+    """Hash labels in their order: reports are compared query by query, so this has to be the same.
 
     Args:
         labels: (N, L) integers of the queries, and of the gallery; in leave-one-out twice the same. Negative is
@@ -293,18 +363,30 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
     return digest.hexdigest()
 
 
+def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
+    """Hash embeddings in their order, as float32: a report page looks up whether those of a file were evaluated.
+
+    Args:
+        embeddings: (N, D) of the queries, and of the gallery where it is another.
+    """
+    digest = hashlib.sha256()
+    for table in embeddings:
+        digest.update(repr(tuple(table.shape)).encode())
+        for start in range(0, len(table), _HASHED_ROWS):
+            rows = table[start : start + _HASHED_ROWS]
+            values = rows.detach().float().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows, np.float32)
+            digest.update(np.ascontiguousarray(values).data)
+    return digest.hexdigest()
+
+
 def _rank_all(
     query: Tensor,
     gallery: Tensor,
-    judgements: Judgements,
+    relevance: RelevanceSource,
     levels: Sequence[str],
-    metrics: Iterable[str | Metric],
-    relevance: Relevance,
+    gain: GainFunction,
+    options: EvaluationOptions,
     settings: Mapping[str, Any],
-    chunk_size: int | None,
-    backend: str | None,
-    part: range | None,
-    progress: Progress | None,
 ) -> RetrievalReport:
     if query.shape[1] != gallery.shape[1]:
         raise InputError(
@@ -312,32 +394,32 @@ def _rank_all(
             "expected the same, from the same model."
         )
     check_num_levels(len(levels))
-    chosen = resolve(metrics, levels)
-    ranked = range(len(query)) if part is None else part
+    metrics = resolve(options.metrics, levels)
+    ranked = range(len(query)) if options.part is None else options.part
     if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
-        raise ConfigError(f"part is {part} of {len(query)} queries; expected some consecutive ones of them.")
-    rows = block_rows(len(ranked), len(gallery), query.device, chunk_size)
+        raise ConfigError(f"part is {options.part} of {len(query)} queries; expected some consecutive ones of them.")
+    rows = block_rows(len(ranked), len(gallery), query.device, options.chunk_size)
     parts = []
     with exact_products(query.device):
         for start, stop, scores in score_blocks(query, gallery, rows, ranked):
-            judged = judgements.block(start, stop, query.device)
-            parts.append(block_metrics(scores, judged, chosen, levels, relevance, backend))
-            if progress is not None:
-                progress("rank", stop - ranked.start, len(ranked))
+            block = relevance.block(start, stop, query.device)
+            parts.append(block_metrics(scores, block, metrics, levels, gain, options.backend))
+            if options.progress is not None:
+                options.progress("rank", stop - ranked.start, len(ranked))
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return RetrievalReport.from_columns(
         columns,
         {
             **settings,
             "levels": list(levels),
-            "metrics": [str(metric) for metric in chosen],
+            "metrics": [str(metric) for metric in metrics],
             "queries": len(query),
             "gallery": len(gallery),
             "dimensions": query.shape[1],
-            "relevance": relevance.kind,
-            "alpha": relevance.alpha,
-            "weights": None if relevance.weights is None else list(relevance.weights),
-            "count_query": relevance.count_query,
+            "relevance": gain.kind,
+            "alpha": gain.alpha,
+            "weights": None if gain.weights is None else list(gain.weights),
+            "count_query": gain.count_query,
             "scores": "float32, TF32 off",
             "ties": "against the query",
             "device": query.device.type,
@@ -364,11 +446,11 @@ def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarra
     return np.maximum(table.astype(np.int64), -1)
 
 
-def _levels(levels: Sequence[str] | None, labels: np.ndarray, others: np.ndarray) -> tuple[str, ...]:
-    num_levels = labels.shape[1]
-    if others.shape[1] != num_levels:
+def _levels(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[str, ...]:
+    num_levels = query_labels.shape[1]
+    if gallery_labels.shape[1] != num_levels:
         raise InputError(
-            f"query labels have {num_levels} levels and gallery labels {others.shape[1]}; "
+            f"query labels have {num_levels} levels and gallery labels {gallery_labels.shape[1]}; "
             "both sides need the same levels in the same order."
         )
     if levels is None:
@@ -383,13 +465,13 @@ def _levels(levels: Sequence[str] | None, labels: np.ndarray, others: np.ndarray
 
 
 def _self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
-    own = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
-    if own.shape != (num_queries,) or not np.issubdtype(own.dtype, np.integer):
+    index = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
+    if index.shape != (num_queries,) or not np.issubdtype(index.dtype, np.integer):
         raise InputError(
-            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({num_queries},) integers, -1 for "
+            f"self_index has shape {index.shape} and dtype {index.dtype}; expected ({num_queries},) integers, -1 for "
             "queries that are not in the gallery."
         )
-    return own.astype(np.int64)
+    return index.astype(np.int64)
 
 
 def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
@@ -413,5 +495,6 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
                 )
 
 
-def _describe(embeddings: Tensor | np.ndarray, normalize: bool) -> dict[str, Any]:
-    return {"embedding_dtype": str(getattr(embeddings, "dtype", "")).removeprefix("torch."), "normalized": normalize}
+def _describe(embeddings: Tensor | np.ndarray, options: EvaluationOptions) -> dict[str, Any]:
+    dtype = str(getattr(embeddings, "dtype", "")).removeprefix("torch.")
+    return {"embedding_dtype": dtype, "normalized": options.normalize}

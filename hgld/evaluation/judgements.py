@@ -14,7 +14,7 @@ MOST_LEVELS = 250  # a grade is a byte
 
 
 @dataclass(frozen=True)
-class JudgedBlock:
+class RelevanceBlock:
     """Grades of q consecutive queries against the whole gallery.
 
     Attributes:
@@ -28,7 +28,7 @@ class JudgedBlock:
     left_out: tuple[np.ndarray, np.ndarray]
 
 
-class Judgements(Protocol):
+class RelevanceSource(Protocol):
     """What the evaluator asks of the relevance of Q queries to G gallery items."""
 
     @property
@@ -41,12 +41,12 @@ class Judgements(Protocol):
         """L; grades run from 0 to L."""
         ...
 
-    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         """Grades of the queries start..stop - 1."""
         ...
 
 
-class LabelJudgements:
+class LabelRelevance:
     """Grades by the finest level at which labels are known and equal, as :func:`hgld.shared_levels` has them.
 
     Args:
@@ -76,7 +76,7 @@ class LabelJudgements:
         ).astype(np.int64)
         self._on_device: tuple[torch.device, Tensor] | None = None
 
-    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
         own = self.self_index[start:stop]
         rows = np.flatnonzero(own >= 0)
@@ -102,7 +102,7 @@ class LabelJudgements:
         return grades
 
 
-class ListedJudgements:
+class ListRelevance:
     """Grades given query by query: so come the ground truths of landmark benchmarks.
 
     Args:
@@ -138,7 +138,7 @@ class ListedJudgements:
             if len(np.unique(listed)) != len(listed):
                 raise InputError(f"query {number} lists a gallery item twice; expected every item in one list at most.")
 
-    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         grades = torch.zeros(stop - start, self.shape[1], dtype=torch.uint8)
         for row, parts in enumerate(self._graded[start:stop]):
             for grade, indices in enumerate(parts, start=1):
@@ -148,7 +148,7 @@ class ListedJudgements:
         return _without(grades.to(device), self.num_levels, (rows, np.concatenate([*junk, np.empty(0, np.int64)])))
 
 
-class GivenJudgements:
+class GradeTable:
     """Grades given as one table.
 
     Args:
@@ -163,7 +163,7 @@ class GivenJudgements:
         self._grades = grades.to(torch.uint8)
         self._left_out = left_out
 
-    def block(self, start: int, stop: int, device: torch.device) -> JudgedBlock:
+    def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         grades = self._grades[start:stop].to(device, copy=True)
         if self._left_out is None:
             pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
@@ -173,21 +173,21 @@ class GivenJudgements:
         return _without(grades, self.num_levels, pairs)
 
 
-def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.ndarray]) -> JudgedBlock:
+def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.ndarray]) -> RelevanceBlock:
     rows, items = left_out
     device = grades.device
     grades[torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)] = 0
     counts = _counts(grades, num_levels)
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
     rest = ranked - counts.sum(axis=1)
-    return JudgedBlock(grades, np.concatenate([rest[:, None], counts], axis=1).astype(np.int64), left_out)
+    return RelevanceBlock(grades, np.concatenate([rest[:, None], counts], axis=1).astype(np.int64), left_out)
 
 
 def _counts(grades: Tensor, num_levels: int) -> np.ndarray:
     """(q, L) int64 items of the grades 1..L."""
     if grades.device.type != "cpu":
         return torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
-    from hgld.evaluation.ranks import count_grades  # see LabelJudgements
+    from hgld.evaluation.ranks import count_grades  # see LabelRelevance
 
     counts = np.empty((grades.shape[0], num_levels), np.int64)
     count_grades(grades.numpy(), counts)

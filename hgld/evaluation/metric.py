@@ -110,7 +110,7 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
 
 
 @dataclass(frozen=True)
-class Relevance:
+class GainFunction:
     """The relevance that H-AP, H-R@k, H-P@k and wAP use; the formulas are those of :func:`hgld.graded_relevance`.
 
     Attributes:

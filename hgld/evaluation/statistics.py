@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.evaluation.metric import Metric, Relevance
+from hgld.evaluation.metric import GainFunction, Metric
 from hgld.evaluation.ranks import rank_rows
 
 
@@ -108,7 +108,7 @@ def metric_values(
     levels: Sequence[str],
     found: OrderStatistics,
     counts: np.ndarray,
-    relevance: Relevance,
+    gain: GainFunction,
     gains: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """Every metric of every query.
@@ -118,8 +118,8 @@ def metric_values(
         levels: names of the levels, finest first.
         found: what the ranking gave.
         counts: (q, L + 1) items a grade in the whole ranking.
-        relevance: the relevance that ``gains`` came from.
-        gains: (q, L + 1) relevance of every grade.
+        gain: the function that ``gains`` came from.
+        gains: (q, L + 1) gain of every grade.
 
     Returns:
         for every metric's name (q,) float64, NaN where it is undefined.
@@ -133,7 +133,7 @@ def metric_values(
                 grade = len(levels) - levels.index(str(metric.level))
                 values[str(metric)] = _binary(metric, found, counts[:, grade:].sum(axis=1), grade, at)
             else:
-                values[str(metric)] = _graded(metric, found, counts, relevance, gains, at)
+                values[str(metric)] = _graded(metric, found, counts, gain, gains, at)
     return values
 
 
@@ -153,7 +153,7 @@ def _binary(metric: Metric, found: OrderStatistics, positives: np.ndarray, grade
 
 
 def _graded(
-    metric: Metric, found: OrderStatistics, counts: np.ndarray, relevance: Relevance, gains: np.ndarray, at: int
+    metric: Metric, found: OrderStatistics, counts: np.ndarray, gain: GainFunction, gains: np.ndarray, at: int
 ) -> np.ndarray:
     number = metric.number or 1
     if metric.kind == "ASI":
@@ -161,7 +161,7 @@ def _graded(
     if metric.kind == "AP#g":
         return found.exact_ap[:, number - 1] / counts[:, number]
     if metric.kind == "wAP":
-        weights = relevance.level_weights(counts)
+        weights = gain.level_weights(counts)
         ap = np.where(weights > 0, found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
         return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
     if metric.kind == "NDCG":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hgld.metrics import Relevance
+from hgld.metrics import GainFunction
 from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.rankings import Ranking
 from hgld.report_page.runs import Run
@@ -49,7 +49,7 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
     return precision[np.minimum(at, len(places) - 1)]
 
 
-def mean_curves(rankings: Iterable[Ranking], relevance: Relevance, num_levels: int) -> list[np.ndarray | None]:
+def mean_curves(rankings: Iterable[Ranking], relevance: GainFunction, num_levels: int) -> list[np.ndarray | None]:
     """Curves of every level, finest first, and of the hierarchy at the end: means over the queries that have one.
 
     Args:

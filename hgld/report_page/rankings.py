@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import LabelJudgements
+from hgld.evaluation.judgements import LabelRelevance
 from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
-from hgld.metrics import Relevance
+from hgld.metrics import GainFunction
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
 MOST_QUERIES = 2000
@@ -121,7 +121,7 @@ def _judged_blocks(
     else:
         query = prepare_embeddings(ranked.query.embeddings[queries], "query", normalize=normalize)
     labels = ranked.query.labels[queries], ranked.other_side.labels
-    judgements = LabelJudgements(*labels, self_index=queries if alone else None)
+    judgements = LabelRelevance(*labels, self_index=queries if alone else None)
     blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
     while True:
         with exact_products(gallery.device):  # not around a yield: its modes would be those of the caller too
@@ -147,11 +147,11 @@ def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
     return found
 
 
-def relevance_of(evaluation: Evaluation) -> Relevance:
+def relevance_of(evaluation: Evaluation) -> GainFunction:
     """The relevance that the evaluation's H-AP went by."""
     settings = evaluation.report.settings
     weights = settings.get("weights")
-    return Relevance(
+    return GainFunction(
         settings.get("relevance", "population"),
         float(settings.get("alpha", 1.0)),
         None if weights is None else tuple(weights),

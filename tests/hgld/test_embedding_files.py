@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import hgld.evaluation.embedding_files
 from hgld.errors import ConfigError, HgldError, InputError, TableError
 from hgld.evaluation.embedding_files import label_codes, read_embeddings, read_labels
-from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.postprocess import Whitening, expand_queries
 
@@ -24,6 +24,10 @@ def embeddings():
     generator = np.random.default_rng(0)
     centres = generator.normal(size=(4, 5))
     return (centres[LABELS[:, 0]] + 0.7 * generator.normal(size=(8, 5))).astype(np.float32)
+
+
+def only(metric):
+    return EvaluationOptions(metrics=(metric,))
 
 
 def write_labels(path, labels=LABELS, **columns):
@@ -127,7 +131,7 @@ def test_codes_of_names_are_their_places(tmp_path):
 def test_distractors_from_a_file(tmp_path, embeddings):
     files = write_embeddings(tmp_path / "e.npy", embeddings), write_labels(tmp_path / "l.csv")
     report = evaluate_files(
-        *files, levels=LEVELS, distractors=write_embeddings(tmp_path / "d.npy", embeddings * 2), metrics=("R@1",)
+        *files, levels=LEVELS, distractors=write_embeddings(tmp_path / "d.npy", embeddings * 2), options=only("R@1")
     )
     assert report.values == {"R@1/product": 0.0, "R@1/category": 0.0}
     assert report.settings["protocol"] == "leave-one-out"
@@ -140,7 +144,7 @@ def test_post_processing_is_applied_in_order_and_recorded(tmp_path, embeddings):
     whitening = Whitening.fit(np.random.default_rng(5).normal(size=(50, 5)), fitted_on="noise", dimensions=4)
     whitening.save(tmp_path / "w.safetensors")
     report = evaluate_files(
-        *files, levels=LEVELS, whitening=tmp_path / "w.safetensors", query_expansion=(2.0, 3), metrics=("AP",)
+        *files, levels=LEVELS, whitening=tmp_path / "w.safetensors", query_expansion=(2.0, 3), options=only("AP")
     )
     white, own = whitening.apply(embeddings), np.arange(8)
     expanded = expand_queries(white, white, k=3, alpha=2.0, self_index=own)
@@ -159,14 +163,16 @@ def test_options_and_progress_are_handed_on(tmp_path, embeddings):
         write_embeddings(tmp_path / "e.npy", embeddings),
         write_labels(tmp_path / "l.csv"),
         levels=LEVELS,
-        metrics=("H-AP",),
-        relevance="weighted_ap",
-        weights=(0.2, 0.8),
-        count_query=False,
-        normalize=False,
-        device="cpu",
-        chunk_size=3,
-        progress=lambda task, done, total: seen.append((task, done, total)),
+        options=EvaluationOptions(
+            metrics=("H-AP",),
+            relevance="weighted_ap",
+            weights=(0.2, 0.8),
+            count_query=False,
+            normalize=False,
+            device="cpu",
+            chunk_size=3,
+            progress=lambda task, done, total: seen.append((task, done, total)),
+        ),
     )
     assert seen == [("rank", 3, 8), ("rank", 6, 8), ("rank", 8, 8)]
     settings = {"relevance": "weighted_ap", "weights": [0.2, 0.8], "count_query": False, "normalized": False}
@@ -178,11 +184,12 @@ def test_options_that_contradict_each_other_are_refused(tmp_path, embeddings):
     with pytest.raises(ConfigError, match="come together"):
         evaluate_files(*files, levels=LEVELS, gallery_labels=files[1])
     with pytest.raises(ConfigError, match="unit vectors"):
-        evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), normalize=False)
+        evaluate_files(*files, levels=LEVELS, query_expansion=(2, 3), options=EvaluationOptions(normalize=False))
     for expansion in (None, (2, 3)):
         for device in ("cuda:99", "meta", "gpu"):
+            options = EvaluationOptions(device=device)
             with pytest.raises(ConfigError, match=rf"device '{device}' cannot be used here \(.{{1,200}}\)\. Take"):
-                evaluate_files(*files, levels=LEVELS, device=device, query_expansion=expansion)
+                evaluate_files(*files, levels=LEVELS, options=options, query_expansion=expansion)
 
 
 class Attack:
@@ -292,7 +299,7 @@ def test_empty_names_are_unknown_and_match_nothing(tmp_path, suffix):
     assert table["product"].to_list() == [None] * 4 + ["cat", "cat", None]
     assert label_codes([table], LEVELS)[0].tolist() == [[-1, -1]] * 4 + [[0, -1]] * 2 + [[-1, -1]]
     write_embeddings(tmp_path / "e.npy", np.eye(7) + 0.1)
-    report = evaluate_files(tmp_path / "e.npy", path, levels=LEVELS, metrics=["R@1"])
+    report = evaluate_files(tmp_path / "e.npy", path, levels=LEVELS, options=only("R@1"))
     assert report.undefined == {"R@1/product": 5, "R@1/category": 5}
     ids = pl.DataFrame({"category": [1, 2]})
     assert label_codes([table, ids], ["category"])[1].tolist() == [[1], [2]]

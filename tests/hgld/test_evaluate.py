@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from hgld import shared_levels
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.evaluate import DEFAULT_METRICS, evaluate, evaluate_judged
-from hgld.evaluation.judgements import GivenJudgements, ListedJudgements
+from hgld.evaluation.evaluate import DEFAULT_METRICS, EvaluationOptions, evaluate, evaluate_judged
+from hgld.evaluation.judgements import GradeTable, ListRelevance
 from hgld.evaluation.metric import resolve
 from hgld.evaluation.scores import prepare_embeddings, score_blocks
-from hgld.metrics import Relevance, ranking_metrics
+from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
 NAMES = ["R@1", "TR@3", "P@3", "AP", "mAP@R", "mAP@5", "H-AP", "H-R@3", "H-P@3", "NDCG", "NDCG@3", "ASI", "wAP", "AP#1"]
@@ -167,8 +167,10 @@ def test_judged_lists_with_junk(backend):
         torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
         torch.tensor([[1.0, 0.1], [0.8, 0.2], [0.1, 1.0], [0.2, 0.7]]),
     )
-    judged = ListedJudgements(4, [[np.array([1])], [np.array([0, 3])]], [np.array([0]), np.array([], int)])
-    report = evaluate_judged(query, gallery, judged, metrics=["AP", "R@1", "mAP@100"], backend=backend)
+    judged = ListRelevance(4, [[np.array([1])], [np.array([0, 3])]], [np.array([0]), np.array([], int)])
+    report = evaluate_judged(
+        query, gallery, judged, options=EvaluationOptions(metrics=["AP", "R@1", "mAP@100"], backend=backend)
+    )
     assert report.per_query["AP/relevant"].to_list() == pytest.approx([1.0, (1 / 2 + 2 / 4) / 2])
     assert report.per_query["R@1/relevant"].to_list() == [1.0, 0.0]
 
@@ -186,12 +188,14 @@ def test_judged_lists_with_junk(backend):
 )
 def test_lists_that_cannot_be_judged_by_are_refused(graded, left_out, message):
     with pytest.raises(InputError, match=message):
-        ListedJudgements(4, graded, left_out)
+        ListRelevance(4, graded, left_out)
 
 
 def test_judgements_of_another_size_are_refused():
     with pytest.raises(InputError, match="judgements are of 2 queries, 3 gallery items"):
-        evaluate_judged(torch.eye(2), torch.eye(2), GivenJudgements(torch.zeros(2, 3).long(), 1))
+        evaluate_judged(
+            torch.eye(2), torch.eye(2), GradeTable(torch.zeros(2, 3).long(), 1), options=EvaluationOptions()
+        )
 
 
 def test_the_evaluator_and_the_table_of_scores_agree():
@@ -199,7 +203,7 @@ def test_the_evaluator_and_the_table_of_scores_agree():
     gallery, others = vectors(18, seed=4), tree_labels(18, seed=4)
     report = evaluate(query, labels, gallery, others, levels=LEVELS, metrics=NAMES, normalize=False, alpha=2.0)
     grades = shared_levels(labels, others)
-    found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, relevance=Relevance(alpha=2.0))
+    found = ranking_metrics(query @ gallery.T, grades, NAMES, levels=LEVELS, gain=GainFunction(alpha=2.0))
     for name, values in found.items():
         np.testing.assert_array_equal(values, report.per_query[name].to_numpy(), err_msg=name)
 

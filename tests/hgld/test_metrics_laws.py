@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, ndcg_score
 
 from hgld import graded_relevance
 from hgld.errors import ConfigError, InputError
-from hgld.metrics import Metric, Relevance, ranking_metrics
+from hgld.metrics import GainFunction, Metric, ranking_metrics
 from tests import reference
 
 LEVELS = ["fine", "middle", "coarse"]
@@ -28,7 +28,7 @@ def queries(draw, ties: bool = True):
 
 
 def value(name: str, scores: torch.Tensor, grades: torch.Tensor, levels=LEVELS, **relevance) -> float:
-    found = ranking_metrics(scores, grades, [name], levels=levels, relevance=Relevance(**relevance))
+    found = ranking_metrics(scores, grades, [name], levels=levels, gain=GainFunction(**relevance))
     return float(found[name][0])
 
 
@@ -125,7 +125,7 @@ def test_gains_are_those_of_graded_relevance_up_to_a_factor(query, kind, count_q
     _, grades = query
     assume(bool((grades > 0).any()))
     counts = np.bincount(grades[0].numpy(), minlength=4)[None]
-    gains = Relevance(kind, 2.0, count_query=count_query).gains(counts)[0][grades[0].numpy()]
+    gains = GainFunction(kind, 2.0, count_query=count_query).gains(counts)[0][grades[0].numpy()]
     expected = graded_relevance(grades, 3, kind, 2.0, count_query=count_query, dtype=torch.float64)[0].numpy()
     np.testing.assert_allclose(gains * expected.sum(), expected * gains.sum(), rtol=1e-12, atol=1e-300)
 
@@ -173,6 +173,6 @@ def test_bad_input_is_one_clear_error(change, error, message):
 )
 def test_relevance_options_out_of_range_are_refused(options):
     with pytest.raises(ConfigError):
-        Relevance(**options)
+        GainFunction(**options)
     with pytest.raises(ConfigError, match="2 weights for 3 levels"):
-        Relevance("weighted_ap", weights=(1.0, 1.0)).gains(np.ones((1, 4), np.int64))
+        GainFunction("weighted_ap", weights=(1.0, 1.0)).gains(np.ones((1, 4), np.int64))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.metrics import Relevance, ranking_metrics
+from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
 GRADED = ["H-AP", "H-R@1", "H-R@3", "H-P@1", "H-P@3", "H-P@50", "NDCG", "NDCG@3", "NDCG@50", "ASI", "wAP"]
@@ -22,7 +22,7 @@ def check(scores: torch.Tensor, grades: torch.Tensor, num_levels: int, backend: 
     levels = levels_of(num_levels)
     exact = [f"AP#{grade}" for grade in range(1, num_levels + 1)]
     found = ranking_metrics(
-        scores, grades, names or BINARY + GRADED + exact, levels=levels, relevance=Relevance(**kind), backend=backend
+        scores, grades, names or BINARY + GRADED + exact, levels=levels, gain=GainFunction(**kind), backend=backend
     )
     for row in range(len(scores)):
         one, two = scores[row].tolist(), grades[row].tolist()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.protocols import (
     RevisitedGroundTruth,
     evaluate_copydays,
@@ -192,9 +192,9 @@ def test_revisited_names_what_does_not_fit(oxford):
 def test_judgements_have_to_be_those_of_the_embeddings():
     query, gallery = np.eye(2, dtype=np.float32), np.eye(3, 2, dtype=np.float32) + 0.1
     with pytest.raises(InputError, match="judgements 'easy' are of 1 queries"):
-        evaluate_trapezoid(query, gallery, {"easy": ListedJudgements(3, [[np.array([1])]])})
+        evaluate_trapezoid(query, gallery, {"easy": ListRelevance(3, [[np.array([1])]])})
     with pytest.raises(InputError, match="dimensions"):
-        evaluate_trapezoid(query, np.eye(3, dtype=np.float32), {"": ListedJudgements(3, [[np.array([1])]] * 2)})
+        evaluate_trapezoid(query, np.eye(3, dtype=np.float32), {"": ListRelevance(3, [[np.array([1])]] * 2)})
 
 
 def test_bfloat16_tensors_are_ranked_too(oxford):

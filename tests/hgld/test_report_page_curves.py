@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.evaluation.evaluate import evaluate
-from hgld.metrics import Relevance
+from hgld.metrics import GainFunction
 from hgld.report_page import rankings
 from hgld.report_page.class_tables import class_table
 from hgld.report_page.curves import mean_curves, precision_recall
@@ -85,7 +85,7 @@ def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, op
 
 def test_mean_curves_leave_out_queries_without_positives():
     found = evaluation()
-    *levels, hierarchy = mean_curves(rank(found.ranked, range(40)), Relevance(), 3)
+    *levels, hierarchy = mean_curves(rank(found.ranked, range(40)), GainFunction(), 3)
     for curve, name in zip(levels, "abc", strict=True):
         assert curve is not None
         assert curve.mean() == pytest.approx(found.report.values[f"AP/{name}"], abs=0.02)
@@ -93,7 +93,7 @@ def test_mean_curves_leave_out_queries_without_positives():
     assert hierarchy.shape == (100,)
     curves = [precision_recall(r.grades, np.array([0.0, 0, 0, 1])) for r in rank(found.ranked, range(40))]
     assert levels[0] == pytest.approx(np.mean([curve for curve in curves if curve is not None], axis=0))
-    assert mean_curves(iter(()), Relevance(), 3) == [None] * 4
+    assert mean_curves(iter(()), GainFunction(), 3) == [None] * 4
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])

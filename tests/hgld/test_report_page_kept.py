@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from hgld.errors import InputError, SchemaError
+from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.report import RetrievalReport
 from hgld.report_page.page import write_report_page
@@ -22,7 +23,7 @@ def embeddings(seed):
 
 
 def keep(
-    folder: Path, *, gallery: bool = False, metrics=("R@1", "AP", "H-AP"), levels=("fine", "top"), **options
+    folder: Path, *, gallery: bool = False, metrics=("R@1", "AP", "H-AP"), levels=("fine", "top"), **given
 ) -> RetrievalReport:
     """An evaluation with its files, as ``hgld evaluate --embeddings e.npy --out x.json`` leaves them."""
     sides = {}
@@ -33,7 +34,7 @@ def keep(
             folder / f"{role}l.parquet"
         )
         sides |= {f"{role}embeddings": folder / f"{role}e.npy", f"{role}labels": folder / f"{role}l.parquet"}
-    report = evaluate_files(**sides, levels=levels, metrics=metrics, **options)
+    report = evaluate_files(**sides, levels=levels, options=EvaluationOptions(metrics=metrics, **given))
     report.save_json(folder / "x.json")
     return report
 

@@ -14,6 +14,7 @@ from hgld import evaluate, open_dataset
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
 from hgld.training.embedder import load_model, trained_embedder
@@ -33,6 +34,7 @@ from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
 
 ALONE = Processes(0, 1, torch.device("cpu"))
 METRICS = CONFIG_OF_RUN.run.metrics
+OPTIONS, ONLY_AP = EvaluationOptions(metrics=METRICS), EvaluationOptions(metrics=("AP",))
 ENDS = (".npy", ".labels.parquet")
 
 
@@ -231,7 +233,7 @@ def test_damaged_images_are_left_out_and_named(model, place, tmp_path):
     assert len(np.load(tmp_path / "run/embeddings/test.npy")) == len(kept["test"][0])
     write_run(tmp_path / "trained")
     with trained_embedder(tmp_path / "trained", device="cpu") as embedder:
-        report = evaluate_trained(embedder, RetrievalTask(str(folder), "test", "gallery"), metrics=METRICS)
+        report = evaluate_trained(embedder, RetrievalTask(str(folder), "test", "gallery"), options=OPTIONS)
     assert report is not None
     assert report.settings["unreadable"] == told
 
@@ -249,8 +251,8 @@ def test_a_checkpoint_is_evaluated_as_the_run_did(place, tmp_path, query, galler
     expected = evaluate_splits(best, asking(entry), str(place), ALONE)[entry]
     with trained_embedder(tmp_path / "run", device="cpu") as embedder:
         task = RetrievalTask(str(place), query, gallery)
-        report = evaluate_trained(embedder, task, metrics=METRICS)
-        coarse = evaluate_trained(embedder, task, levels=("coarse",), metrics=("AP",), query_expansion=(2.0, 2))
+        report = evaluate_trained(embedder, task, options=OPTIONS)
+        coarse = evaluate_trained(embedder, task, levels=("coarse",), options=ONLY_AP, query_expansion=(2.0, 2))
     assert report is not None
     assert report.values == pytest.approx(expected.values, abs=1e-6, nan_ok=True)
     assert {name: report.settings.get(name) for name in expected.settings} == expected.settings
@@ -328,7 +330,7 @@ def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
     for which in ("best", "last"):
         with trained_embedder(tmp_path / "run", which=which, device="cpu") as embedder:
             task = RetrievalTask(str(tmp_path / "data"), "test")
-            reports[which] = evaluate_trained(embedder, task, metrics=METRICS)
+            reports[which] = evaluate_trained(embedder, task, options=OPTIONS)
     assert reports["last"].values == pytest.approx(dict(summary.values["test"]), abs=1e-6)
     assert reports["best"].values["H-AP"] == pytest.approx(summary.best["value"], abs=1e-6)
     dataset = open_dataset(tmp_path / "data", "test")

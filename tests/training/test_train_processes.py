@@ -12,6 +12,7 @@ from subprocess import DEVNULL, PIPE
 import pytest
 import torch
 
+from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import save_config
 from hgld.training.embedder import trained_embedder
@@ -83,7 +84,9 @@ def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):
     assert result.returncode == 0, result.stderr
     [row] = read_rows(tmp_path / "two/evaluations.csv")
     with trained_embedder(tmp_path / "two", which="last", device="cpu") as embedder:
-        report = evaluate_trained(embedder, parse_task("test", str(data)), metrics=config.run.metrics)
+        report = evaluate_trained(
+            embedder, parse_task("test", str(data)), options=EvaluationOptions(metrics=config.run.metrics)
+        )
     assert report is not None
     assert {name: float(row[name]) for name in report.values} == pytest.approx(report.values, abs=1e-4)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid, image_numbers
 from hgld.evaluation.report import RetrievalReport
@@ -65,7 +65,7 @@ def evaluate_copydays(
             f"expected {copies[missing][0] * _BLOCK}.jpg among the originals."
         )
     gallery = original_embeddings if distractors is None else stack_gallery(original_embeddings, distractors)
-    judgements = ListedJudgements(len(gallery), [[np.flatnonzero(originals == copy)] for copy in copies])
+    judgements = ListRelevance(len(gallery), [[np.flatnonzero(originals == copy)] for copy in copies])
     return evaluate_trapezoid(
         query_embeddings,
         gallery,

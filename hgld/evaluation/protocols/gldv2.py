@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError, StorageError, TableError
-from hgld.evaluation.evaluate import Progress, evaluate_judged
-from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.report import RetrievalReport
 
@@ -255,13 +255,11 @@ def evaluate_gldv2(
     report = evaluate_judged(
         query_embeddings[[rows[query] for query in relevant]],
         index_embeddings,
-        ListedJudgements(len(index_ids), graded),
+        ListRelevance(len(index_ids), graded),
         levels=("landmark",),
-        metrics=(_METRIC,),
-        normalize=normalize,
-        chunk_size=chunk_size,
-        device=device,
-        progress=progress,
+        options=EvaluationOptions(
+            metrics=(_METRIC,), normalize=normalize, chunk_size=chunk_size, device=device, progress=progress
+        ),
         settings={"protocol": "GLDv2 retrieval"},
     )
     return _by_halves(report.per_query[f"{_METRIC}/landmark"].to_numpy(), solution, report.settings)

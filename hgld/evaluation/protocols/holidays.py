@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid, image_numbers
 from hgld.evaluation.report import RetrievalReport
@@ -59,7 +59,7 @@ def evaluate_holidays(
     groups = numbers // _GROUP
     relevant = [np.flatnonzero((groups == groups[query]) & (numbers != numbers[query])) for query in queries]
     gallery = embeddings if distractors is None else stack_gallery(embeddings, distractors)
-    judgements = ListedJudgements(len(gallery), [[part] for part in relevant], [np.array([query]) for query in queries])
+    judgements = ListRelevance(len(gallery), [[part] for part in relevant], [np.array([query]) for query in queries])
     return evaluate_trapezoid(
         embeddings[queries],
         gallery,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import ListedJudgements
+from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.pickled_data import read_pickled_data
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid
@@ -49,11 +49,11 @@ class RevisitedGroundTruth:
     hard: tuple[np.ndarray, ...]
     junk: tuple[np.ndarray, ...]
 
-    def judgements(self, difficulty: str, num_gallery: int) -> ListedJudgements:
+    def judgements(self, difficulty: str, num_gallery: int) -> ListRelevance:
         """Who is relevant at a difficulty (``easy``, ``medium`` or ``hard``) in a gallery of G or more images."""
         positive = [self._union(query, _POSITIVE[difficulty]) for query in range(len(self.queries))]
         left_out = [self._union(query, _LEFT_OUT[difficulty]) for query in range(len(self.queries))]
-        return ListedJudgements(num_gallery, [[part] for part in positive], left_out)
+        return ListRelevance(num_gallery, [[part] for part in positive], left_out)
 
     def _union(self, query: int, parts: Sequence[str]) -> np.ndarray:
         return np.concatenate([getattr(self, part)[query] for part in parts])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import JudgedBlock, Judgements
+from hgld.evaluation.judgements import RelevanceBlock, RelevanceSource
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 
@@ -130,7 +130,7 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
 def evaluate_trapezoid(
     query_embeddings: Tensor | np.ndarray,
     gallery_embeddings: Tensor | np.ndarray,
-    tasks: Mapping[str, Judgements],
+    tasks: Mapping[str, RelevanceSource],
     *,
     precision_at: Sequence[int] = (),
     normalize: bool = True,
@@ -195,7 +195,9 @@ def _metrics(precision_at: Sequence[int]) -> list[str]:
     return ["mAP", *(f"mP@{k}" for k in precision_at)]
 
 
-def _block_values(scores: np.ndarray, judged: Sequence[JudgedBlock], precision_at: Sequence[int]) -> list[list[float]]:
+def _block_values(
+    scores: np.ndarray, judged: Sequence[RelevanceBlock], precision_at: Sequence[int]
+) -> list[list[float]]:
     """For every query of a block the values of all metrics of all tasks."""
     values: list[list[float]] = []
     for row, own in enumerate(scores):
