@@ -1,14 +1,13 @@
 """Curves: precision against recall at every level and over all of them, and training over its steps."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hgld.metrics import GainFunction
 from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend
-from hgld.report_page.rankings import Ranking
 from hgld.report_page.runs import Run
 
 if TYPE_CHECKING:
@@ -30,44 +29,60 @@ def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray 
 
     Args:
         grades: (G,) grades in the order of the ranking.
-        gains: (L + 1,) what each grade is worth; ``gains[0]`` is 0.
+        gains: (L + 1,) gain of each grade; ``gains[0]`` is 0.
         recalls: (R,) in (0, 1].
 
     Returns:
         (R,) precision at the first rank whose recall is at least so high; None where nothing is relevant.
     """
-    worth = gains[grades]
-    places = np.flatnonzero(worth > 0)
-    if not len(places):
+    places = np.flatnonzero(grades)
+    return _precision_recall(places, grades[places], gains, recalls)
+
+
+def _precision_recall(
+    places: np.ndarray, grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray
+) -> np.ndarray | None:
+    """Return :func:`precision_recall` of a ranking whose items of grade > 0 lie at ``places`` (P,), from 0."""
+    gain = gains[grades]
+    used = np.flatnonzero(gain)
+    if not len(used):
         return None
-    recall = np.cumsum(worth[places])
-    seen = np.cumsum(grades[places][:, None] == np.arange(len(gains)), axis=0)  # (P, L + 1) items of each grade so far
-    own = worth[places]
-    shared = (seen * np.minimum(own[:, None], gains[None, :])).sum(axis=1)
-    precision = shared / ((places + 1) * own)
-    at = np.searchsorted(recall / recall[-1], recalls * (1 - 1e-12))
-    return precision[np.minimum(at, len(places) - 1)]
+    places, grades, gain = places[used], grades[used], gain[used]
+    recall = np.cumsum(gain)
+    at = np.minimum(np.searchsorted(recall / recall[-1], recalls * (1 - 1e-12)), len(places) - 1)
+    shared = np.zeros(len(at))
+    for grade in np.flatnonzero(gains):
+        shared += np.cumsum(grades == grade)[at] * np.minimum(gain[at], gains[grade])
+    return shared / ((places[at] + 1) * gain[at])
 
 
-def mean_curves(rankings: Iterable[Ranking], relevance: GainFunction, num_levels: int) -> list[np.ndarray | None]:
-    """Curves of every level, finest first, and of the hierarchy at the end: means over the queries that have one.
+class MeanCurves:
+    """Curves of every level and of the hierarchy: means over the queries that have one.
 
     Args:
-        rankings: of some queries; none is kept.
-        relevance: what the grades are worth to each of them.
+        gain: of a grade to a query, for the hierarchy.
         num_levels: L.
     """
-    grade = np.arange(num_levels + 1)
-    levels = [(grade >= num_levels - level).astype(float) for level in range(num_levels)]
-    sums, defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
-    for ranking in rankings:
-        counts = np.bincount(ranking.grades, minlength=num_levels + 1)
-        for i, gains in enumerate([*levels, relevance.gains(counts[None])[0]]):
-            curve = precision_recall(ranking.grades, gains)
+
+    def __init__(self, gain: GainFunction, num_levels: int) -> None:
+        grade = np.arange(num_levels + 1)
+        self._gain = gain
+        self._levels = [(grade >= num_levels - level).astype(float) for level in range(num_levels)]
+        self._sums, self._defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
+
+    def add(self, grades: np.ndarray) -> None:
+        """Take in a query, by the grades of its whole ranking, best first."""
+        counts = np.bincount(grades, minlength=len(self._levels) + 1)
+        places = np.flatnonzero(grades)
+        for i, gains in enumerate([*self._levels, self._gain.gains(counts[None])[0]]):
+            curve = _precision_recall(places, grades[places], gains, RECALLS)
             if curve is not None:
-                sums[i] += curve
-                defined[i] += 1
-    return [total / number if number else None for total, number in zip(sums, defined, strict=True)]
+                self._sums[i] += curve
+                self._defined[i] += 1
+
+    def means(self) -> list[np.ndarray | None]:
+        """Return the curves of every level, finest first, and of the hierarchy at the end; None where none is."""
+        return [total / number if number else None for total, number in zip(self._sums, self._defined, strict=True)]
 
 
 def draw_precision_recall(

@@ -13,7 +13,7 @@ from hgld.report_page.runs import Items
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CLASSES = 1500
+MOST_CLASSES = 600  # t-SNE takes 2 ms a point
 LEAST_POINTS = 4
 _LEAST_SPREAD = 1e-6  # of unit rows about their mean; rounding alone makes up to a tenth of this
 _ITEMS_A_CLASS = 40

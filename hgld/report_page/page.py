@@ -16,7 +16,7 @@ from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress as ProgressSection
 from hgld.metrics import Metric
 from hgld.report_page.class_tables import ClassTable, class_table
-from hgld.report_page.curves import draw_precision_recall, draw_training, mean_curves
+from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
 from hgld.report_page.embedding_map import NameOf, draw_maps
 from hgld.report_page.figures import GRADES, SERIES, Figure, Figures
 from hgld.report_page.gallery import (
@@ -29,15 +29,7 @@ from hgld.report_page.gallery import (
     worst_queries,
 )
 from hgld.report_page.published import PublishedResults, PublishedRow
-from hgld.report_page.rankings import (
-    MOST_QUERIES,
-    FirstRanks,
-    first_ranks,
-    is_normalized,
-    rank,
-    relevance_of,
-    sample_queries,
-)
+from hgld.report_page.rankings import MOST_QUERIES, FirstRanks, first_ranks, gain_of, is_normalized
 from hgld.report_page.runs import Evaluation, Run, read_runs
 from hgld.report_page.score_table import ScoreTable, Severity, draw_severity, score_table, severity
 
@@ -137,7 +129,8 @@ def split_section(
     }
     ranked = {n: e for n, e in evaluations.items() if n not in lacking}
     missing = [f"{n}: no curves, maps and galleries, for {reason}." for n, reason in lacking.items()]
-    first = {n: _first_ranks(e, f"rank {split}, {n}", progress) for n, e in ranked.items()}
+    curves = {n: MeanCurves(gain_of(e), len(levels)) for n, e in ranked.items()}
+    first = {n: _first_ranks(e, curves[n], f"rank {split}, {n}", progress) for n, e in ranked.items()}
     names = {name: _name_of(evaluation, dataset) for name, evaluation in ranked.items()}
     found = {name: severity(first[name], len(levels)) for name in ranked}
     maps = []
@@ -153,7 +146,7 @@ def split_section(
         levels,
         tuple(f"{n}: epoch {e.epoch}" for n, e in evaluations.items() if e.epoch is not None),
         score_table(evaluations, published, baseline),
-        tuple(_curves(figures, ranked, levels, split)),
+        tuple(_curves(figures, ranked, curves, levels, split)),
         found,
         tuple(draw_severity(figures, found, levels, split)),
         tuple(maps),
@@ -166,27 +159,28 @@ def split_section(
     )
 
 
-def _first_ranks(evaluation: Evaluation, task: str, progress: ProgressSection | None) -> FirstRanks:
+def _first_ranks(evaluation: Evaluation, curves: MeanCurves, task: str, progress: ProgressSection | None) -> FirstRanks:
     assert evaluation.ranked is not None
-    return first_ranks(evaluation.ranked, normalize=is_normalized(evaluation), task=task, progress=progress)
+    normalize = is_normalized(evaluation)
+    return first_ranks(evaluation.ranked, normalize=normalize, visit=curves.add, task=task, progress=progress)
 
 
-def _curves(figures: Figures, ranked: Mapping[str, Evaluation], levels: Sequence[str], split: str) -> list[Figure]:
+def _curves(
+    figures: Figures,
+    ranked: Mapping[str, Evaluation],
+    curves: Mapping[str, MeanCurves],
+    levels: Sequence[str],
+    split: str,
+) -> list[Figure]:
     if not ranked:
         return []
-    curves, sizes = {}, set()
-    for name, evaluation in ranked.items():
-        assert evaluation.ranked is not None
-        queries = sample_queries(len(evaluation.ranked.query.labels))
-        sizes.add(len(evaluation.ranked.query.labels))
-        rankings = rank(evaluation.ranked, queries, normalize=is_normalized(evaluation))
-        curves[name] = mean_curves(rankings, relevance_of(evaluation), len(levels))
+    sizes = {len(evaluation.ranked.query.labels) for evaluation in ranked.values() if evaluation.ranked is not None}
     if max(sizes) > MOST_QUERIES:
         number = " and of ".join(f"{size:,}" for size in sorted(sizes))
         note = f"Means over {MOST_QUERIES:,} of {number} queries, sampled with seed 0."
     else:
         note = "Means over all queries."
-    return draw_precision_recall(figures, curves, levels, note, split)
+    return draw_precision_recall(figures, {n: c.means() for n, c in curves.items()}, levels, note, split)
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:

@@ -1,6 +1,6 @@
-"""What the queries of an evaluation find: the first ranks of all of them, the whole rankings of a sample."""
+"""The rankings behind an evaluation: the first ranks of all queries, the whole rankings of a sample, in one pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,23 +17,8 @@ FIRST_RANKS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Ranking:
-    """The gallery as one query sees it.
-
-    Attributes:
-        query: index of the query.
-        items: (G,) gallery indices, best first, the query itself left out; equal scores by ascending grade.
-        grades: (G,) their grades.
-    """
-
-    query: int
-    items: np.ndarray
-    grades: np.ndarray
-
-
-@dataclass(frozen=True, eq=False)
 class FirstRanks:
-    """The first :data:`FIRST_RANKS` ranks of every query, in the order of :class:`Ranking`.
+    """The first :data:`FIRST_RANKS` ranks of every query, itself left out, equal scores by ascending grade.
 
     Attributes:
         items: (Q, R) gallery indices; R is smaller where the gallery is.
@@ -53,84 +38,78 @@ def sample_queries(num_queries: int, seed: int = 0) -> np.ndarray:
     return np.sort(np.random.default_rng(seed).choice(num_queries, MOST_QUERIES, replace=False))
 
 
-def rank(ranked: Ranked, queries: Sequence[int] | np.ndarray, *, normalize: bool = True) -> Iterator[Ranking]:
-    """Rank the gallery for some queries, as :func:`hgld.evaluate` ranks it.
-
-    Args:
-        ranked: embeddings and labels.
-        queries: indices of the queries.
-        normalize: scores are cosine similarities.
-
-    Yields:
-        one ranking a query, in their order.
-
-    Raises:
-        InputError: embeddings with NaN, Inf or zero rows.
-    """
-    chosen = np.asarray(queries, dtype=np.int64)
-    for start, scores, grades, _ in _judged_blocks(ranked, chosen, normalize):
-        for row, query in enumerate(chosen[start : start + len(scores)].tolist()):
-            order = np.lexsort((grades[row], -scores[row]))
-            if ranked.gallery is None:
-                order = order[order != query]
-            yield Ranking(query, order, grades[row, order])
-
-
 def first_ranks(
-    ranked: Ranked, *, normalize: bool = True, task: str = "rank", progress: Progress | None = None
+    ranked: Ranked,
+    *,
+    normalize: bool = True,
+    visit: Callable[[np.ndarray], None] | None = None,
+    task: str = "rank",
+    progress: Progress | None = None,
 ) -> FirstRanks:
-    """The first ranks of all queries; takes as long as their scores do, and memory that is linear in their number.
+    """Rank the gallery for every query, as :func:`hgld.evaluate` ranks it, and keep the first ranks.
+
+    It takes as long as the scores do, and memory that is linear in the number of queries.
 
     Args:
         ranked: embeddings and labels.
         normalize: scores are cosine similarities.
+        visit: called with the grades of the whole gallery, best first, for every query of :func:`sample_queries`.
         task: what ``progress`` is told.
         progress: called with the task, the number of queries done and their total.
 
     Raises:
         InputError: embeddings with NaN, Inf or zero rows.
     """
+    leave_one_out = ranked.gallery is None
     num_queries, num_gallery = len(ranked.query.labels), len(ranked.other_side.labels)
-    depth = min(FIRST_RANKS, num_gallery - (ranked.gallery is None))
+    depth = min(FIRST_RANKS, num_gallery - leave_one_out)
     found = FirstRanks(
         np.empty((num_queries, depth), np.int64), np.empty((num_queries, depth), np.uint8), np.empty(num_queries, bool)
     )
-    for start, scores, grades, findable in _judged_blocks(ranked, np.arange(num_queries), normalize):
+    sampled = np.zeros(num_queries, bool)
+    sampled[sample_queries(num_queries)] = True
+    for start, scores, grades, findable in _blocks(ranked, normalize):
         rows = slice(start, start + len(scores))
-        if ranked.gallery is None:
-            scores[np.arange(len(scores)), np.arange(num_queries)[rows]] = -np.inf
         found.items[rows] = _first(scores, grades, depth)
         found.grades[rows] = np.take_along_axis(grades, found.items[rows], axis=1)
         found.findable[rows] = findable
+        if visit is not None:
+            for row in np.flatnonzero(sampled[rows]):
+                visit(_ordered_grades(scores[row], grades[row])[: num_gallery - leave_one_out])
         if progress is not None:
             progress(task, rows.stop, num_queries)
     return found
 
 
-def _judged_blocks(
-    ranked: Ranked, queries: np.ndarray, normalize: bool
-) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    """Blocks of ``queries``: place of the first, (q, G) scores, (q, G) uint8 grades, (q,) whether one is the highest.
+def _blocks(ranked: Ranked, normalize: bool) -> Iterator[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield blocks of queries: index of the first, (q, G) scores, (q, G) uint8 grades, (q,) whether one is the highest.
 
-    The arrays are the caller's until the next block. The query itself has a score, and grade 0.
+    The arrays are the caller's until the next block. The query itself has the score -inf and grade 0.
     """
-    alone = ranked.gallery is None
+    leave_one_out = ranked.gallery is None
     gallery = prepare_embeddings(ranked.other_side.embeddings, "gallery", normalize=normalize)
-    if alone:
-        query = gallery if len(queries) == len(gallery) else gallery[torch.from_numpy(queries)]
-    else:
-        query = prepare_embeddings(ranked.query.embeddings[queries], "query", normalize=normalize)
-    labels = ranked.query.labels[queries], ranked.other_side.labels
-    judgements = LabelRelevance(*labels, self_index=queries if alone else None)
+    query = gallery if leave_one_out else prepare_embeddings(ranked.query.embeddings, "query", normalize=normalize)
+    index = np.arange(len(query)) if leave_one_out else None
+    relevance = LabelRelevance(ranked.query.labels, ranked.other_side.labels, self_index=index)
     blocks = score_blocks(query, gallery, block_rows(len(query), len(gallery), gallery.device))
     while True:
         with exact_products(gallery.device):  # not around a yield: its modes would be those of the caller too
             block = next(blocks, None)
         if block is None:
             return
-        start, stop, scores = block
-        judged = judgements.block(start, stop, gallery.device)
-        yield start, scores.numpy(), judged.grades.numpy(), judged.counts[:, -1] > 0
+        start, stop, table = block
+        judged, scores = relevance.block(start, stop, gallery.device), table.numpy()
+        scores[judged.left_out] = -np.inf
+        yield start, scores, judged.grades.numpy(), judged.counts[:, -1] > 0
+
+
+def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
+    """Return (G,) uint8 grades by descending score, equal scores by ascending grade."""
+    bits = (scores + 0.0).view(np.int32)  # + 0.0: -0.0 becomes the 0.0 that it equals
+    ascending = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
+    keys = (~ascending << 8) | grades  # one sort of integers is exact about ties, and needs no places
+    keys.sort()
+    return (keys & 0xFF).astype(np.uint8)
 
 
 def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
@@ -147,8 +126,8 @@ def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
     return found
 
 
-def relevance_of(evaluation: Evaluation) -> GainFunction:
-    """The relevance that the evaluation's H-AP went by."""
+def gain_of(evaluation: Evaluation) -> GainFunction:
+    """Return the gain function of the evaluation's H-AP."""
     settings = evaluation.report.settings
     weights = settings.get("weights")
     return GainFunction(
@@ -160,7 +139,7 @@ def relevance_of(evaluation: Evaluation) -> GainFunction:
 
 
 def is_normalized(evaluation: Evaluation) -> bool:
-    """Whether the evaluation scored by cosine similarity."""
+    """Return True where the evaluation scored by cosine similarity."""
     return bool(evaluation.report.settings.get("normalized", True))
 
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
-from hgld.evaluation.evaluate import evaluate, labels_fingerprint
+from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.report import RetrievalReport
 from hgld.metrics import Metric
 
@@ -56,79 +56,6 @@ _SETTINGS = {
     "alpha": (_is_number, "a number"),
     "weights": (_is_weights, "null or a list of numbers"),
 }
-
-
-# Whether embeddings are those that a kept report was made from.
-
-_CHECKED = 64  # queries that are ranked again
-_MOST_DIFFER = 0.1
-
-
-def check_same_evaluation(ranked: "Ranked", report: RetrievalReport, files: Sequence[Path]) -> None:
-    """Refuse embeddings or labels that were written since the report: the page would contradict itself.
-
-    Args:
-        ranked: what the files hold.
-        report: of the evaluation.
-        files: of the report, the embeddings and the labels, then those of a gallery, for messages.
-
-    Raises:
-        InputError: they do not belong together.
-    """
-    way_out = (
-        f"{files[0].name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
-        "or move the embeddings away: the page is then made without them."
-    )
-    settings, query, gallery = report.settings, ranked.query, ranked.other_side
-    expected = (settings.get("queries"), settings.get("gallery"))
-    found = (len(query.labels), len(gallery.labels))
-    if found != expected:
-        raise InputError(
-            f"{files[1]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
-            f"{expected[1]}. {way_out}"
-        )
-    if len(report.per_query) not in (0, found[0]):
-        raise InputError(
-            f"{files[0]}: values of {len(report.per_query)} queries lie beside it; it is of {found[0]}. Evaluate again."
-        )
-    if settings.get("labels_sha256") != labels_fingerprint(query.labels, gallery.labels):
-        tables = " or ".join(str(file) for file in files[2::2])
-        raise InputError(f"{tables}: other labels, or in another order, than those that were evaluated. {way_out}")
-    differ, checked, metric = _reranked(ranked, report)
-    if differ > _MOST_DIFFER * checked:
-        raise InputError(
-            f"{files[1]}: ranked again, {differ} of {checked} queries have another {metric} than in the report. "
-            f"{way_out}"
-        )
-
-
-def _reranked(ranked: "Ranked", report: RetrievalReport) -> tuple[int, int, str]:
-    """How many of some queries have another value of a metric than in the report, of how many, and of which metric.
-
-    Another device rounds scores differently, so a few may; embeddings of another model change nearly all.
-    """
-    if report.per_query.is_empty() or not report.values:
-        return 0, 0, ""
-    settings, levels = report.settings, report.settings["levels"]
-    metric = next(name for name in [f"AP/{levels[0]}", *report.values] if name in report.values)
-    query, gallery = ranked.query, ranked.other_side
-    some = np.unique(np.linspace(0, len(query.labels) - 1, _CHECKED).astype(np.int64))
-    again = evaluate(
-        np.asarray(query.embeddings[some]),
-        query.labels[some],
-        np.asarray(gallery.embeddings),
-        gallery.labels,
-        levels=levels,
-        metrics=[metric],
-        alpha=settings.get("alpha", 1.0),
-        count_query=bool(settings.get("count_query", False)),
-        relevance=settings.get("relevance", "population"),
-        weights=settings.get("weights"),
-        self_index=some if ranked.gallery is None else None,
-        normalize=bool(settings.get("normalized", True)),
-    )
-    then, now = report.per_query[metric].to_numpy()[some], again.per_query[metric].to_numpy()
-    return int((np.abs(then - now) > 0.01).sum()), len(some), metric
 
 
 # What a report page is made from: run folders of training, and kept evaluations with their embeddings beside them.
@@ -300,9 +227,38 @@ def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[R
     if missing:
         return None, f"{', '.join(missing)} is not in {folder.name or folder}"
     places = [folder / name for name in given]
+    if "embeddings_sha256" not in report.settings:
+        return None, f"{path.name} does not say which embeddings it was made from: evaluate again"
     ranked = _read_ranked(list(zip(places[::2], places[1::2], strict=True)), report)
-    check_same_evaluation(ranked, report, (path, *places))
+    _check_same_evaluation(ranked, report, path, places)
     return ranked, ""
+
+
+def _check_same_evaluation(ranked: Ranked, report: RetrievalReport, path: Path, places: Sequence[Path]) -> None:
+    """Refuse embeddings or labels that were written since the report: the page would contradict itself."""
+    settings, query, gallery = report.settings, ranked.query, ranked.other_side
+    way_out = (
+        f"{path.name} is of another evaluation. Evaluate again (a run that is evaluating writes its report last), "
+        "or move the embeddings away: the page is then made without them."
+    )
+    expected, found = (settings.get("queries"), settings.get("gallery")), (len(query.labels), len(gallery.labels))
+    if found != expected:
+        raise InputError(
+            f"{places[0]}: {found[0]} queries and {found[1]} gallery items; the report is of {expected[0]} and "
+            f"{expected[1]}. {way_out}"
+        )
+    if len(report.per_query) not in (0, found[0]):
+        raise InputError(
+            f"{path}: values of {len(report.per_query)} queries lie beside it; it is of {found[0]}. Evaluate again."
+        )
+    sides = [query.embeddings] if ranked.gallery is None else [query.embeddings, gallery.embeddings]
+    for what, files, then, now in (
+        ("labels", places[1::2], settings.get("labels_sha256"), labels_fingerprint(query.labels, gallery.labels)),
+        ("embeddings", places[::2], settings["embeddings_sha256"], embeddings_fingerprint(*sides)),
+    ):
+        if then != now:
+            named = " or ".join(map(str, files))
+            raise InputError(f"{named}: other {what}, or in another order, than those that were evaluated. {way_out}")
 
 
 def _read_ranked(pairs: Sequence[tuple[Path, Path]], report: RetrievalReport) -> Ranked:

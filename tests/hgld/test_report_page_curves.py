@@ -1,6 +1,6 @@
 """Curves, severity and class means against their definitions and against the evaluator."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.scores import prepare_embeddings
 from hgld.metrics import GainFunction
 from hgld.report_page import rankings
 from hgld.report_page.class_tables import class_table
-from hgld.report_page.curves import mean_curves, precision_recall
+from hgld.report_page.curves import MeanCurves, precision_recall
 from hgld.report_page.gallery import changed_queries, typical_queries, worst_queries
-from hgld.report_page.rankings import class_means, first_ranks, rank, relevance_of
+from hgld.report_page.rankings import class_means, first_ranks, gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked
 from hgld.report_page.score_table import severity
 
@@ -34,6 +35,28 @@ def evaluation(seed=0, size=40, with_gallery=False, **options) -> Any:
         given = (query.embeddings, query.labels, gallery.embeddings, gallery.labels)
     report = evaluate(*given, levels=("a", "b", "c"), metrics=METRICS, **options)
     return Evaluation(report, None, Ranked(query, gallery, ({}, {}, {})))
+
+
+class Ranking(NamedTuple):
+    """The gallery as one query sees it: indices and grades, best first, the query itself left out."""
+
+    query: int
+    items: np.ndarray
+    grades: np.ndarray
+
+
+def rank(ranked):
+    """Every query's ranking, by one sort of scores and grades a query."""
+    sides = [prepare_embeddings(side.embeddings, "item") for side in (ranked.query, ranked.other_side)]
+    rankings = []
+    for query, scores in enumerate((sides[0] @ sides[1].T).numpy()):
+        labels = ranked.query.labels[query]
+        matches = (labels == ranked.other_side.labels) & (labels >= 0)
+        grades = (matches * np.arange(len(labels), 0, -1)).max(axis=1)
+        order = np.lexsort((grades, -scores))
+        order = order[order != query] if ranked.gallery is None else order
+        rankings.append(Ranking(query, order, grades[order]))
+    return rankings
 
 
 def twin(grades, gains, recall):
@@ -68,13 +91,13 @@ def test_precision_at_a_recall_is_its_definition(grades, worth, recall):
 @pytest.mark.parametrize("options", [{}, {"alpha": 3.0}, {"relevance": "weighted_ap"}, {"count_query": False}])
 def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, options):
     found = evaluation(with_gallery=with_gallery, **options)
-    rankings = list(rank(found.ranked, range(len(found.ranked.query.labels))))
-    counts = np.stack([np.bincount(r.grades, minlength=4) for r in rankings])
-    gains = relevance_of(found).gains(counts)
+    every = rank(found.ranked)
+    counts = np.stack([np.bincount(r.grades, minlength=4) for r in every])
+    gains = gain_of(found).gains(counts)
     middles = (np.arange(FINE) + 0.5) / FINE
     for metric, worth in [("AP/a", [0, 0, 0, 1]), ("AP/b", [0, 0, 1, 1]), ("AP/c", [0, 1, 1, 1]), ("H-AP", None)]:
         expected = found.report.per_query[metric].to_numpy()
-        for ranking, value, own in zip(rankings, expected, gains, strict=True):
+        for ranking, value, own in zip(every, expected, gains, strict=True):
             curve = precision_recall(ranking.grades, own if worth is None else np.array(worth, float), middles)
             if np.isnan(value):
                 assert curve is None
@@ -85,15 +108,17 @@ def test_the_area_under_a_querys_curve_is_its_average_precision(with_gallery, op
 
 def test_mean_curves_leave_out_queries_without_positives():
     found = evaluation()
-    *levels, hierarchy = mean_curves(rank(found.ranked, range(40)), GainFunction(), 3)
+    curves = MeanCurves(GainFunction(), 3)
+    assert curves.means() == [None] * 4
+    first_ranks(found.ranked, visit=curves.add)
+    *levels, hierarchy = curves.means()
     for curve, name in zip(levels, "abc", strict=True):
         assert curve is not None
         assert curve.mean() == pytest.approx(found.report.values[f"AP/{name}"], abs=0.02)
     assert hierarchy is not None
     assert hierarchy.shape == (100,)
-    curves = [precision_recall(r.grades, np.array([0.0, 0, 0, 1])) for r in rank(found.ranked, range(40))]
-    assert levels[0] == pytest.approx(np.mean([curve for curve in curves if curve is not None], axis=0))
-    assert mean_curves(iter(()), GainFunction(), 3) == [None] * 4
+    each = [precision_recall(r.grades, np.array([0.0, 0, 0, 1])) for r in rank(found.ranked)]
+    assert levels[0] == pytest.approx(np.mean([curve for curve in each if curve is not None], axis=0))
 
 
 @pytest.mark.parametrize("with_gallery", [False, True])
@@ -108,9 +133,11 @@ def test_the_first_ranks_are_those_of_the_whole_rankings(with_gallery):
     )
     small = Ranked(Items(few[:7], tied.query.labels[:7], None), None, tied.names)
     for ranked in (found.ranked, tied, small):
-        queries = range(len(ranked.query.labels))
-        first = first_ranks(ranked)
-        for ranking in rank(ranked, queries):
+        visited = []
+        first = first_ranks(ranked, visit=visited.append)
+        every = rank(ranked)
+        assert [grades.tolist() for grades in visited] == [ranking.grades.tolist() for ranking in every]
+        for ranking in every:
             assert first.items[ranking.query].tolist() == ranking.items[: rankings.FIRST_RANKS].tolist()
             assert first.grades[ranking.query].tolist() == ranking.grades[: rankings.FIRST_RANKS].tolist()
             assert first.findable[ranking.query] == (3 in ranking.grades)
@@ -126,7 +153,7 @@ def test_a_query_alone_finds_nothing():
 def test_severity_counts_what_the_first_item_shares():
     found = evaluation()
     counted = severity(first_ranks(found.ranked), 3)
-    firsts = [int(r.grades[0]) for r in rank(found.ranked, range(40)) if 3 in r.grades]
+    firsts = [int(r.grades[0]) for r in rank(found.ranked) if 3 in r.grades]
     assert counted.queries == len(firsts)
     assert counted.shares == pytest.approx([firsts.count(grade) / len(firsts) for grade in (3, 2, 1, 0)])
     assert 1 - counted.mistakes == pytest.approx(found.report.values["R@1/a"])
@@ -144,10 +171,10 @@ def test_severity_of_nothing_is_undefined():
 def test_rankings_leave_the_query_out_and_break_ties_against_it():
     embeddings = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.float32)
     ranked = Ranked(Items(embeddings, np.array([[0], [0], [1], [1]]), None), None, ({},))
-    first, _, third, _ = rank(ranked, range(4))
-    assert first.items.tolist() == [2, 1, 3]
-    assert first.grades.tolist() == [0, 1, 0]
-    assert third.items.tolist() == [0, 1, 3]
+    first = first_ranks(ranked)
+    assert first.items[0].tolist() == [2, 1, 3]
+    assert first.grades[0].tolist() == [0, 1, 0]
+    assert first.items[2].tolist() == [0, 1, 3]
 
 
 def test_class_means_are_means_of_unit_rows():

@@ -10,9 +10,11 @@ import pytest
 
 from hgld.evaluation.evaluate import evaluate
 from hgld.report_page import page, rankings
+from hgld.report_page.curves import MeanCurves
 from hgld.report_page.embedding_map import tsne, why_no_map
 from hgld.report_page.figures import Figures
 from hgld.report_page.page import write_report_page
+from hgld.report_page.rankings import gain_of
 from hgld.report_page.runs import Evaluation, Items, Ranked, read_runs
 from hgld.report_page.score_table import score_table
 
@@ -125,8 +127,9 @@ def test_memory_does_not_grow_with_queries_times_gallery():
     run = Evaluation(report, 1, Ranked(Items(values, labels, None), None, ({}, {})))
     tracemalloc.start()
     try:
-        first = page._first_ranks(run, "rank", None)
-        page._curves(Figures(), {"run": run}, ("fine", "coarse"), "test")
+        curves = MeanCurves(gain_of(run), 2)
+        first = page._first_ranks(run, curves, "rank", None)
+        page._curves(Figures(), {"run": run}, {"run": curves}, ("fine", "coarse"), "test")
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -71,16 +71,26 @@ def test_embeddings_written_since_are_refused(tmp_path, gallery):
     keep(tmp_path, gallery=gallery)
     changed = tmp_path / ("gallery_e.npy" if gallery else "e.npy")
     np.save(changed, embeddings(2))
-    with pytest.raises(InputError, match=r"e\.npy: ranked again, \d+ of 60 queries have another AP/fine.* again"):
+    with pytest.raises(InputError, match=r"e\.npy: other embeddings, .*x\.json is of another evaluation"):
         read_runs([tmp_path / "x.json"])
     changed.unlink()
     read_runs([tmp_path / "x.json"])  # the way out
 
 
-def test_rounding_of_another_device_is_no_other_evaluation(tmp_path):
+def test_the_same_embeddings_in_another_precision_are_no_other_evaluation(tmp_path):
     keep(tmp_path)
-    np.save(tmp_path / "e.npy", embeddings(0) * np.float32(1 + 1e-6))
-    read_runs([tmp_path / "x.json"])
+    np.save(tmp_path / "e.npy", embeddings(0).astype(np.float64))
+    [run] = read_runs([tmp_path / "x.json"])
+    assert run.evaluations["evaluation"].ranked is not None
+
+
+def test_a_report_that_does_not_say_its_embeddings_is_shown_without_them(tmp_path):
+    report = keep(tmp_path)
+    settings = {name: value for name, value in report.settings.items() if name != "embeddings_sha256"}
+    replace(report, settings=settings).save_json(tmp_path / "x.json")
+    [run] = read_runs([tmp_path / "x.json"])
+    assert run.evaluations["evaluation"].ranked is None
+    assert "evaluate again" in run.evaluations["evaluation"].why_not
 
 
 def test_labels_of_other_items_are_refused(tmp_path):
