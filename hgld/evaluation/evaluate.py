@@ -324,7 +324,8 @@ def evaluate_judged(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D).
-        judgements: the relevance of the items to the queries, for example :class:`hgld.evaluation.judgements.ListRelevance`.
+        judgements: the relevance of the items to the queries, for example
+            :class:`hgld.evaluation.judgements.ListRelevance`.
         levels: names of the levels of the judgements, finest first.
         options: the metrics, and how to rank.
         settings: further settings of the report, beside those that it states anyway.

@@ -98,14 +98,14 @@ def _refuse(*_: Any) -> None:
 #
 # ``hgld::rank_metric`` is a :mod:`hgld.losses.kernels.operator`: it saves dL/dscores alone. Which path computes it:
 #
-# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba, on
-#   a GPU a Triton kernel.
+# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
+#   on a GPU a Triton kernel.
 # - ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
 #   convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
 # - ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
-# - ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by their
-#   operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000 tau); on a
-#   GPU ``pair`` where Triton is installed; elsewhere ``eager``.
+# - ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by
+#   their operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000
+#   tau); on a GPU ``pair`` where Triton is installed; elsewhere ``eager``.
 #
 # Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
 
