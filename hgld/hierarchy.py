@@ -301,7 +301,7 @@ class Hierarchy:
 
     @classmethod
     def from_parquet(cls, path: str | Path) -> "Hierarchy":
-        """Read what :meth:`to_parquet` wrote.
+        """Read a file of :meth:`to_parquet`.
 
         Raises:
             SchemaError: the file is of another schema version, or not a hierarchy.
@@ -355,7 +355,7 @@ class Hierarchy:
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Hierarchy":
-        """Read what :meth:`to_json` wrote.
+        """Read a file of :meth:`to_json`.
 
         Raises:
             SchemaError: the file is not JSON of that form, or of another schema version.

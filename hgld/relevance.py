@@ -1,4 +1,4 @@
-"""Grades of a pair (how many levels agree) and what a grade is worth.
+"""Grades of a pair (how many levels agree) and the gain of a grade.
 
 The words are those of the hierarchical average precision paper (Ramzi et al., "Hierarchical Average Precision
 Training for Pertinent Image Retrieval", ECCV 2022): the grade of a gallery item is the number of levels, counted
@@ -92,7 +92,7 @@ def graded_relevance(
       (HAPPIER, supplementary A.2); ``w_p = 1/L`` unless given, renormalised over the levels that have positives
     - ``exponential``: ``2^l - 1``, NDCG's gain (Järvelin and Kekäläinen 2002; Burges et al. 2005)
 
-    Grade 0 is worth 0 under every kind.
+    The gain of grade 0 is 0 under every kind.
 
     Args:
         grades: (Q, G) integers in 0..L, one query's gallery a row.
@@ -131,7 +131,7 @@ def grade_gains(
     count_query: bool = False,
     relative: bool = False,
 ) -> Tensor:
-    """What every grade is worth to every query, from how many items of each grade its gallery has.
+    """Return the gain of every grade to every query, from how many items of each grade its gallery has.
 
     The kinds are those of :func:`graded_relevance`.
 
@@ -141,12 +141,12 @@ def grade_gains(
         alpha: exponent of ``population`` and ``total``, >= 0.
         weights: ``w_1 .. w_L`` of ``weighted_ap``, coarsest level first; equal if None.
         count_query: count the query itself in ``|Omega^(L)|`` for ``population``.
-        relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and grades that it has not are
-            worth 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by one number,
-            and so a large alpha lets the other grades vanish, not all.
+        relative: the largest grade that the query has is the unit of ``(l/L)^alpha``, and the gain of grades that it
+            has not is 0. H-AP, H-R@k and H-P@k do not change when all relevances of a query are multiplied by one
+            number, and so a large alpha lets the other grades vanish, not all.
 
     Returns:
-        (Q, L + 1) float64; grade 0 is worth 0.
+        (Q, L + 1) float64; the gain of grade 0 is 0.
 
     Raises:
         ConfigError: see :func:`check_relevance`, or another number of weights than levels.

@@ -158,7 +158,7 @@ class LossConfig:
     decomposability: Literal["", "pair", "proxy"] = setting("", "Second term; default: the composition's own.")
     alpha: float = setting(1.0, "Exponent of the relevance of a level (H-AP); of PNP's D_q.", least=0)
     relevance: Literal["population", "total", "weighted_ap", "exponential"] = setting(
-        "population", "What a shared level is worth in H-AP."
+        "population", "Gain of a shared level in H-AP."
     )
     tau: float = setting(0.01, "Temperature of the step function's surrogate.", above=0)
     rho: float = setting(100.0, "Slope of SupRank's straight line.", above=0)

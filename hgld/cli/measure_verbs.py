@@ -57,7 +57,7 @@ def evaluate_command() -> click.Command:
         type=click.Choice(["population", "total", "weighted_ap", "exponential"]),
         default="population",
         show_default=True,
-        help="What a shared level is worth in H-AP.",
+        help="Gain of a shared level in H-AP.",
     )
     @click.option(
         "--count-query/--no-count-query",

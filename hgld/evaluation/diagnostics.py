@@ -46,9 +46,9 @@ def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray
     counts = np.bincount(classes).astype(np.float64)
     same_pairs = float((counts * (counts - 1)).sum())
     all_pairs = float(len(unit)) * (len(unit) - 1)
-    own = float((unit * unit).sum())  # N, but for the rounding of the norms
-    same = float((sums * sums).sum()) - own
-    every = float((sums.sum(axis=0) ** 2).sum()) - own
+    squares = float((unit * unit).sum())  # N, but for the rounding of the norms
+    same = float((sums * sums).sum()) - squares
+    every = float((sums.sum(axis=0) ** 2).sum()) - squares
     other_pairs = all_pairs - same_pairs
     return ClassDistances(
         intra=1 - same / same_pairs if same_pairs else float("nan"),
@@ -94,7 +94,7 @@ def decomposability_gap(
     metrics: Iterable[str | Metric] = ("AP",),
     **options: Any,
 ) -> dict[str, float]:
-    """How much better a metric looks on batches than it is: its mean over the batches less its value on everything
+    """Decomposability gap: the mean of a metric over batches less its value on everything
     (Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, Eq. 6).
 
     Args:

@@ -1,4 +1,4 @@
-"""Who is relevant to whom: the grades of a block of queries, from labels or from lists."""
+"""Relevance of gallery items to queries: the grades of a block of queries, from labels, lists or a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class RelevanceBlock:
 
 
 class RelevanceSource(Protocol):
-    """What the evaluator asks of the relevance of Q queries to G gallery items."""
+    """The relevance of G gallery items to Q queries, block by block, as the evaluator asks for it."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,9 +78,9 @@ class LabelRelevance:
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
-        own = self.self_index[start:stop]
-        rows = np.flatnonzero(own >= 0)
-        return _without(grades, self.num_levels, (rows, own[rows]))
+        index = self.self_index[start:stop]
+        rows = np.flatnonzero(index >= 0)
+        return _without(grades, self.num_levels, (rows, index[rows]))
 
     def _painted(self, start: int, stop: int) -> Tensor:
         from hgld.evaluation.ranks import paint_grades  # numba is imported where it is used first, it takes its time

@@ -75,7 +75,7 @@ class Metric:
 
     @property
     def binary(self) -> bool:
-        """Whether the metric is one of a level."""
+        """True for a metric of one level."""
         return self.kind in _BINARY
 
     @property
@@ -106,12 +106,12 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
     return list(resolved)
 
 
-# What a grade is worth to a query, from how many items of each grade its gallery has.
+# Gain of a grade to a query, from how many items of each grade its gallery has.
 
 
 @dataclass(frozen=True)
 class GainFunction:
-    """The relevance that H-AP, H-R@k, H-P@k and wAP use; the formulas are those of :func:`hgld.graded_relevance`.
+    """The gain of a grade in H-AP, H-R@k, H-P@k and wAP; the formulas are those of :func:`hgld.graded_relevance`.
 
     Attributes:
         kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
@@ -138,7 +138,7 @@ class GainFunction:
         return level_weights(torch.from_numpy(counts), self.weights).numpy()
 
     def gains(self, counts: np.ndarray) -> np.ndarray:
-        """Relevance of every grade to every query, up to a factor of the query's own.
+        """Return the gain of every grade to every query, up to a factor of the query's own.
 
         Args:
             counts: (Q, L + 1) int64 items a grade.

@@ -47,17 +47,17 @@ def nearest_neighbors(
     >>> indices.tolist(), scores.astype(float).round(2).tolist()
     ([[0, 2]], [[1.0, 0.8]])
     """
-    where = choose_device(query_embeddings, device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
-    own = np.full(len(query), -1) if self_index is None else np.asarray(self_index)
-    _check(query, gallery, k, own)
+    device = choose_device(query_embeddings, device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=device)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
+    index = np.full(len(query), -1) if self_index is None else np.asarray(self_index)
+    _check(query, gallery, k, index)
     indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
     rows = block_rows(len(query), len(gallery), query.device, chunk_size)
     with exact_products(query.device):
         for start, stop, block in score_blocks(query, gallery, rows):
-            known = np.flatnonzero(own[start:stop] >= 0)
-            block[torch.from_numpy(known), torch.from_numpy(own[start:stop][known])] = -torch.inf
+            known = np.flatnonzero(index[start:stop] >= 0)
+            block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
             best, place = (part.cpu().numpy() for part in _highest(block, k))
             order = np.lexsort((place, -best), axis=1)
             indices[start:stop] = np.take_along_axis(place, order, axis=1)
@@ -79,13 +79,13 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best, place
 
 
-def _check(query: Tensor, gallery: Tensor, k: int, own: np.ndarray) -> None:
+def _check(query: Tensor, gallery: Tensor, k: int, index: np.ndarray) -> None:
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
-    if own.shape != (len(query),) or not np.issubdtype(own.dtype, np.integer) or own.max() >= len(gallery):
+    if index.shape != (len(query),) or not np.issubdtype(index.dtype, np.integer) or index.max() >= len(gallery):
         raise InputError(
-            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({len(query)},) gallery indices."
+            f"self_index has shape {index.shape} and dtype {index.dtype}; expected ({len(query)},) gallery indices."
         )
-    most = len(gallery) - int((own >= 0).any())
+    most = len(gallery) - int((index >= 0).any())
     if not 1 <= k <= most:
         raise ConfigError(f"k is {k}; expected 1 to {most}, the items that a query can find in this gallery.")

@@ -1,4 +1,4 @@
-"""What retrieval papers do to embeddings before ranking: whitening, query expansion, pooling over scales."""
+"""Post-processing of embeddings before ranking: whitening, query expansion, pooling over scales."""
 
 import json
 from collections.abc import Sequence
@@ -127,7 +127,7 @@ class Whitening:
         return whitened
 
     def describe(self) -> dict[str, Any]:
-        """What a report says about it."""
+        """Facts for a report's settings."""
         return {
             "power": self.power,
             "dimensions": len(self.variances),

@@ -273,7 +273,7 @@ def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
 
 
 def grade_bits(num_levels: int) -> np.uint64:
-    """How many bits hold the grades 0..L."""
+    """Number of bits that hold the grades 0..L."""
     return np.uint64(num_levels.bit_length())
 
 
@@ -443,7 +443,7 @@ def _dcg_sum(
     depths: np.ndarray,
     dcg_at: np.ndarray,
 ) -> float:
-    """Sum of gain * discount, and what of it lies at ranks down to every depth."""
+    """Sum of gain * discount, and its parts down to every depth."""
     total = 0.0
     i = 0
     for depth in range(depths.shape[0]):
@@ -505,7 +505,7 @@ def _snapshot(counts: np.ndarray, running: np.ndarray, hits: np.ndarray, precisi
 
 @helper
 def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
-    """ASI: mean over n up to the number of positives of what the first n share with an ideal list's first n."""
+    """ASI: mean over n, up to the number of positives, of the share of the first n in an ideal list's first n."""
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal = np.zeros(width, np.int64)

@@ -49,7 +49,7 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text for one cell or one line of Markdown; HTML in it stays text, and what commands terminals is spelled."""
+    """Escape text for one cell or line of Markdown; HTML in it stays text, control characters are spelled."""
     escaped = html.escape(printable(text), quote=False).replace("\\", "\\\\").replace("|", "\\|")
     return " ".join(escaped.splitlines())
 
@@ -188,7 +188,7 @@ class RetrievalReport:
 
     @classmethod
     def load_json(cls, path: str | Path) -> "RetrievalReport":
-        """Read what :meth:`save_json` wrote; without the file beside it, ``per_query`` is empty.
+        """Read a file of :meth:`save_json`; without the file beside it, ``per_query`` is empty.
 
         Raises:
             SchemaError: the file cannot be read, is no report, or one of another schema version.
@@ -358,14 +358,14 @@ def compare(
     _check_same_task(reports, first)
     tables = {name: reports[name].per_query.select(chosen).to_numpy().astype(np.float64) for name in names}
     bounds = [(1 - confidence) / 2, (1 + confidence) / 2]
-    own = _bootstrap(tables, samples, seed)
+    resampled = _bootstrap(tables, samples, seed)
     differences = {name: tables[name] - tables[first] for name in names if name != first}
     apart = _bootstrap(differences, samples, seed)
     p_values = _sign_flip(differences, samples, seed)
     rows = []
     for name in names:
         for column, metric in enumerate(chosen):
-            low, high = _quantiles(own[name][:, column], bounds)
+            low, high = _quantiles(resampled[name][:, column], bounds)
             row = {"report": name, "metric": metric, "value": reports[name].values[metric]}
             row |= {"low": low, "high": high}
             if name != first:

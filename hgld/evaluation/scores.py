@@ -1,4 +1,4 @@
-"""Where tensors are computed."""
+"""The device on which tensors are computed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

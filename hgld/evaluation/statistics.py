@@ -82,10 +82,10 @@ def depths_of(metrics: Sequence[Metric]) -> np.ndarray:
 
 
 def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.ndarray) -> int | None:
-    """How much of the list a block of queries has to be ranked for; None for the whole of it.
+    """Depth to which a block of queries has to be ranked; None for the whole list.
 
     Args:
-        metrics: what is computed.
+        metrics: to compute.
         levels: names of the levels, finest first.
         counts: (q, L + 1) items a grade.
     """
@@ -236,8 +236,8 @@ def order_statistics(
         rows = values[start:stop]
         floors = _floors(rows, depth)
         sums = found.rows(start, stop)
-        totals, worth = counts[start:stop], relevance[start:stop]
-        rank_rows(rows, grade_rows[start:stop], floors, totals, worth, gains, by_rank, depths, exact, sums)
+        totals, gain = counts[start:stop], relevance[start:stop]
+        rank_rows(rows, grade_rows[start:stop], floors, totals, gain, gains, by_rank, depths, exact, sums)
 
     parts = list(_parts(num_queries, torch.get_num_threads()))
     if len(parts) == 1:
@@ -319,17 +319,17 @@ def _fill_formula(
     device = listed.device
     share = 1.0 / (ends + 1).double()
     hap = torch.zeros(len(listed), dtype=torch.float64, device=device)
-    worth = relevance.gather(1, listed.long())
+    gain = relevance.gather(1, listed.long())
     negatives = (listed == 0).cumsum(1).gather(1, ends)
     at_least = torch.zeros_like(ends)
     for grade in range(num_levels, 0, -1):
         counted = (listed == grade).cumsum(1).gather(1, ends)
         at_least += counted
         found.ap[:, grade - 1] = _sum(at_least * share * (listed >= grade))
-        hap += (torch.minimum(worth, relevance[:, grade, None]) * counted * share * (listed > 0)).sum(1)
+        hap += (torch.minimum(gain, relevance[:, grade, None]) * counted * share * (listed > 0)).sum(1)
         if exact:
-            alone = counted.double() / (counted + negatives).clamp(min=1)
-            found.exact_ap[:, grade - 1] = _sum(alone * (listed == grade))
+            precision = counted.double() / (counted + negatives).clamp(min=1)
+            found.exact_ap[:, grade - 1] = _sum(precision * (listed == grade))
     found.hap[:] = hap.cpu().numpy()
     gains = torch.from_numpy(exponential_gains(num_levels)).to(device)
     by_rank = torch.from_numpy(discounts(listed.shape[1])).to(device)

@@ -57,7 +57,7 @@ def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
 
 @operator("hgld::soft_histograms_backward", lambda by_contents, scores, *_: contiguous_like(scores))
 def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low: float) -> Tensor:
-    """(Q, G): what reaches the scores from (Q, 2, M) ``by_contents``."""
+    """Return the gradient by the scores, (Q, G), from that by the contents, (Q, 2, M)."""
     bins = by_contents.shape[2]
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     flat = by_contents.reshape(len(scores), 2 * bins).to(scores.dtype)
@@ -70,14 +70,14 @@ def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low
 
 
 def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of (q, G) items: the place in units of bins, the column of the nearest centre above, and the next one's share."""
+    """Place (q, G) items among the bins: in units of bins, the column of the centre above, the next one's share."""
     place = (1 - scores) * ((bins - 1) / (1 - low))
     inside = place.clamp(0, bins - 1)
     upper = inside.floor().clamp(max=bins - 2)
     return place, upper.long() + bins * (roles == 2), inside - upper
 
 
-# Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and what FastAP shares.
+# Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and the common part of FastAP.
 
 Ties = Literal["ignored", "relaxed", "integral"]
 

@@ -128,7 +128,7 @@ class _Ranking:
         self.ranks = self.among + _counted_above(self._found, self._moved, self._negative)
 
     def slopes(self, by_values: Tensor, lambda_: float) -> Tensor:
-        """(q, G): the scores are moved by ``lambda_`` times what arrives at the ranks, and ranked again."""
+        """Return (q, G) slopes: scores are moved by ``lambda_`` times the gradient of the ranks, and ranked again."""
         by_share = self._size * self.among / (self.used.sum(1, keepdim=True).clamp(min=1) * self.ranks**2)
         by_share = (by_values[:, None] * by_share).to(self._found.dtype)
         again, order = torch.where(self.used, self._found + lambda_ * by_share, torch.inf).sort(dim=1)
@@ -141,12 +141,12 @@ class _Ranking:
 
 
 def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
-    """(q, P) float64: for each of (q, P) ascending scores how many of the ``used`` ones are no less."""
+    """Count, for each of (q, P) ascending scores, the ``used`` ones that are no less, (q, P) float64."""
     return (used.sum(1, keepdim=True) - torch.searchsorted(ordered, ordered)).double()
 
 
 def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-    """(q, P) float64: for each of (q, P) ascending scores how many of the ``counted`` (q, G) ``scores`` are no less."""
+    """Count, for each of (q, P) ascending scores, the ``counted`` (q, G) ``scores`` that are no less, (q, P) float64."""
     passed = torch.searchsorted(ordered, scores, right=True)  # of the ascending scores, those no greater than an item
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())

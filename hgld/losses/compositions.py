@@ -17,7 +17,7 @@ Decomposability = Literal["pair", "proxy"]
 
 
 class Composition(nn.Module):
-    """(1 - lambda) x rank loss + lambda x decomposability loss.
+    """A rank loss and a decomposability loss, weighted: (1 - lambda) x rank + lambda x decomposability.
 
     A rank loss of a batch says nothing of scores across batches; the second term lets the scores of different batches
     mean the same, so that a good order within batches is one over the whole set.
@@ -93,7 +93,7 @@ class Composition(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """For every term, by its name, the unweighted values (Q,) and valid (Q,).
+        """Return by the name of every term its unweighted values (Q,) and valid (Q,).
 
         Raises:
             ConfigError: the parts have ``reduction="mean"``.

@@ -65,7 +65,7 @@ class CrossBatchMemory(nn.Module):
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
-        """How many items the memory holds."""
+        """Number of items in the memory."""
         return min(int(self.written), len(self.embeddings))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class CrossBatchMemory(nn.Module):
         return value + self.weight * self.loss(embeddings, label_columns(labels), *gallery)
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """The batch's term and the memory's, not yet weighted, in the place of a call: what is due enters the memory.
+        """Return the batch's term and the memory's, unweighted; as in a call, a batch that is due enters the memory.
 
         Args:
             embeddings: (B, D) floating.
@@ -122,7 +122,7 @@ class CrossBatchMemory(nn.Module):
         return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
 
     def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Let a training batch in where that is due; what the memory holds, and where in it the batch lies.
+        """Write a training batch into the memory if it is due; return the memory's items and the batch's places there.
 
         Returns:
             embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None where nothing is read yet.

@@ -65,9 +65,9 @@ class MetricLearningLoss(nn.Module):
         references: tuple[Tensor | None, Tensor | None] = (None, None)
         if ref_embeddings is not None and ref_labels is not None:
             if self_index is not None:
-                others = torch.ones(len(ref_labels), dtype=torch.bool, device=self_index.device)
-                others[self_index[self_index >= 0]] = False
-                ref_embeddings, ref_labels = ref_embeddings[others], ref_labels[others]
+                kept = torch.ones(len(ref_labels), dtype=torch.bool, device=self_index.device)
+                kept[self_index[self_index >= 0]] = False
+                ref_embeddings, ref_labels = ref_embeddings[kept], ref_labels[kept]
             references = self._known(ref_embeddings, ref_labels)
         if len(queries) == 0 or (references[0] is not None and len(references[0]) == 0):
             return embeddings.sum() * 0.0

@@ -198,7 +198,7 @@ class Contrastive(PairLoss):
 
 
 def unit_distances(scores: Tensor) -> Tensor:
-    """Distances of unit vectors from their cosines, of any shape; what rounding cannot tell from 0 is a constant."""
+    """Distances of unit vectors from their cosines, of any shape; those within rounding of 0 are constant."""
     return (2 - 2 * scores).clamp(min=torch.finfo(scores.dtype).eps).sqrt()
 
 

@@ -148,7 +148,7 @@ def _penalties(
     penalty: Callable[[Tensor], tuple[Tensor, Tensor]],
     tau: float,
 ) -> tuple[Tensor, Tensor]:
-    """What the positives at ``places`` (q, p) of q rows add, each weighted by its ``share`` (q, p)."""
+    """Sum the penalties of the positives at ``places`` (q, p) of q rows, each weighted by its ``share`` (q, p)."""
     difference = scores[:, None, :] - scores.gather(1, places)[:, :, None]  # (q, p, G): s_j - s_k
     step = torch.sigmoid(difference / tau) * negative[:, None, :]
     value, by_count = penalty(step.sum(dim=2, dtype=torch.float64))

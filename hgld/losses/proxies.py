@@ -237,19 +237,19 @@ class CSL(ProxyLoss):
         return f"{len(self.proxies)} proxies, margins={self.margins}, scale={self.scale}"
 
 
-def cross_level_softmax(logits: Tensor, own: Tensor, grades: Tensor, margins: Sequence[float]) -> Tensor:
+def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins: Sequence[float]) -> Tensor:
     """Sum over levels of softplus(logsumexp of the level's negatives - own logit + margin).
 
     Args:
         logits: (B, C) scaled cosines to the proxies.
-        own: (B,) int64, every item's own proxy.
+        targets: (B,) int64, every item's own proxy.
         grades: (B, C) integers in 0..L, grades of the proxies to the item's class.
         margins: L of them, finest level first, in units of the logits.
 
     Returns:
         (B,) values.
     """
-    lead = logits.gather(1, own[:, None])[:, 0]
+    lead = logits.gather(1, targets[:, None])[:, 0]
     total = torch.zeros_like(lead)
     for level, margin in enumerate(margins):
         negative = grades < len(margins) - level

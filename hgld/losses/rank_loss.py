@@ -111,13 +111,13 @@ def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
     return roles * (torch.arange(grades.shape[1], device=grades.device) != left_out[:, None])
 
 
-# What every rank loss does around its formula: scores, grades, the query itself, the mean over queries.
+# The frame of every rank loss: scores, grades, the query itself, the mean over queries.
 
 Reduction = Literal["mean", "none"]
 
 
 class RankOptions(TypedDict, total=False):
-    """The options that every rank loss takes by name; :class:`RankLoss` says what they mean."""
+    """The options that every rank loss takes by name; see :class:`RankLoss`."""
 
     normalize: bool
     exclude_self: bool

@@ -1,4 +1,4 @@
-"""What a grade is worth to a query, and a query's best possible sums, from how many items of each grade it has."""
+"""Gains of the grades to a query, and its best possible sums, from how many items of each grade it has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hgld.relevance import RelevanceKind, check_relevance, grade_gains
 
 @dataclass(frozen=True)
 class GradedGain:
-    """Relevance of a grade; the formulas are those of :func:`hgld.relevance.grade_gains`.
+    """Gain of a grade; the formulas are those of :func:`hgld.relevance.grade_gains`.
 
     Attributes:
         kind: ``population``, ``total``, ``weighted_ap`` or ``exponential``.
@@ -35,7 +35,7 @@ class GradedGain:
         check_relevance(self.kind, self.alpha, self.weights)
 
     def of_counts(self, counts: Tensor) -> Tensor:
-        """(Q, L + 1) float64 worth of every grade, up to a factor of the query's own, on which no loss depends.
+        """(Q, L + 1) float64 gain of every grade, up to a factor of the query's own, on which no loss depends.
 
         Args:
             counts: (Q, L + 1) items a grade.
@@ -44,7 +44,7 @@ class GradedGain:
 
 
 def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
-    """(Q, L + 1) int64: how many items of each grade a row of (Q, G) ``grades`` has."""
+    """Count the items of each grade in every row of (Q, G) ``grades``, (Q, L + 1) int64."""
     positive = [(grades == grade).sum(dim=1) for grade in range(1, num_levels + 1)]
     counts = torch.stack(positive, dim=1)
     return torch.cat([grades.shape[1] - counts.sum(dim=1, keepdim=True), counts], dim=1)
@@ -85,7 +85,7 @@ def graded_ap_loss(
         scores: (Q, G) finite.
         grades: (Q, G) integers in 0..L.
         num_levels: L.
-        surrogate: the stand-in for the step function.
+        surrogate: of the step function.
         gain: relevance of a grade; ``population`` with alpha 1 if None.
         left_out: (Q,) integers, the column that is not ranked (the query itself), -1 for none; None: all are ranked.
         method: see :mod:`hgld.losses.kernels.operator`.
@@ -173,7 +173,7 @@ def _one_minus(
     return torch.where(valid, 1 - metric, 0.0), valid
 
 
-# The losses that put a stand-in for the step function into a metric: the Smooth and the Sup family.
+# The losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
 #
 # Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
 # CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
@@ -206,10 +206,10 @@ class BinaryOptions(GradedOptions, total=False):
 
 
 class SurrogateLoss(RankLoss):
-    """A rank loss with a stand-in for the step function; a subclass says of which metric.
+    """A rank loss with a surrogate of the step function; a subclass chooses the metric.
 
     Args:
-        surrogate: the stand-in.
+        surrogate: of the step function.
         graded: whether the loss reads all levels.
         method: path of computation, see :mod:`hgld.losses.kernels.operator`.
         level: column that a binary loss reads.
@@ -292,7 +292,7 @@ class SmoothHAP(_HAPLoss):
     Args:
         alpha: exponent of the relevances ``population`` and ``total``.
         tau: see the module.
-        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        relevance: the kind of gain of a grade, see :func:`hgld.graded_relevance`.
         weights: of ``weighted_ap``, one a level, coarsest first.
         options: see the module.
     """
@@ -318,7 +318,7 @@ class SupHAP(_HAPLoss):
         rho: slope of the line.
         delta: where it begins.
         offset: its value there.
-        relevance: worth of a grade, see :func:`hgld.graded_relevance`.
+        relevance: the kind of gain of a grade, see :func:`hgld.graded_relevance`.
         weights: of ``weighted_ap``, one a level, coarsest first.
         options: see the module.
     """

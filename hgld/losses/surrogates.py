@@ -1,4 +1,4 @@
-"""Differentiable stand-ins for the step function H(t) = 1 if t >= 0 else 0, of which a rank is a sum."""
+"""Differentiable surrogates of the step function H(t) = 1 if t >= 0 else 0, of which a rank is a sum."""
 
 import math
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def pack(surrogate: Surrogate) -> list[float]:
 
 
 def unpack(numbers: list[float]) -> Surrogate:
-    """What :func:`pack` packed."""
+    """Restore a surrogate that :func:`pack` packed."""
     return Sigmoid(*numbers) if len(numbers) == 1 else SupStep(*numbers)
 
 

@@ -73,7 +73,7 @@ def _means(evaluation: Evaluation, metric: str, known: np.ndarray, member: np.nd
 
 
 def _taken_for(asked: np.ndarray, run: Evaluation, first: FirstRanks) -> dict[int, int]:
-    """For every class the wrong class that comes first most often, the smaller id where several do."""
+    """Return for every class the wrong class that comes first most often, the smaller id where several do."""
     assert run.ranked is not None
     if not first.items.shape[1]:
         return {}

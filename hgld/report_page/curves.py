@@ -128,7 +128,7 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
 
 
 def _columns(runs: Sequence[Run]) -> list[str]:
-    """What of the logs is drawn: the loss, its parts, the rates."""
+    """Choose the columns of the logs to draw: the loss, its parts, the rates."""
     known = list(dict.fromkeys(column for run in runs for column in run.log if column not in _NOT_DRAWN))
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]

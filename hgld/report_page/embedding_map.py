@@ -44,7 +44,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def why_no_map(points: np.ndarray) -> str:
-    """What keeps unit rows from having a map, in words for the page; empty where nothing does."""
+    """Reason for which unit rows have no map, in words for the page; empty where they have one."""
     if len(points) < LEAST_POINTS:
         return f"there are {len(points)}, and a map needs {LEAST_POINTS}"
     rows = points.astype(np.float64)
@@ -126,7 +126,7 @@ def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], st
 
 
 def legend_columns(names: Sequence[str], most: int = 3) -> int:
-    """As many columns as fit below a map; a legend fills them one after another."""
+    """Number of columns that fit below a map; a legend fills them one after another."""
     for columns in range(most, 1, -1):
         rows = -(-len(names) // columns)
         widths = [max(map(len, names[i : i + rows])) for i in range(0, len(names), rows)]

@@ -139,7 +139,7 @@ def _quiet_about_glyphs() -> Iterator[None]:
 
 
 def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options: Any) -> None:
-    """A legend of what was drawn and its names; matplotlib alone leaves out names that begin with an underscore."""
+    """Draw a legend of artists and their names; matplotlib alone leaves out names that begin with an underscore."""
     legend = axes.legend([drawn for drawn, _ in entries], ["name"] * len(entries), **options)
     for shown, (_, name) in zip(legend.get_texts(), entries, strict=True):
         shown.set_text(name)

@@ -1,4 +1,4 @@
-"""Retrieval galleries: a query and what was ranked first, framed by what it shares with the query."""
+"""Retrieval galleries: a query and its first items, framed by the grade that they share with it."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""What the metrics of a report mean, in a sentence each."""
+"""Meanings of the metrics of a report, in a sentence each."""
 
 import base64
 import hashlib
@@ -67,7 +67,7 @@ def glossary(metrics: Iterable[str]) -> list[tuple[str, str]]:
     return [*((kind, _MEANINGS[kind]) for kind in kinds), *_WORDS]
 
 
-# All that a page shows of one split: the table of results, curves, severity, maps, galleries, classes.
+# The section of a page on one split: the table of results, curves, severity, maps, galleries, classes.
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
 
 
 def _query_metric(paired: Mapping[str, Evaluation], levels: Sequence[str]) -> str:
-    """By which queries are called the worst: H-AP, else the AP of the finest level, else the first metric."""
+    """Metric by which queries are called the worst: H-AP, else the AP of the finest level, else the first metric."""
     if not paired:
         return ""
     common = [
@@ -264,7 +264,7 @@ Progress = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class PageFacts:
-    """What was written.
+    """Facts of a page that was written.
 
     Attributes:
         out: the page.
@@ -377,7 +377,7 @@ def _section(
     figures: Figures,
     progress: Progress | None,
 ) -> tuple[SplitSection, list[str]]:
-    """The section of a split, with pictures, names and published rows of its own dataset alone; what does not fit."""
+    """Make the section of a split, with pictures, names and published rows of its own dataset alone, and its notes."""
     stated = next((e.dataset for e in evaluations.values() if e.dataset), "")
     notes = []
     if dataset is not None and not stated:

@@ -17,7 +17,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """What a paper reports for one method on one dataset.
+    """A paper's results for one method on one dataset.
 
     Attributes:
         method: its name.
@@ -56,7 +56,7 @@ class PublishedResults:
         return [PublishedRow(method, source, values) for (method, source), values in rows.items()]
 
     def unused(self, dataset: str, shown: Collection[tuple[str, str]]) -> str:
-        """Why no row of the user's table stands beside an evaluation; empty where one does, or there is no table.
+        """Reason for which no row of the user's table is shown; empty where one is, or there is no table.
 
         Args:
             dataset: of the evaluation; empty where its report does not say it.

@@ -1,4 +1,4 @@
-"""Reports that were kept, read for the page: what it goes by is checked here, and everything else is only shown."""
+"""Kept reports, read for the page: settings that it computes with are checked, the others are only shown."""
 
 import csv
 import math
@@ -58,7 +58,7 @@ _SETTINGS = {
 }
 
 
-# What a report page is made from: run folders of training, and kept evaluations with their embeddings beside them.
+# Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them.
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _MOST_LOG_BYTES = 256 << 20
@@ -166,7 +166,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
 
 
 def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Evaluation]:
-    """A run's evaluations by what they are of, so that those of a task meet, whatever their files are called."""
+    """Name a run's evaluations by their task, so that those of one task meet, whatever their files are called."""
     tasks = {name: _task(name, evaluation, several=several) for name, evaluation in kept.items()}
     found: dict[str, Evaluation] = {}
     for name in sorted(kept, key=lambda name: (tasks[name] != name, name)):

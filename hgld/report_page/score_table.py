@@ -1,4 +1,4 @@
-"""Mistake severity: how far up the hierarchy one must go to find what a wrong answer shares with its query."""
+"""Mistake severity: the height in the hierarchy at which a wrong answer and its query meet."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Severity:
-    """Where the mistakes of a run happen.
+    """Mistakes of a run by their severity.
 
     Attributes:
         shares: for the grades L, L - 1, ..., 0 the share of queries whose first item has that grade: right, then what
@@ -54,7 +54,7 @@ def severity(first: FirstRanks, num_levels: int) -> Severity:
 
 
 def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Sequence[str], split: str) -> list[Figure]:
-    """For every run, what lies at the first ranks as a stacked bar a rank."""
+    """Draw, for every run, the grades at the first ranks as a stacked bar a rank."""
     drawn = []
     labels = ["nothing in common", *(f"same {clean(level, 24)}" for level in reversed(levels))]
     for name, severities in found.items():

@@ -1,4 +1,4 @@
-"""Protocols of retrieval benchmarks: who queries what, what is left out of the ranking, and what is averaged.
+"""Protocols of retrieval benchmarks: queries and galleries, items left out of the ranking, and averages.
 
 Leave-one-out (SOP, iNaturalist, CUB) and queries against a gallery (In-Shop) are :func:`hgld.evaluate` itself; the
 benchmarks with rules of their own are here.

@@ -55,12 +55,12 @@ def with_distractors(
     """
     known = _as_array(labels)
     unknown = np.full((len(distractors), *known.shape[1:]), -1)
-    others = unknown if distractor_labels is None else _as_array(distractor_labels)
-    if known.ndim != others.ndim or known.shape[1:] != others.shape[1:]:
+    more = unknown if distractor_labels is None else _as_array(distractor_labels)
+    if known.ndim != more.ndim or known.shape[1:] != more.shape[1:]:
         raise InputError(
-            f"gallery labels have shape {known.shape}, distractor labels {others.shape}; expected as many levels."
+            f"gallery labels have shape {known.shape}, distractor labels {more.shape}; expected as many levels."
         )
-    return stack_gallery(gallery, distractors), np.concatenate([known, others])
+    return stack_gallery(gallery, distractors), np.concatenate([known, more])
 
 
 def evaluate_with_distractors(
@@ -93,8 +93,8 @@ def evaluate_with_distractors(
     Raises:
         InputError: shapes that do not fit together, and whatever :func:`hgld.evaluate` refuses.
     """
-    alone = gallery_embeddings is None
-    if alone != (gallery_labels is None):
+    leave_one_out = gallery_embeddings is None
+    if leave_one_out != (gallery_labels is None):
         raise InputError("gallery embeddings and gallery labels come together: one of them is missing.")
     base = (
         (embeddings, labels)
@@ -102,10 +102,10 @@ def evaluate_with_distractors(
         else (gallery_embeddings, gallery_labels)
     )
     gallery, known = with_distractors(*base, distractors, distractor_labels)
-    if alone:
+    if leave_one_out:
         options["self_index"] = np.arange(len(embeddings))
     report = evaluate(embeddings, labels, gallery, known, **options)
-    protocol = ("leave-one-out" if alone else "query against gallery") + " with distractors"
+    protocol = ("leave-one-out" if leave_one_out else "query against gallery") + " with distractors"
     return replace(report, settings=report.settings | {"protocol": protocol, "distractors": len(distractors)})
 
 

@@ -90,7 +90,7 @@ def retrieve(
     index_ids: Sequence[str],
     **options: Any,
 ) -> dict[str, list[str]]:
-    """For every query the ids of the (up to) 100 nearest index images, best first.
+    """Return for every query the ids of the (up to) 100 nearest index images, best first.
 
     Args:
         query_embeddings: (Q, D).

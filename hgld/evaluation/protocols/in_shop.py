@@ -1,4 +1,4 @@
-"""In-Shop Clothes Retrieval: queries against a gallery of the same items, as its partition file says.
+"""DeepFashion In-Shop Clothes Retrieval: queries against a gallery of the same items, as its partition file says.
 
 Liu, Luo, Qiu, Wang, Tang: "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations", CVPR
 2016: 14,218 queries, 12,612 gallery images. Evaluated by :func:`hgld.evaluate` with a gallery.

@@ -59,7 +59,7 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
 
 
 def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
-    """What the reports have in common, and a list of what differs."""
+    """Settings that the reports have in common, and a list of those that differ."""
     found = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
     return {key: each[0] if all(value == each[0] for value in each) else each for key, each in found.items()}
 

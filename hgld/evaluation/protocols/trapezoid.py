@@ -1,4 +1,4 @@
-"""Numbers in the names of images: how INRIA Holidays, Copydays and UKBench say what belongs together."""
+"""Numbers in the names of images: the groups of INRIA Holidays, Copydays and UKBench."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -121,10 +121,11 @@ def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.n
     Returns:
         (P,) ascending places, from 0.
     """
-    own = np.sort(positive)
-    passed = [len(part) - np.searchsorted(part, own) for part in (ordered, own, np.sort(left_out))]  # scores >= own
+    positives = np.sort(positive)
+    every = (ordered, positives, np.sort(left_out))
+    passed = [len(part) - np.searchsorted(part, positives) for part in every]  # scores no less than a positive's
     negatives = passed[0] - passed[1] - passed[2]
-    return (negatives + np.arange(len(own))[::-1])[::-1]
+    return (negatives + np.arange(len(positives))[::-1])[::-1]
 
 
 def evaluate_trapezoid(
@@ -162,9 +163,9 @@ def evaluate_trapezoid(
     """
     if any(k < 1 for k in precision_at):
         raise ConfigError(f"precision_at is {list(precision_at)}; expected numbers from 1.")
-    where = choose_device(query_embeddings, device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=where)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=where)
+    device = choose_device(query_embeddings, device)
+    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=device)
+    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
     for name, judgements in tasks.items():
@@ -198,15 +199,15 @@ def _metrics(precision_at: Sequence[int]) -> list[str]:
 def _block_values(
     scores: np.ndarray, judged: Sequence[RelevanceBlock], precision_at: Sequence[int]
 ) -> list[list[float]]:
-    """For every query of a block the values of all metrics of all tasks."""
+    """Return for every query of a block the values of all metrics of all tasks."""
     values: list[list[float]] = []
-    for row, own in enumerate(scores):
-        ordered = np.sort(own)
+    for row, row_scores in enumerate(scores):
+        ordered = np.sort(row_scores)
         values.append([])
         for block in judged:
             rows, items = block.left_out
             positive = np.flatnonzero(block.grades[row].numpy())
-            positions = positive_positions(ordered, own[positive], own[items[rows == row]])
+            positions = positive_positions(ordered, row_scores[positive], row_scores[items[rows == row]])
             values[-1].append(trapezoid_ap(positions))
             values[-1].extend(truncated_precision(positions, k) for k in precision_at)
     return values

@@ -17,10 +17,10 @@ def rank_metric_by_pairs(
     Args:
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked.
         grades: (Q, G) integers in 0..L, 0 for items that are not ranked.
-        gains: (Q, L + 1) float64, worth of every grade.
+        gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizers.
         objective: what a positive adds.
-        surrogate: the stand-in for the step function.
+        surrogate: of the step function.
 
     Returns:
         metric (Q,) and d metric / d scores (Q, G), both in the dtype of ``scores``.
@@ -63,15 +63,15 @@ class _Pairs:
         return terms.values.sum(dim=1), gradient
 
     def _steps(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Of some positives' (q, p, G) pairs: gain of both, the stand-ins in hrank and in rank, the latter's slope."""
+        """Return for (q, p, G) pairs the gain of both, the surrogates in hrank and in rank, the latter's slope."""
         places = self.places[:, part]
         difference = self.scores[:, None, :] - self.scores.gather(1, places)[:, :, None]  # s_j - s_k
         both = torch.minimum(self.gain[:, part, None], self.item_gain[:, None, :])
         if isinstance(self.surrogate, Sigmoid):
-            own = places[:, :, None] == torch.arange(self.scores.shape[1], device=self.scores.device)
+            itself = places[:, :, None] == torch.arange(self.scores.shape[1], device=self.scores.device)
             step = torch.sigmoid(difference / self.surrogate.tau)
-            slope = torch.where(own, 0.0, step * (1 - step) / self.surrogate.tau)
-            step = torch.where(own, 1.0, step)
+            slope = torch.where(itself, 0.0, step * (1 - step) / self.surrogate.tau)
+            step = torch.where(itself, 1.0, step)
             return both, step, step, slope
         lower = self.grades[:, None, :] < self.grade[:, part, None]
         above = (difference >= 0).to(difference.dtype)

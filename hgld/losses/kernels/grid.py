@@ -1,4 +1,4 @@
-"""Rows by descending score, compiled: sort keys, and what comes back from them."""
+"""Rows by descending score, compiled: their sort keys, and rows restored from sorted keys."""
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def add_row(grid: np.ndarray, more: np.ndarray, size: np.int64) -> None:
 
 @helper
 def read_at(values: np.ndarray, cell: np.int32, weights: np.ndarray) -> np.float32:
-    """Value at an item's place of what :func:`convolve` made."""
+    """Interpolate the result of :func:`convolve` at an item's place."""
     at = np.int64(cell)
     total = values[at] * weights[0]
     for r in range(1, NODES):
@@ -159,7 +159,7 @@ def convolve(grid: np.ndarray, kernel: np.ndarray, num_nodes: np.int64, out: np.
 
 @helper
 def add_saturated(grid: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> None:
-    """Add the nodes more than REACH above, at which the sigmoid is 1, to what :func:`convolve` made of the others."""
+    """Add the nodes more than REACH above, at which the sigmoid is 1, to the result of :func:`convolve` for the others."""
     above = 0.0
     for i in range(num_nodes - 1, -1, -1):
         if i + REACH + 1 < num_nodes:
@@ -218,19 +218,19 @@ def smooth_forward(
         to = offsets[row]
         gain = gains[row]
         for k in range(num):
-            own = np.int64(grade[k])
-            if own > 0:
-                hrank, rank = 0.5 * gain[own], 0.5  # a positive counts once, its sigmoid(0) below for a half
+            grade_k = np.int64(grade[k])
+            if grade_k > 0:
+                hrank, rank = 0.5 * gain[grade_k], 0.5  # a positive counts once, its sigmoid(0) below for a half
                 hrank_slope, rank_slope = 0.0, 0.0
                 for m in range(num_grades):
-                    both = min(gain[m], gain[own]) * (m > 0)
+                    both = min(gain[m], gain[grade_k]) * (m > 0)
                     total = read_at(smooth[m], cells[k], weights[k])
                     slope = read_at(slopes[m], cells[k], weights[k])
                     hrank += both * total
                     rank += total
                     hrank_slope += both * slope
                     rank_slope += slope
-                found[0, to], found[1, to], found[4, to] = hrank, rank, gain[own]
+                found[0, to], found[1, to], found[4, to] = hrank, rank, gain[grade_k]
                 found[2, to], found[3, to] = -hrank_slope / step[0], -rank_slope / step[0]
                 to += 1
 
@@ -245,16 +245,16 @@ def smooth_backward(
     taps: np.ndarray,
     most_cells: np.int64,
     offsets: np.ndarray,
-    own: np.ndarray,
+    by_self: np.ndarray,
     by_hrank: np.ndarray,
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
     """Gradient of the metric by every score.
 
-    ``slopes`` (q, G) float32 is filled where an item is ranked. ``own`` (P,) is what reaches a positive through its own
-    score's place in the differences, ``by_hrank`` and ``by_rank`` (P,) are the metric's derivatives by its hrank and
-    rank, all float64; the other arguments are those of :func:`smooth_forward`.
+    ``slopes`` (q, G) float32 is filled where an item is ranked. ``by_self`` (P,) is the metric's derivative by a
+    positive's own score in all differences, ``by_hrank`` and ``by_rank`` (P,) those by its hrank and rank, all float64;
+    the other arguments are those of :func:`smooth_forward`.
     """
     size, num_grades = scores.shape[1], gains.shape[1]
     columns, ordered, grade = np.empty(size, np.int32), np.empty(size, np.float32), np.empty(size, np.uint8)
@@ -281,7 +281,7 @@ def smooth_backward(
         for j in range(num):
             slope = np.float64(read_at(smooth[grade[j]], cells[j], weights[j])) / step[0]
             if grade[j] > 0:
-                slope += own[i]
+                slope += by_self[i]
                 i += 1
             slopes[row, columns[j]] = np.float32(slope)
 
@@ -440,24 +440,24 @@ def _rank_row(
                 _enter(far, np.float64(ordered[entered]), np.int64(grade[entered]), term)
                 entered += 1
         for k in range(start, stop):
-            own = np.int64(grade[k])
-            if own > 0:
-                count = far[0, own - 1]
-                short, short_slope = _series(far, 2, own - 1)
-                rank = rho * (far[1, own - 1] - (here + delta) * count) + (line - 1.5) * count + short
-                rank += read_at(smooth[own - 1], cells[k], weights[k])
-                slope = rho * count + (read_at(slopes[own - 1], cells[k], weights[k]) - short_slope) * inverse
+            grade_k = np.int64(grade[k])
+            if grade_k > 0:
+                count = far[0, grade_k - 1]
+                short, short_slope = _series(far, 2, grade_k - 1)
+                rank = rho * (far[1, grade_k - 1] - (here + delta) * count) + (line - 1.5) * count + short
+                rank += read_at(smooth[grade_k - 1], cells[k], weights[k])
+                slope = rho * count + (read_at(slopes[grade_k - 1], cells[k], weights[k]) - short_slope) * inverse
                 hrank = 0.0
                 for m in range(counts.shape[0]):
-                    rank += counts[m] * (1.0 if m >= own else 0.5)
-                    hrank += counts[m] * min(gain[m], gain[own]) * (m > 0)
+                    rank += counts[m] * (1.0 if m >= grade_k else 0.5)
+                    hrank += counts[m] * min(gain[m], gain[grade_k]) * (m > 0)
                 beyond[to] = entered
                 found[0, to], found[1, to], found[2, to], found[3, to], found[4, to] = (
                     hrank,
                     rank,
                     0.0,
                     -slope,
-                    gain[own],
+                    gain[grade_k],
                 )
                 to += 1
         start = stop
@@ -475,15 +475,15 @@ def sup_backward(
     most_cells: np.int64,
     offsets: np.ndarray,
     beyond: np.ndarray,
-    own: np.ndarray,
+    by_self: np.ndarray,
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
     """Gradient of the metric by every score.
 
-    ``slopes`` (q, G) float32 is filled where an item is ranked. ``own`` (P,) is what reaches a positive through its own
-    score's place in the differences, ``by_rank`` (P,) the metric's derivative by its rank, both float64; the other
-    arguments are those of :func:`sup_forward`.
+    ``slopes`` (q, G) float32 is filled where an item is ranked. ``by_self`` (P,) is the metric's derivative by a
+    positive's own score in all differences, ``by_rank`` (P,) that by its rank, both float64; the other arguments are
+    those of :func:`sup_forward`.
     """
     size = scores.shape[1]
     columns, ordered, grade = np.empty(size, np.int32), np.empty(size, np.float32), np.empty(size, np.uint8)
@@ -518,7 +518,7 @@ def sup_backward(
             step,
             far,
             beyond[part],
-            own[part],
+            by_self[part],
             by_rank[part],
             slopes[row],
         )
@@ -536,7 +536,7 @@ def _spread_row(
     step: np.ndarray,
     far: np.ndarray,
     beyond: np.ndarray,
-    own: np.ndarray,
+    by_self: np.ndarray,
     by_rank: np.ndarray,
     out: np.ndarray,
 ) -> None:
@@ -561,7 +561,7 @@ def _spread_row(
                 i -= 1
             slope = rho * far[0, m] + (read_at(smooth[m], cells[j], weights[j]) - _series(far, 1, m)[1]) * inverse
         if m > 0:
-            slope += own[at]
+            slope += by_self[at]
             at -= 1
         out[columns[j]] = np.float32(slope)
 

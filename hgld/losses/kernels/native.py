@@ -1,4 +1,4 @@
-"""Rows of scores and grades as the compiled kernels take them, and what is known of each row before any work."""
+"""Rows of scores and grades as the compiled kernels take them, and a survey of each row before any work."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class RowBlock:
     Attributes:
         scores: (q, G) float32, -inf where an item is not ranked.
         grades: (q, G) uint8 in 0..L.
-        gains: (q, L + 1) float64, worth of every grade.
+        gains: (q, L + 1) float64, gain of every grade.
         norms: (q,) float64, the objective's normalizers.
     """
 
@@ -76,7 +76,7 @@ class Survey:
 def _survey(
     scores: np.ndarray, grades: np.ndarray, num_positives: np.ndarray, finite: np.ndarray, extremes: np.ndarray
 ) -> np.int64:
-    """Fill what :class:`Survey` holds; ``extremes`` (2, q) with the lowest and highest score. Returns the top grade."""
+    """Fill the fields of :class:`Survey`, ``extremes`` (2, q) with the lowest and highest score; return the top grade."""
     top = np.uint8(0)
     for row in range(scores.shape[0]):
         positives, strange = np.int64(0), np.int64(0)
@@ -126,15 +126,15 @@ class PairPath:
         forward(ordered, starts, block.gains[part], self.step, offsets, self.found)
 
     def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
-        own, by_hrank, by_rank = (part.astype(np.float32) for part in chain)
+        by_self, by_hrank, by_rank = (part.astype(np.float32) for part in chain)
         part = slice(start, stop)
         rows = (self.ordered[part], self.columns[part], self.starts[part])
         offsets = self.offsets[start : stop + 1]
         if self.smooth:
             gains = self.block.gains[part]
-            kernels_pair.smooth_backward(*rows, gains, self.step, offsets, own, by_hrank, by_rank, slopes[part])
+            kernels_pair.smooth_backward(*rows, gains, self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
         else:
-            kernels_pair.sup_backward(*rows, self.step, offsets, own, by_rank, slopes[part])
+            kernels_pair.sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
 
 
 class GridPath:
@@ -165,19 +165,19 @@ class GridPath:
             kernels_grid_sup.sup_forward(*rows, *tail, offsets, self.beyond, self.found)
 
     def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
-        own, by_hrank, by_rank = chain
+        by_self, by_hrank, by_rank = chain
         part, block = slice(start, stop), self.block
         rows, offsets = (self.keys[part], block.scores[part], block.grades[part]), self.offsets[start : stop + 1]
         if self.smooth:
-            tail = (self.taps, self.most_cells, offsets, own, by_hrank, by_rank, slopes[part])
+            tail = (self.taps, self.most_cells, offsets, by_self, by_hrank, by_rank, slopes[part])
             kernels_grid_smooth.smooth_backward(*rows, block.gains[part], self.step, *tail)
         else:
             grid = (self.num_terms, block.gains.shape[1] - 1, self.taps, self.most_cells)
-            kernels_grid_sup.sup_backward(*rows, self.step, *grid, offsets, self.beyond, own, by_rank, slopes[part])
+            kernels_grid_sup.sup_backward(*rows, self.step, *grid, offsets, self.beyond, by_self, by_rank, slopes[part])
 
 
 def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
-    """Cells of the grids of rows whose scores span ``spans``."""
+    """Number of grid cells of rows, given the ``spans`` of their scores."""
     return np.minimum(spans / (NODE_DISTANCE * surrogate.tau), 2.0**62).astype(np.int64) + 2
 
 
@@ -273,9 +273,9 @@ def _metric(work: PairPath | GridPath, objective: Objective, each_part: EachPart
     norm = torch.from_numpy(np.repeat(block.norms, np.diff(offsets)))
     query = torch.from_numpy(np.repeat(np.arange(len(block.norms)), np.diff(offsets)))
     terms = objective.terms(Positives(hrank, rank, gain, norm, query))
-    own = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
+    by_self = terms.by_hrank * hrank_slope + terms.by_rank * rank_slope
     slopes = np.zeros_like(block.scores)
-    chain = (own.numpy(), terms.by_hrank.numpy(), terms.by_rank.numpy())
+    chain = (by_self.numpy(), terms.by_hrank.numpy(), terms.by_rank.numpy())
     each_part(lambda start, stop: work.backward(start, stop, chain, slopes), len(block.scores))
     return np.add.reduceat(terms.values.numpy(), offsets[:-1]), slopes
 

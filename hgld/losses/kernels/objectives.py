@@ -1,4 +1,4 @@
-"""What a positive adds to its query's metric, as a function of its rank; the derivatives along with it.
+"""Objectives: the part of a positive in its query's metric as a function of its rank, with its derivatives.
 
 An objective is a sum over the positives k of a query; the loss is 1 - that sum. All of them act on tensors of one shape
 and read no order from them, so that the paths may lay out the positives as suits them.
@@ -16,12 +16,12 @@ from hgld.errors import ConfigError
 
 @dataclass(frozen=True)
 class Positives:
-    """What an objective knows of the positives: all of a query's, in any order; all tensors are of one shape.
+    """The positives as an objective sees them: all of a query's, in any order; all tensors are of one shape.
 
     Attributes:
         hrank: float64, the numerator of precision: rank+ or Hrank+, smooth or exact.
         rank: float64, the surrogate of the rank.
-        gain: float64, worth of the positive's grade.
+        gain: float64, gain of the positive's grade.
         norm: float64, its query's normalizer (see the objectives), infinite where the query has no loss.
         query: int64, which query it is of.
     """
@@ -35,7 +35,7 @@ class Positives:
 
 @dataclass(frozen=True)
 class Terms:
-    """What each positive adds to the loss's metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
+    """Part of each positive in the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
 
     values: Tensor
     by_hrank: Tensor
@@ -80,7 +80,7 @@ class RecallMean:
 
     @classmethod
     def of(cls, k: Sequence[int], temperature: float | Sequence[float] = 1.0, *, clip: bool = False) -> "RecallMean":
-        """As the losses take it: ``temperature`` may be one for all cutoffs."""
+        """Make one from the losses' arguments: ``temperature`` may be one for all cutoffs."""
         each = (temperature,) * len(k) if isinstance(temperature, int | float) else tuple(temperature)
         return cls(tuple(k), each, clip)
 
@@ -99,7 +99,7 @@ class RecallMean:
 
 
 def _query_sums(values: Tensor, query: Tensor) -> Tensor:
-    """For every positive the sum over its query's positives."""
+    """Return for every positive the sum over its query's positives."""
     rows = query.flatten()
     sums = values.new_zeros(len(rows)).index_add(0, rows, values.flatten())  # there are as many positives as queries
     return sums[rows].view_as(values)
@@ -129,7 +129,7 @@ def pack(objective: Objective) -> tuple[str, list[float]]:
 
 
 def unpack(kind: str, numbers: list[float]) -> Objective:
-    """What :func:`pack` packed."""
+    """Restore an objective that :func:`pack` packed."""
     if kind == "recall":
         middle = len(numbers) // 2 + 1
         return RecallMean(tuple(int(k) for k in numbers[1:middle]), tuple(numbers[middle:]), bool(numbers[0]))

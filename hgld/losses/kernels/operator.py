@@ -132,10 +132,10 @@ def rank_metric(
     Args:
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked. The gradient flows here.
         grades: (Q, G) uint8 in 0..L, 0 for items that are not ranked.
-        gains: (Q, L + 1) float64, worth of every grade.
+        gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizer; infinite where a query is to add nothing.
         objective: what a positive adds, given its rank.
-        surrogate: the stand-in for the step function.
+        surrogate: of the step function.
         method: see the module's table.
 
     Returns:

@@ -94,7 +94,7 @@ def sup_backward(
     starts: np.ndarray,
     step: np.ndarray,
     offsets: np.ndarray,
-    own: np.ndarray,
+    by_self: np.ndarray,
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
@@ -105,8 +105,8 @@ def sup_backward(
         columns: (q, G) of :func:`by_grade`.
         starts: (q, L + 2) of :func:`by_grade`.
         step: (4,) as in :func:`sup_forward`.
-        offsets: (q + 1,) where each row's positives begin in ``own`` and ``by_rank``.
-        own: (P,) float32, what reaches a positive through its own score's place in the differences.
+        offsets: (q + 1,) where each row's positives begin in ``by_self`` and ``by_rank``.
+        by_self: (P,) float32, derivatives of the metric by the positives' own scores in all differences.
         by_rank: (P,) float32, derivatives of the metric by the ranks.
         slopes: (q, G), filled where an item is ranked.
     """
@@ -116,7 +116,7 @@ def sup_backward(
         start, score = starts[row], ordered[row]
         num_ranked = start[start.shape[0] - 1]
         for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
-            gradient[j] = own[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
+            gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, start.shape[0] - 1):
             lower = score[: start[grade]]
             for k in range(start[grade], start[grade + 1]):
@@ -140,7 +140,10 @@ def smooth_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """As :func:`sup_forward`, with a sigmoid for every step; ``step`` is (1,), tau."""
+    """Hrank and rank of every positive, with a sigmoid for every step.
+
+    Arguments are those of :func:`sup_forward`, but for ``step``: (1,), tau.
+    """
     zero, inverse = np.float32(0), np.float32(1) / step[0]
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
@@ -175,19 +178,22 @@ def smooth_backward(
     gains: np.ndarray,
     step: np.ndarray,
     offsets: np.ndarray,
-    own: np.ndarray,
+    by_self: np.ndarray,
     by_hrank: np.ndarray,
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """As :func:`sup_backward`, with a sigmoid for every step and the derivatives by the hranks too."""
+    """Gradient of the metric by every score, with a sigmoid for every step.
+
+    Arguments are those of :func:`sup_backward`, and the derivatives by the hranks.
+    """
     inverse = np.float32(1) / step[0]
     gradient = np.empty(ordered.shape[1], np.float32)
     for row in range(ordered.shape[0]):
         start, gain, score = starts[row], gains[row], ordered[row]
         num_ranked = start[start.shape[0] - 1]
         for j in range(num_ranked):  # an assignment of slices makes numba compile half its strings
-            gradient[j] = own[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
+            gradient[j] = by_self[offsets[row] + j - start[1]] if j >= start[1] else np.float32(0)
         for grade in range(1, gain.shape[0]):
             for k in range(start[grade], start[grade + 1]):
                 here = score[k]

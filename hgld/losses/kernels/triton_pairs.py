@@ -64,8 +64,8 @@ def _block(
     norm = torch.where(grade > 0, norms[:, None], torch.inf)
     query = torch.arange(num_queries, device=grade.device)[:, None].expand_as(grade)
     terms = objective.terms(Positives(hrank.double(), rank.double(), gain, norm, query))
-    own = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
-    chain = (own, terms.by_hrank.float(), terms.by_rank.float())
+    by_self = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
+    chain = (by_self, terms.by_hrank.float(), terms.by_rank.float())
     gradient = torch.empty_like(ordered)
     reach_items: Any = _reach_items[num_queries, triton.cdiv(size, _BLOCK_ITEMS)]
     reach_items(*row_args, *chain, gradient, **blocks)
@@ -150,7 +150,7 @@ def _reach_items(
     rho,
     delta,
     line,
-    own,
+    by_self,
     by_hranks,
     by_ranks,
     gradient,
@@ -182,5 +182,5 @@ def _reach_items(
             lower = other_grade[None, :] < grade[:, None]
             slope = tl.where(x > delta, rho, slope)
             reached += tl.where(lower, by_rank[:, None] * slope, 0.0)
-    total = tl.load(own + row * size + j, mask=inside, other=0.0) + tl.sum(reached, axis=0)
+    total = tl.load(by_self + row * size + j, mask=inside, other=0.0) + tl.sum(reached, axis=0)
     tl.store(gradient + row * size + j, total, mask=inside)
