@@ -77,7 +77,7 @@ def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tenso
     return place, upper.long() + bins * (roles == 2), inside - upper
 
 
-# Average precision over scores sorted into soft bins: the quantised mAP of Revaud et al., and the common part of FastAP.
+# Average precision over soft bins of scores: the quantised mAP of Revaud et al., and the common part of FastAP.
 
 Ties = Literal["ignored", "relaxed", "integral"]
 

@@ -146,7 +146,7 @@ def _at_or_above(ordered: Tensor, used: Tensor) -> Tensor:
 
 
 def _counted_above(ordered: Tensor, scores: Tensor, counted: Tensor) -> Tensor:
-    """Count, for each of (q, P) ascending scores, the ``counted`` (q, G) ``scores`` that are no less, (q, P) float64."""
+    """Count, for each of (q, P) ascending scores, the ``counted`` ones of (q, G) ``scores`` that are no less."""
     passed = torch.searchsorted(ordered, scores, right=True)  # of the ascending scores, those no greater than an item
     counts = ordered.new_zeros(len(ordered), ordered.shape[1] + 1, dtype=torch.float64)
     counts.scatter_add_(1, passed, counted.double())

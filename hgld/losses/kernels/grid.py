@@ -159,7 +159,7 @@ def convolve(grid: np.ndarray, kernel: np.ndarray, num_nodes: np.int64, out: np.
 
 @helper
 def add_saturated(grid: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> None:
-    """Add the nodes more than REACH above, at which the sigmoid is 1, to the result of :func:`convolve` for the others."""
+    """Add the nodes more than REACH above, where the sigmoid is 1, to the result of :func:`convolve`."""
     above = 0.0
     for i in range(num_nodes - 1, -1, -1):
         if i + REACH + 1 < num_nodes:

@@ -76,7 +76,7 @@ class Survey:
 def _survey(
     scores: np.ndarray, grades: np.ndarray, num_positives: np.ndarray, finite: np.ndarray, extremes: np.ndarray
 ) -> np.int64:
-    """Fill the fields of :class:`Survey`, ``extremes`` (2, q) with the lowest and highest score; return the top grade."""
+    """Fill the fields of :class:`Survey`, ``extremes`` (2, q) with the extreme scores; return the top grade."""
     top = np.uint8(0)
     for row in range(scores.shape[0]):
         positives, strange = np.int64(0), np.int64(0)
