@@ -1,19 +1,24 @@
-"""Seconds and peak memory of forward + backward of the rank losses, beside plain equations and pytorch-metric-learning.
+"""Seconds and peak memory of forward + backward of the rank losses, beside the authors' code and other peers.
 
 Run with: python benchmarks/losses.py [--items 128 256 512 1024 2048 4096] [--threads 1] [--only "hgld SupHAP" ...]
+The authors' classes: python benchmarks/losses.py --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports
+    need omegaconf and tensorboard beside pytorch-metric-learning
 A memory bank: python benchmarks/losses.py --bank 60000 --items 256 --dim 128
 On a GPU: python benchmarks/losses.py --device cuda --items 512 4096 --only "hgld SupHAP" "ResNet-50 step"
 
 pytorch-metric-learning is a benchmark extra. Every measurement runs in a process of its own that keeps freed memory
-(first-touch page faults would be measured otherwise), after a run of the same size that loads, compiles and warms up.
-Seconds are the processor's on a CPU, so that other load on the machine disturbs little, and the clock's on a GPU;
-memory is the growth of the peak from the embeddings on. A side stops where a batch could need more than --most-seconds
-or --most-memory, by its cost's growth. Sides that state the same loss must agree to 1e-4.
+(first-touch page faults would be measured otherwise), after a small run that loads, compiles and warms up. Seconds are
+medians, of the processor's time on a CPU, so that other load on the machine disturbs little, and of the clock's on a
+GPU; "x GEMM" is their multiple of what the same process takes for the scores alone, forward + backward of one matrix
+product; memory is the growth of the peak from the embeddings on. A side stops where a batch could need more than
+--most-seconds or --most-memory, by its cost's growth. Sides that state the same loss must agree to 1e-4; the others say
+in their row how their definition differs.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -25,26 +30,38 @@ from torch import Tensor
 TAU, RHO, DELTA, OFFSET = 0.01, 100.0, 0.05, 0.5 + 1 / (1 + 2.718281828459045**-5)
 HGLD = (
     *("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG"),
-    *("SoftBinAP", "FastAP", "BlackboxAP", "PNP"),
+    *("SoftBinAP", "FastAP", "FastAP, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
 )
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
+CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # in the authors' code
+AUTHORS = (*CUBIC, "SoftBinAP", "BlackboxAP")
 METRIC_LEARNING = ("SmoothAPLoss", "FastAPLoss", "PNPLoss")
+GPU_STEP = "ResNet-50 step"
 SIDES = (
     *(f"hgld {name}" for name in HGLD),
     *(f"equations {name}" for name in EQUATIONS),
+    *(f"authors {name}" for name in AUTHORS),
     *(f"pml {name}" for name in METRIC_LEARNING),
-    "ResNet-50 step",
+    GPU_STEP,
 )
+# Sides that state the same loss, and the differences of those that state another one.
 SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
 SAME["equations SmoothAP, B x B x B"] = "hgld SmoothAP"
+SAME |= {f"authors {name}": f"hgld {name}" for name in AUTHORS if name != "BlackboxAP"}
+SAME |= {"pml PNPLoss": "hgld PNP, variant O", "pml FastAPLoss": "hgld FastAP, query left out"}
+DIFFERS = {
+    "authors BlackboxAP": "its margin is multiplied by random normal numbers",
+    "pml SmoothAPLoss": "its classes are blocks of B / 4 consecutive items; with labels of such blocks hgld's agrees",
+}
 # By which power of the batch's size the seconds and the bytes of a side grow; the others' by the square.
 GROWTH = {
     "equations SupHAP, B x B x B": (3, 3),
     "equations SupHAP, query by query": (3, 2),
     "equations SmoothAP, B x B x B": (3, 3),
+    **{f"authors {name}": (3, 3) for name in CUBIC},
     "pml SmoothAPLoss": (3, 3),
     "pml PNPLoss": (3, 3),
-    "ResNet-50 step": (1, 0),
+    GPU_STEP: (1, 0),
 }
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -55,9 +72,36 @@ def make(items: int, dim: int) -> tuple[Tensor, Tensor]:
     fine = torch.arange(items) // 4
     labels = torch.stack([fine, fine // 8, fine // 64], dim=1)
     embeddings = torch.randn(items, dim, generator=generator)
-    for level, share in enumerate((0.6, 0.6, 0.4)):
+    for level, share in enumerate((0.12, 0.1, 0.08)):
         embeddings += share * torch.randn(items, dim, generator=generator)[labels[:, level]]
     return embeddings, labels
+
+
+def authors_loss(name: str, folder: str) -> Loss:
+    """One of the authors' classes, with the parameters of hgld's defaults: the offset that makes H^- continuous."""
+    sys.path.insert(0, folder)
+    from suprank import losses  # pyright: ignore[reportMissingImports]
+    from suprank.engine.compute_relevance_on_the_fly import (  # pyright: ignore[reportMissingImports]
+        compute_relevance_on_the_fly,
+    )
+
+    kind = {"BlackboxAP": "BlackBoxAP"}.get(name, name)
+    graded = {"hierarchy_level": "MULTI" if name in ("SmoothHAP", "SupHAP", "SupNDCG") else 0}
+    cutoffs = {"at_k": [1, 2, 4, 8, 16]} if name.endswith("Recall") else {}
+    module = getattr(losses, f"{kind}Loss")(**graded, **cutoffs)
+
+    def loss(embeddings: Tensor, labels: Tensor) -> Tensor:
+        def relevance(grades: Tensor) -> Tensor:
+            return compute_relevance_on_the_fly(grades, alpha=1.0, check_for=list(range(labels.shape[1] + 1)))
+
+        return module(torch.nn.functional.normalize(embeddings), labels, relevance_fn=relevance)
+
+    return loss
+
+
+def score_matrix(embeddings: Tensor, gallery: Tensor, weights: Tensor) -> Tensor:
+    """The matrix product that every loss here makes, with a gradient that is as dense as theirs."""
+    return (embeddings @ gallery.T * weights).sum()
 
 
 def agreed_levels(labels: Tensor, others: Tensor) -> Tensor:
@@ -130,14 +174,19 @@ def smooth_ap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
     return 1 - ((precision * positive).sum(dim=1) / positive.sum(dim=1)).mean()
 
 
-def loss_of(side: str, reference: tuple[Tensor, Tensor] | None) -> Loss:
+def loss_of(side: str, reference: tuple[Tensor, Tensor] | None, authors: str | None) -> Loss:
     kind, _, name = side.partition(" ")
     if kind == "hgld":
         from hgld import losses
 
-        return lambda embeddings, labels: getattr(losses, name)()(embeddings, labels, *(reference or ()))
+        loss, _, option = name.partition(", ")
+        options = {"variant O": {"variant": "O"}, "query left out": {"exclude_self": True}}.get(option, {})
+        module = getattr(losses, loss)(**options)
+        return lambda embeddings, labels: module(embeddings, labels, *(reference or ()))
     if kind == "equations":
         return dict(zip(EQUATIONS, (sup_hap_at_once, sup_hap_query_by_query, smooth_ap_at_once), strict=True))[name]
+    if kind == "authors":
+        return authors_loss(name, str(authors))
     from pytorch_metric_learning import losses as metric_learning  # pyright: ignore[reportMissingImports]
 
     module = getattr(metric_learning, name)()
@@ -176,33 +225,48 @@ def peak_bytes() -> int:
 
 def measure(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
     torch.set_num_threads(options.threads)
-    if side == "ResNet-50 step":
-        return {"seconds": resnet_seconds(items), "bytes": torch.cuda.max_memory_allocated(), "value": 0.0}
+    if side == GPU_STEP:
+        return {"seconds": resnet_seconds(items), "bytes": torch.cuda.max_memory_allocated(), "value": 0.0, "gemm": 0.0}
     embeddings, labels = (part.to(options.device) for part in make(max(items, options.bank), options.dim))
     reference = (embeddings, labels) if options.bank else None
-    loss = loss_of(side, reference)
+    loss = loss_of(side, reference, options.authors)
     forward_backward(loss, embeddings[:8], labels[:8])
     before = peak_bytes()
     batch = embeddings[:items], labels[:items]
     value = forward_backward(loss, *batch)
     on_gpu = options.device != "cpu"
-    clock = time.perf_counter if on_gpu else time.process_time
-    seconds, repeats = [], 0
-    while repeats < 2 or (sum(seconds) < 1.0 and repeats < 20):
-        start = clock()
-        forward_backward(loss, *batch)  # its .item() waits for the GPU
-        seconds.append(clock() - start)
-        repeats += 1
+    seconds = median_seconds(lambda: forward_backward(loss, *batch), on_gpu=on_gpu)
     peak = torch.cuda.max_memory_allocated() if on_gpu else peak_bytes() - before
-    return {"seconds": min(seconds), "bytes": peak, "value": value}
+    unit = torch.nn.functional.normalize(batch[0])
+    gallery = torch.nn.functional.normalize(embeddings) if options.bank else None
+    weights = torch.rand(len(unit), len(unit if gallery is None else gallery), device=unit.device)
+
+    def product(leaf: Tensor, _: Tensor) -> Tensor:
+        return score_matrix(leaf, leaf if gallery is None else gallery, weights)
+
+    gemm = median_seconds(lambda: forward_backward(product, unit, batch[1]), on_gpu=on_gpu)
+    return {"seconds": seconds, "bytes": peak, "value": value, "gemm": gemm}
+
+
+def median_seconds(run: Callable[[], float], *, on_gpu: bool) -> float:
+    """Median over 3 to 20 runs, a second of them where they are short; the first one only warms up."""
+    clock = time.perf_counter if on_gpu else time.process_time
+    run()
+    seconds: list[float] = []
+    while len(seconds) < 3 or (sum(seconds) < 1.0 and len(seconds) < 20):
+        start = clock()
+        run()  # its .item() waits for the GPU
+        seconds.append(clock() - start)
+    return statistics.median(seconds)
 
 
 def in_a_process(side: str, items: int, options: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--measure", side, str(items), "--dim", str(options.dim)]
     command += ["--threads", str(options.threads), "--device", options.device, "--bank", str(options.bank)]
+    command += [] if options.authors is None else ["--authors", options.authors]
     keep = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "OMP_NUM_THREADS": str(options.threads)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, **keep})
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def print_row(side: str, values: dict[tuple[str, int], float], options: argparse.Namespace) -> None:
@@ -214,12 +278,14 @@ def print_row(side: str, values: dict[tuple[str, int], float], options: argparse
                 cells.append("-")
                 continue
         last = {**in_a_process(side, items, options), "items": items}
-        cells.append(f"{last['seconds']:.4f} s, {last['bytes'] / 1e6:.0f} MB")
+        over = f" ({last['seconds'] / last['gemm']:.1f} x GEMM)" if last["gemm"] else ""
+        cells.append(f"{last['seconds']:.4f} s{over}, {last['bytes'] / 1e6:.0f} MB")
         values[side, items] = last["value"]
         same = values.get((SAME.get(side, ""), items))
         if same is not None and abs(same - last["value"]) > 1e-4:
             raise SystemExit(f"{side} gives {last['value']} and {SAME[side]} {same} on {items} items")
-    print(f"| {side} | " + " | ".join(cells) + " |", flush=True)
+    differs = f" (value {values[side, options.items[0]]:.3f}: {DIFFERS[side]})" if side in DIFFERS else ""
+    print(f"| {side}{differs} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
@@ -231,6 +297,7 @@ def main() -> None:
     parser.add_argument("--bank", type=int, default=0, help="size of a gallery of references; hgld's sides alone")
     parser.add_argument("--most-seconds", type=float, default=480.0)
     parser.add_argument("--most-memory", type=float, default=8.0, help="gigabytes")
+    parser.add_argument("--authors", metavar="DIR", help="a clone of the authors' SupRank, measured beside")
     parser.add_argument("--only", nargs="+", choices=SIDES, metavar="SIDE")
     parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -240,8 +307,9 @@ def main() -> None:
     print("| loss | " + " | ".join(f"B = {items}" for items in options.items) + " |")
     print("|---|" + "---:|" * len(options.items))
     values: dict[tuple[str, int], float] = {}
-    for side in options.only or SIDES[: len(HGLD) if options.bank else -1]:
-        print_row(side, values, options)
+    for side in options.only or (SIDES[: len(HGLD)] if options.bank else SIDES[:-1]):
+        if not side.startswith("authors ") or options.authors is not None:
+            print_row(side, values, options)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Seconds and peak memory of evaluation: hgld, pytorch-metric-learning and torchmetrics on the same embeddings.
+"""Seconds and peak memory of evaluation: hgld, the authors' code, pytorch-metric-learning and torchmetrics.
 
 Run with: python benchmarks/metrics.py [--items 2000 10000 20000] [--dim 128] [--threads 1] [--only hgld pml]
+The authors' evaluator: --authors DIR, a clone of github.com/elias-ramzi/SupRank; its imports need omegaconf and
+    tensorboard beside pytorch-metric-learning
 
 pytorch-metric-learning and torchmetrics are benchmark extras: pip install pytorch-metric-learning torchmetrics. Every
 measurement runs in a process of its own, after a small run that loads and compiles what is needed; memory is the growth
-of the process's peak from there. The numbers that two sides both give must agree to 1e-6.
+of the process's peak from there. All sides rank the same embeddings; the row "gemm" is the matrix product of the scores
+alone. The numbers that two sides both give must agree to 1e-6.
 """
 
 import argparse
@@ -32,16 +35,20 @@ HGLD_METRICS = (
     "ASI",
     "wAP",
 )
-SIDES = ("hgld", "hgld-at-r", "pml", "pml-at-r", "torchmetrics")
+SIDES = ("gemm", "hgld", "hgld-at-r", "authors", "pml", "pml-at-r", "torchmetrics")
+AUTHORS_BATCH = 256  # queries at a time, their default
 MOST_PML_ITEMS = 10_000  # with every neighbour it needs more than 12 GB beyond
 
 
 def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive."""
+    """Unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive.
+
+    Items come in pairs of a class, so that every query has a positive: the authors' means take undefined ones in.
+    """
     generator = torch.Generator().manual_seed(0)
 
-    def draw(most: int, size: int = items) -> torch.Tensor:
-        return torch.randint(0, most, (size,), generator=generator)
+    def draw(most: int) -> torch.Tensor:
+        return torch.randint(0, most, (items // 2,), generator=generator).repeat_interleave(2)
 
     def noise(size: int) -> torch.Tensor:
         return torch.randn(size, dim, generator=generator)
@@ -64,6 +71,34 @@ def by_hgld(
 
 def by_hgld_at_r(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     return by_hgld(embeddings, labels, ("P@1", "mAP@R/landmark"))
+
+
+def by_gemm(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    for rows in embeddings.split(1024):
+        torch.mm(rows, embeddings.T)
+    return {}
+
+
+def by_authors(embeddings: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+    from suprank.engine.accuracy_calculator import AccuracyCalculator  # pyright: ignore[reportMissingImports]
+
+    sizes = torch.stack([torch.bincount(column)[column] for column in labels.T], dim=1).double()  # the query included
+    exactly = torch.cat([sizes[:, :1], sizes.diff(dim=1)], dim=1).flip(1)  # items of grade 1..L
+    gains = torch.arange(1, len(LEVELS) + 1) / len(LEVELS) / exactly.clamp(min=1)
+    relevances = torch.cat([torch.zeros(len(labels), 1), gains.float()], dim=1)
+    calculator = AccuracyCalculator(
+        compute_for_hierarchy_levels=list(range(len(LEVELS))),
+        recall_rate=[1, 10],
+        metric_batch_size=AUTHORS_BATCH,
+        convert_to_cuda=False,
+    )
+    values = calculator.batch_metrics(embeddings, labels, True, relevances)
+    names = {f"_level{column}": f"/{level}" for column, level in enumerate(LEVELS)} | {"_multi": ""}
+    found = {}
+    for key, value in values.items():
+        kind, _, suffix = key.rpartition("_")
+        found[f"{kind}{names[f'_{suffix}']}"] = float(value)
+    return found
 
 
 def by_pml(embeddings: torch.Tensor, labels: torch.Tensor, k: int | None = None) -> dict[str, float]:
@@ -116,7 +151,9 @@ def peak_bytes() -> int:
 def measure(side: str, items: int, dim: int, threads: int) -> dict[str, object]:
     torch.set_num_threads(threads)
     run = {
+        "gemm": by_gemm,
         "hgld": by_hgld,
+        "authors": by_authors,
         "hgld-at-r": by_hgld_at_r,
         "pml": by_pml,
         "pml-at-r": by_pml_at_r,
@@ -142,9 +179,12 @@ def main() -> None:
     parser.add_argument("--items", type=int, nargs="+", default=[2000, 10_000, 20_000])
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--authors", metavar="DIR", help="a clone of the authors' SupRank, measured beside")
     parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
     parser.add_argument("--measure", nargs=2, metavar=("SIDE", "ITEMS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.authors is not None:
+        sys.path.insert(0, options.authors)
     if options.measure:
         print(json.dumps(measure(options.measure[0], int(options.measure[1]), options.dim, options.threads)))
         return
@@ -153,13 +193,18 @@ def main() -> None:
     for items in options.items:
         reference: dict[str, float] = {}
         for side in options.only:
+            if side == "authors" and options.authors is None:
+                continue
             if (side in ("pml", "torchmetrics") and items > MOST_PML_ITEMS) or (
                 side == "torchmetrics" and items > 2000
             ):
                 continue
             command = [sys.executable, __file__, "--measure", side, str(items)]
             command += ["--dim", str(options.dim), "--threads", str(options.threads)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            command += [] if options.authors is None else ["--authors", options.authors]
+            found = json.loads(
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            )
             values = found["values"]
             reference = reference or values
             apart = max((abs(values[name] - reference[name]) for name in values if name in reference), default=0.0)

@@ -76,7 +76,9 @@ def evaluate_command() -> click.Command:
     @click.option("--device", help="cpu, cuda, ...; default: the CPU; with --checkpoint a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
     @click.option(
-        "--out", type=NewFile(), help="Keep the report: .json (with its per-query table), .md, .html or .tex."
+        "--out",
+        type=NewFile(),
+        help="Keep the report: .json (with its per-query table), .md, .html or .tex.",
     )
     @click.option(
         "--against",
@@ -108,10 +110,14 @@ def evaluate_command() -> click.Command:
             report = measure(options=EvaluationOptions(**chosen, progress=progress))
         if report is None:
             return
+        comparison = None
         try:
-            save(report)
-        finally:  # what cannot be kept is shown all the same
-            _show(report, _compare(earlier, report), as_json)
+            comparison = _compare(earlier, report)
+        finally:  # a report that cannot be compared is kept all the same, one that cannot be kept is shown
+            try:
+                save(report, comparison)
+            finally:
+                _show(report, comparison, as_json)
 
     return evaluate
 
@@ -196,28 +202,33 @@ def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -
     return compare({**earlier, _THIS: report}) if earlier else None
 
 
-def _saver(out: Path | None) -> "Callable[[RetrievalReport], None]":
+def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], None]":
     """How a report is kept, by the suffix of its file; a wrong one is refused before any work."""
-    writers: dict[str, Callable[[RetrievalReport, Path], object]] = {
-        ".json": lambda report, path: report.save_json(path),
-        ".md": lambda report, path: path.write_text(report.to_markdown(), encoding="utf-8"),
-        ".html": lambda report, path: path.write_text(report.to_html(), encoding="utf-8"),
-        ".tex": lambda report, path: path.write_text(report.to_latex_row(path.stem) + "\n", encoding="utf-8"),
+    writers: dict[str, Callable[[RetrievalReport, Comparison | None, Path], object]] = {
+        ".json": lambda report, _, path: report.save_json(path),
+        ".md": lambda report, _, path: path.write_text(report.to_markdown(), encoding="utf-8"),
+        ".html": lambda report, _, path: path.write_text(report.to_html(), encoding="utf-8"),
+        ".tex": lambda report, comparison, path: path.write_text(_latex(report, comparison, path), encoding="utf-8"),
     }
     if out is None:
-        return lambda report: None
+        return lambda report, comparison: None
     write = writers.get(out.suffix)
     if write is None:
         raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(writers)}.")
 
-    def save(report: "RetrievalReport") -> None:
+    def save(report: "RetrievalReport", comparison: "Comparison | None") -> None:
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write(report, out)
+            write(report, comparison, out)
         except OSError as error:
             raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
 
     return save
+
+
+def _latex(report: "RetrievalReport", comparison: "Comparison | None", path: Path) -> str:
+    """One row of the report; with a comparison one of every report, significant differences to the first marked."""
+    return report.to_latex_row(path.stem) + "\n" if comparison is None else comparison.to_latex()
 
 
 # The verb that shows results to people: report.

@@ -78,6 +78,10 @@ def test_a_report_is_compared_with_kept_ones(files, capsys):
     assert this["value"] == printed["values"]["H-AP"]
     assert this["difference"] == pytest.approx(this["value"] - plain["value"])
     assert rows["before", "H-AP"]["p_value"] == this["p_value"]
+    assert run(capsys, *arguments, *against, "--out", files / "rows.tex")[0] == 0
+    latex = (files / "rows.tex").read_text(encoding="utf-8").splitlines()
+    assert [row.split(" & ")[0] for row in latex] == ["plain", "before", "this"]
+    assert all(row.endswith(r" \\") for row in latex)
 
 
 @pytest.mark.parametrize(
