@@ -17,7 +17,7 @@ from hgld.cli.embed_verbs import (
 )
 from hgld.cli.options import EXISTING_FILE, FOLDER, Expansion, Names, NewFile, Numbers, complete_metrics, json_option
 from hgld.cli.output import echo, print_json, progress_bars
-from hgld.errors import StorageError
+from hgld.errors import HgldError, StorageError
 
 if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions
@@ -110,14 +110,15 @@ def evaluate_command() -> click.Command:
             report = measure(options=EvaluationOptions(**chosen, progress=progress))
         if report is None:
             return
-        comparison = None
         try:
             comparison = _compare(earlier, report)
-        finally:  # a report that cannot be compared is kept all the same, one that cannot be kept is shown
-            try:
-                save(report, comparison)
-            finally:
-                _show(report, comparison, as_json)
+        except HgldError:
+            save(report, None)  # it cannot be compared, but it can be kept
+            raise
+        try:
+            save(report, comparison)
+        finally:  # what cannot be kept is shown all the same
+            _show(report, comparison, as_json)
 
     return evaluate
 
