@@ -30,7 +30,7 @@ from torch import Tensor
 TAU, RHO, DELTA, OFFSET = 0.01, 100.0, 0.05, 0.5 + 1 / (1 + 2.718281828459045**-5)
 HGLD = (
     *("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG"),
-    *("SoftBinAP", "FastAP", "FastAP, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
+    *("SoftBinAP", "FastAP", "FastAP, 10 bins, query left out", "BlackboxAP", "PNP", "PNP, variant O"),
 )
 EQUATIONS: tuple[str, ...] = ("SupHAP, B x B x B", "SupHAP, query by query", "SmoothAP, B x B x B")
 CUBIC = ("SmoothAP", "SupAP", "SmoothRecall", "SupRecall", "SmoothHAP", "SupHAP", "SupNDCG")  # in the authors' code
@@ -48,7 +48,7 @@ SIDES = (
 SAME = {"equations SupHAP, B x B x B": "hgld SupHAP", "equations SupHAP, query by query": "hgld SupHAP"}
 SAME["equations SmoothAP, B x B x B"] = "hgld SmoothAP"
 SAME |= {f"authors {name}": f"hgld {name}" for name in AUTHORS if name != "BlackboxAP"}
-SAME |= {"pml PNPLoss": "hgld PNP, variant O", "pml FastAPLoss": "hgld FastAP, query left out"}
+SAME |= {"pml PNPLoss": "hgld PNP, variant O", "pml FastAPLoss": "hgld FastAP, 10 bins, query left out"}
 DIFFERS = {
     "authors BlackboxAP": "its margin is multiplied by random normal numbers",
     "pml SmoothAPLoss": "its classes are blocks of B / 4 consecutive items; with labels of such blocks hgld's agrees",
@@ -180,7 +180,9 @@ def loss_of(side: str, reference: tuple[Tensor, Tensor] | None, authors: str | N
         from hgld import losses
 
         loss, _, option = name.partition(", ")
-        options = {"variant O": {"variant": "O"}, "query left out": {"exclude_self": True}}.get(option, {})
+        options = {"variant O": {"variant": "O"}, "10 bins, query left out": {"bins": 10, "exclude_self": True}}.get(
+            option, {}
+        )
         module = getattr(losses, loss)(**options)
         return lambda embeddings, labels: module(embeddings, labels, *(reference or ()))
     if kind == "equations":
