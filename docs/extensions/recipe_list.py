@@ -1,37 +1,30 @@
 """``{recipe-list}``: every recipe of training, by family."""
 
-import sys
-from itertools import groupby
-
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
-from hgld.training.recipes import RECIPES
-from hgld.training.recipes.recipe import Recipe
+from hgld.training.recipes.table import FAMILIES, Family
 
 
 class RecipeList(SphinxDirective):
-    """A section a module of recipes; every recipe with its command, hardware and published figures."""
+    """A section a family of recipes; every recipe with its command, hardware and published figures."""
 
     def run(self) -> list[nodes.Node]:
-        families = groupby(RECIPES.values(), key=lambda recipe: recipe.place.partition(":")[0])
-        return [self._family(module, list(recipes)) for module, recipes in families]
+        return [self._section(family) for family in FAMILIES]
 
-    def _family(self, module: str, recipes: list[Recipe]) -> nodes.section:
-        summary, _, rest = (sys.modules[module].__doc__ or "").partition("\n")
-        title = summary.split(": ")[0].rstrip(".")
-        section = nodes.section(ids=[nodes.make_id(f"recipes {module}")], names=[title])
+    def _section(self, family: Family) -> nodes.section:
+        title = family.title.split(": ")[0]
+        section = nodes.section(ids=[nodes.make_id(f"recipes {title}")], names=[title])
         section += nodes.title(text=title)
-        section += self.parse_text_to_nodes(f"{summary}\n{rest}")
+        section += self.parse_text_to_nodes(f"{family.title}.\n{family.text}")
         items = nodes.definition_list()
-        for recipe in recipes:
-            _, _, facts = (recipe.__doc__ or "").partition("\n\n")
+        for recipe in family.recipes:
             term = nodes.term("", "", nodes.literal(text=recipe.name), ids=[f"recipe-{recipe.name}"])
             told = [
                 nodes.paragraph(text=recipe.line),
-                nodes.literal_block(text=facts, language="none", classes=["wrapped"]),
+                nodes.literal_block(text=recipe.facts, language="none", classes=["wrapped"]),
             ]
             items += nodes.definition_list_item("", term, nodes.definition("", *told))
         section += items

@@ -191,7 +191,6 @@ def _print_recipes(as_json: bool) -> None:
                 "hardware": recipe.hardware,
                 "hours": recipe.hours,
                 "published": recipe.brief,
-                "place": recipe.place,
             }
         )
     if as_json:
@@ -208,7 +207,7 @@ def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
     from hgld.training.config import SECTIONS, flat
     from hgld.training.recipes import RECIPES
 
-    told = (RECIPES[recipe].__doc__ or "") if recipe in RECIPES else f"The config of {recipe}."
+    told = RECIPES[recipe].text if recipe in RECIPES else f"The config of {recipe}."
     if as_json:
         print_json({"recipe": config.recipe, "text": told, "fields": flat(config)})
         return

@@ -42,7 +42,7 @@ def test_group_norm_is_no_batch_norm():
 
 
 def test_recipes_in_chunks_freeze_batch_norm():
-    made = {name: (recipe(), recipe.__doc__ or "") for name, recipe in RECIPES.items()}
+    made = {name: (recipe(), recipe.text) for name, recipe in RECIPES.items()}
     told = {name: "--chunk" in text and "no --chunk" not in text for name, (_, text) in made.items()}
     chunked = [name for name, (config, _) in made.items() if config.batch.chunk or told[name]]
     assert {"smooth-recall-large-sop", "softbin-ap-landmarks-clean", "happier-sop"} <= set(chunked)

@@ -1,9 +1,12 @@
 """Every recipe is a config that can be run, says what it is, and covers what the papers report."""
 
+import dataclasses
 import itertools
 import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
+from importlib.metadata import EntryPoint
 from typing import get_args
 
 import numpy as np
@@ -12,12 +15,16 @@ import torch
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
-from hgld.training.config import LossName, TrainConfig, flat, read_config, save_config
+from hgld.training import recipes
+from hgld.training.config import LossName, TrainConfig, flat, read_config, save_config, with_fields
 from hgld.training.config_checks import COMPOSITIONS, WITH_PROXIES, check_config
 from hgld.training.criterion import Criterion, build_criterion
 from hgld.training.models.backbones import build_model
-from hgld.training.recipes import RECIPES, find_recipe, load_recipe
-from hgld.training.recipes.published import NOT_CONFIRMED, Published
+from hgld.training.recipes import RECIPES, find_recipe, load_recipe, register_recipe
+from hgld.training.recipes.published import FIGURES as FIGURES_READ
+from hgld.training.recipes.published import NOT_CONFIRMED, REACHED, ROWS, Published
+from hgld.training.recipes.recipe import Recipe
+from hgld.training.recipes.table import LOSSES as TABLE_LOSSES
 
 DATASETS = {
     "sop",
@@ -67,11 +74,10 @@ def test_a_recipe_is_a_config_without_contradictions_that_says_what_it_is(name, 
     check_config(config)
     save_config(config, tmp_path / "config.json")
     assert read_config(tmp_path / "config.json") == config
-    text = recipe.__doc__ or ""
+    text = recipe.text
     assert recipe.line.endswith(".")
     for part in (f"hgld train {name} --data", "torchrun", "Hardware:  ", "Hours:     ", "Published: ", recipe.dataset):
         assert part in text
-    assert recipe.place == f"{recipe.make.__module__}:{recipe.make.__name__}"
 
 
 def criterion_of(name: str) -> tuple[Criterion, torch.Tensor]:
@@ -138,12 +144,12 @@ def test_every_recipe_of_a_paper_says_which_rows_it_is_and_has_figures_or_says_t
     for name, published in PUBLISHED.items():
         assert (published.brief == NOT_CONFIRMED) == (not published.figures)
         assert bool(published.source) == bool(published.figures)
-        assert f"Published: {published.brief}\n" in (RECIPES[name].__doc__ or "")
+        assert f"Published: {published.brief}\n" in RECIPES[name].text
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_published_figures_are_percentages_of_known_metrics_and_name_the_text_they_were_read_in(name):
-    published, text = FIGURES[name], RECIPES[name].__doc__ or ""
+    published, text = FIGURES[name], RECIPES[name].text
     for metric, percent in published.figures.items():
         assert re.fullmatch(METRIC, metric)
         assert isinstance(percent, float)
@@ -231,6 +237,46 @@ def test_unknown_recipes_are_refused_with_the_nearest_name():
         find_recipe("happier-spo")
     with pytest.raises(ConfigError, match="hgld train --list"):
         load_recipe("xyzzy")
+
+
+def test_every_row_and_every_figure_of_a_paper_is_of_a_recipe():
+    assert not (FIGURES_READ.keys() | REACHED.keys()) - RECIPES.keys()
+    for patterns, rows in ROWS.items():
+        named = [name for name in RECIPES for pattern in patterns.split() if fnmatchcase(name, pattern)]
+        assert any(PUBLISHED[name].rows == rows for name in named), patterns
+        assert all(any(fnmatchcase(name, pattern) for name in named) for pattern in patterns.split())
+
+
+def test_every_loss_of_the_table_is_trained_in_some_setting():
+    names = {max((loss for loss in TABLE_LOSSES if name.startswith(loss)), key=len) for name in RECIPES}
+    assert names == set(TABLE_LOSSES)
+
+
+def test_recipes_of_one_s_own_are_found_by_name_and_no_name_is_taken_twice(monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
+    mine = Recipe("mine-sop", "HAPPIER on SOP, alpha 2.", find_recipe("happier-sop").setting, {"alpha": 2.0})
+    assert register_recipe(mine) is mine
+    expected = with_fields(load_recipe("happier-sop"), {"alpha": 2.0})
+    assert load_recipe("mine-sop") == dataclasses.replace(expected, recipe="mine-sop")
+    assert "Published: none" in mine.text
+    with pytest.raises(ConfigError, match=r"there is a recipe 'mine-sop' already .*another name"):
+        register_recipe(mine)
+
+
+OWN = (Recipe("own-cub", "HAPPIER on CUB, alpha 2.", find_recipe("happier-cub").setting, {"alpha": 2.0}),)
+
+
+def test_recipes_of_installed_packages_are_found_by_name(monkeypatch):
+    monkeypatch.setattr(recipes, "RECIPES", dict(RECIPES))
+    group = "hgld.recipes"
+    point = EntryPoint("own", f"{__name__}:OWN", group)
+    monkeypatch.setattr(recipes, "entry_points", lambda group: [point] if group == "hgld.recipes" else [])
+    recipes._register_installed()
+    assert load_recipe("own-cub").loss.alpha == 2.0
+    gone = EntryPoint("gone", "no_such_package:RECIPES", group)
+    monkeypatch.setattr(recipes, "entry_points", lambda group: [gone])
+    with pytest.raises(ConfigError, match=r"installed package, 'no_such_package:RECIPES', .*uninstall it"):
+        recipes._register_installed()
 
 
 def test_recipes_import_nothing_heavy():

@@ -1,22 +1,39 @@
-"""Recipes: functions that return the config of a run, one for each row that the papers report and hgld can run."""
+"""Recipes: configs of runs by name, one for each row that the papers report and hgld can run.
+
+They are made from the settings of the datasets (``settings``), the losses and where each is trained (``table``), and
+the figures that papers report (``published``).
+"""
 
 import difflib
+from importlib.metadata import entry_points
 
 from hgld.errors import ConfigError
 from hgld.training.config import TrainConfig
-from hgld.training.recipes import average_precision, happier, landmarks, multigrain, proxies, recall, roadmap, small
 from hgld.training.recipes.recipe import Recipe
+from hgld.training.recipes.table import FAMILIES
 
-_FAMILIES = (happier, roadmap, recall, average_precision, proxies, multigrain, landmarks, small)
+ENTRY_POINTS = "hgld.recipes"
+"""Group of entry points in which other packages name their recipes, each an iterable of :class:`Recipe`."""
 
-RECIPES: dict[str, Recipe] = {
-    made.name: made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Recipe)
-}
+RECIPES: dict[str, Recipe] = {}
 """All recipes by their names."""
 
 
+def register_recipe(recipe: Recipe) -> Recipe:
+    """Make a recipe known to :func:`find_recipe` and to the command line.
+
+    Raises:
+        ConfigError: another recipe has its name.
+    """
+    if recipe.name in RECIPES:
+        taken = RECIPES[recipe.name].line
+        raise ConfigError(f"there is a recipe {recipe.name!r} already ({taken}) Give the new one another name.")
+    RECIPES[recipe.name] = recipe
+    return recipe
+
+
 def find_recipe(name: str) -> Recipe:
-    """The recipe of a name.
+    """Return the recipe of a name.
 
     Raises:
         ConfigError: there is none; the nearest is named.
@@ -29,9 +46,27 @@ def find_recipe(name: str) -> Recipe:
 
 
 def load_recipe(name: str) -> TrainConfig:
-    """The config of a recipe.
+    """Return the config of a recipe.
 
     Raises:
         ConfigError: there is none of that name; the nearest is named.
     """
     return find_recipe(name)()
+
+
+def _register_installed() -> None:
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            recipes = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"recipes of an installed package, {point.value!r}, cannot be loaded ({error}). Repair or uninstall it."
+            ) from error
+        for recipe in recipes:
+            register_recipe(recipe)
+
+
+for _family in FAMILIES:
+    for _recipe in _family.recipes:
+        register_recipe(_recipe)
+_register_installed()

@@ -1,8 +1,8 @@
-"""What a recipe is: a function without arguments that returns the config of a published row, and says what that is."""
+"""A recipe: a dataset's setting with some fields changed, its name and the figures that it should reach."""
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.recipes.published import NOT_CONFIRMED, Published
@@ -14,84 +14,93 @@ class Setting:
 
     Attributes:
         dataset: its name in ``hgld datasets``, or how to make it.
+        short: its name in a recipe's line.
         title: its name for people.
         hardware: what it runs on, and who says so.
         config: the options that all its recipes start from.
         hours: how long a run takes, and who says so.
+        suffix: the end of its recipes' names; None: the dataset's name.
     """
 
     dataset: str
+    short: str
     title: str
     hardware: str
     config: TrainConfig
     hours: str = NOT_CONFIRMED
+    suffix: str | None = None
 
-    def train(self, **fields: object) -> TrainConfig:
-        """The setting's config with some fields changed, by their names."""
-        return with_fields(self.config, fields)
+    def changed(self, *, hardware: str = "", hours: str = "", **fields: object) -> "Setting":
+        """Return the same dataset under other options, by the names of their fields."""
+        return replace(
+            self,
+            config=with_fields(self.config, fields),
+            hardware=hardware or self.hardware,
+            hours=hours or self.hours,
+        )
 
-    def changed(self, **fields: object) -> "Setting":
-        """The same dataset under other options."""
-        return replace(self, config=self.train(**fields))
 
-
+@dataclass(frozen=True)
 class Recipe:
-    """A function that returns the config of a run, with what it takes and what it should reach.
-
-    Args:
-        make: returns the config; its name is the recipe's, its docstring says what it is.
-        setting: the dataset and what it is trained with.
-        published: the figures that it should reach, or a sentence where no paper has any.
-        hours: how long it takes, where that is not the setting's.
+    """A named config, with what it takes and what it should reach; called, it returns the config.
 
     Attributes:
         name: what ``hgld train`` calls it.
-        place: module and function.
-        dataset: name of the dataset.
-        line: the first line of the docstring.
-        hardware: what it runs on, and who says so.
-        hours: how long it takes, and who says so.
-        published: see above.
-        brief: the published figures, or the sentence, in one line.
+        line: what it is, in one line.
+        setting: the dataset and what it is trained with.
+        fields: the fields that the recipe changes in its setting.
+        published: the figures that it should reach, or a sentence where no paper has any.
     """
 
-    def __init__(
-        self, make: Callable[[], TrainConfig], setting: Setting, published: Published | str, hours: str = ""
-    ) -> None:
-        summary = inspect.getdoc(make) or ""
-        self.make = make
-        self.name = make.__name__.replace("_", "-")
-        self.place = f"{make.__module__}:{make.__name__}"
-        self.dataset = setting.dataset
-        self.line = summary.partition("\n")[0]
-        self.hardware = setting.hardware
-        self.hours = hours or setting.hours
-        self.published = published
-        lines = published.lines if isinstance(published, Published) else (published,)
-        self.brief = lines[0]
-        self.__doc__ = "\n".join(
+    name: str
+    line: str
+    setting: Setting
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    published: Published | str = "none"
+
+    def __call__(self) -> TrainConfig:
+        return replace(with_fields(self.setting.config, self.fields), recipe=self.name)
+
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset."""
+        return self.setting.dataset
+
+    @property
+    def hardware(self) -> str:
+        """What it runs on, and who says so."""
+        return self.setting.hardware
+
+    @property
+    def hours(self) -> str:
+        """How long it takes, and who says so."""
+        return self.setting.hours
+
+    @property
+    def brief(self) -> str:
+        """The published figures, or the sentence in their place, in one line."""
+        return self._published_lines[0]
+
+    @property
+    def facts(self) -> str:
+        """Its commands, dataset, hardware, hours and published figures, one a line."""
+        return "\n".join(
             (
-                summary,
-                "",
                 f"Command:   hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"           torchrun --nproc-per-node 8 -m hgld train {self.name} --data DIR --out RUN --seed 0",
-                f"Data:      {setting.title} ({setting.dataset})",
+                f"Data:      {self.setting.title} ({self.dataset})",
                 f"Hardware:  {self.hardware}",
                 f"Hours:     {self.hours}",
-                f"Published: {lines[0]}",
-                *(f"           {line}" for line in lines[1:]),
+                f"Published: {self.brief}",
+                *(f"           {line}" for line in self._published_lines[1:]),
             )
         )
 
-    def __call__(self) -> TrainConfig:
-        return replace(self.make(), recipe=self.name)
+    @property
+    def text(self) -> str:
+        """Its line and its facts."""
+        return f"{self.line}\n\n{self.facts}"
 
-    def __repr__(self) -> str:
-        return f"Recipe({self.place})"
-
-
-def recipe(
-    setting: Setting, published: Published | str, *, hours: str = ""
-) -> Callable[[Callable[[], TrainConfig]], Recipe]:
-    """Make a function that returns a config a :class:`Recipe`."""
-    return lambda make: Recipe(make, setting, published, hours)
+    @property
+    def _published_lines(self) -> tuple[str, ...]:
+        return self.published.lines if isinstance(self.published, Published) else (self.published,)
