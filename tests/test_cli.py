@@ -123,8 +123,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
         (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),
         (("--sample", "--structure", "p279=1.5"), "expected p279=W with a weight W from 0 (text only) to 1"),
         (("--sample", "--structure", "p279=nan"), "expected p279=W"),
-        (("--sample", "--groups", "many"), "'many' is not a valid integer"),
-        (("--sample", "--route", "ftp"), "'ftp' is not one of 'api', 'html'"),
+        (("--sample", "--groups", "many"), "groups: 'many'; expected a whole number"),
+        (("--sample", "--route", "ftp"), "route is 'ftp'; expected one of 'api', 'html'"),
         (("--sample", "--out", "{table}"), "is a file"),
     ],
 )

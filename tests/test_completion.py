@@ -10,15 +10,14 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from hgld.cli import COMPLETE_VARIABLE, VERBS, main
 from hgld.cli.options import METRICS
 from hgld.evaluation.metric import _BINARY, _GRADED, Metric
+from hgld.losses.registry import LOSSES
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
-from hgld.training.config import LossName
 from hgld.training.recipes import RECIPES
 
 ROOT = Path(__file__).parents[1]
@@ -56,7 +55,7 @@ def plain(*values):
         ("build-shards ", tuple(SOURCES)),
         ("download ", ("gldv2",)),
         ("train happier-s", tuple(name for name in RECIPES if name.startswith("happier-s"))),
-        ("train x --loss ", get_args(LossName)),
+        ("train x --loss ", tuple(LOSSES)),
         ("train x --loss Sup", ("SupHAP", "SupNDCG", "SupAP", "SupRecall")),
         ("train x --metrics AP,H-A", ("AP,H-AP",)),
         ("train x --best-by NDCG", ("NDCG", "NDCG@10")),
@@ -66,7 +65,7 @@ def plain(*values):
         ('evaluate --metrics "H-AP,R@1', ("H-AP,R@1", "H-AP,R@10", "H-AP,R@100")),
         ("evaluate --metrics=H-AP,mAP@R", ("@R",)),
         ("train x --loss=Sup", ("SupHAP", "SupNDCG", "SupAP", "SupRecall")),
-        ("train x --loss=", get_args(LossName)),
+        ("train x --loss=", tuple(LOSSES)),
         ("search x --index ", ("exact", "ivf", "hnsw")),
         ("completion ", ("bash", "zsh", "fish")),
         ("embed --checkpo", ("--checkpoint",)),

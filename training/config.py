@@ -3,15 +3,14 @@
 import dataclasses
 import difflib
 import json
-import math
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.losses.registry import LOSSES
+from hgld.settings import options_of, setting
 
 MOST_BYTES = 1 << 20
 
@@ -38,41 +37,10 @@ def read_json_object(path: Path) -> dict[str, Any]:
 # The options of a training run: one frozen dataclass a subject, all of them in :class:`TrainConfig`.
 #
 # This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, its metadata
-# the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are functions
-# that return a :class:`TrainConfig` (``training/recipes``); the run folder keeps it as ``config.json``.
+# the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are named
+# :class:`TrainConfig` (``training/recipes``); the run folder keeps its config as ``config.json``.
 
 SCHEMA_VERSION = 1
-
-LossName = Literal[
-    "HAPPIER",
-    "RODNDCG",
-    "ROADMAP",
-    "RODRecall",
-    "SupHAP",
-    "SmoothHAP",
-    "SupNDCG",
-    "SupAP",
-    "SmoothAP",
-    "SupRecall",
-    "SmoothRecall",
-    "SoftBinAP",
-    "FastAP",
-    "BlackboxAP",
-    "PNP",
-    "CSL",
-    "NormSoftmax",
-    "ProxyNCApp",
-    "Triplet",
-    "Contrastive",
-    "Margin",
-    "MultiGrain",
-    "CalibrationLoss",
-]
-
-
-def setting(default: Any, text: str, **bounds: float) -> Any:
-    """A config field: its default, its help text, and the bounds of its value: ``above``, ``least``, ``most``."""
-    return field(default=default, metadata={"help": text, **bounds})
 
 
 @dataclass(frozen=True)
@@ -105,8 +73,8 @@ class ModelConfig:
 class ImagesConfig:
     """How images are read and varied."""
 
-    size: int = setting(224, "Side of the square that the model sees, pixels.", above=0)
-    resize: int = setting(256, "Short side before the central crop of evaluation, pixels.", above=0)
+    size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0)
+    resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
     crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0)
     crop_max: float = setting(1.0, "Largest share of the image that a training crop covers.", least=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
@@ -149,7 +117,7 @@ class BatchConfig:
 class LossConfig:
     """What is minimised; an option that the chosen loss does not take is refused unless it is at its default."""
 
-    loss: LossName = setting("HAPPIER", "Name of the loss, as in hgld.losses.")
+    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=LOSSES)
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(
@@ -289,7 +257,7 @@ SECTIONS = {
 CONFIG = "config.json"
 _TOLD = ("recipe", "init_from")  # text beside the sections
 _PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
-_TYPES = {name: hint for config in SECTIONS.values() for name, hint in typing.get_type_hints(config).items()}
+_OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
 
 
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
@@ -302,7 +270,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     for name, value in fields.items():
         if name not in _PLACES:
             raise ConfigError(f"there is no field {name!r}. {_nearest(name, _PLACES)}")
-        changes.setdefault(_PLACES[name].lower(), {})[name] = _checked(name, value)
+        changes.setdefault(_PLACES[name].lower(), {})[name] = _OPTIONS[name].check(value)
     sections = {section: dataclasses.replace(getattr(config, section), **given) for section, given in changes.items()}
     return dataclasses.replace(config, **sections)
 
@@ -320,24 +288,7 @@ def parse_field(name: str, text: str) -> Any:
     """
     if name not in _PLACES:
         raise ConfigError(f"there is no field {name!r}. {_nearest(name, _PLACES)}")
-    hint = _TYPES[name]
-    if typing.get_origin(hint) is tuple:
-        member = typing.get_args(hint)[0]
-        return _checked(name, tuple(_parse_one(name, member, part) for part in text.split(",") if part))
-    return _checked(name, _parse_one(name, hint, text))
-
-
-def _parse_one(name: str, hint: Any, text: str) -> Any:
-    if hint is bool:
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name}: {text!r}; expected true or false.")
-        return text.lower() == "true"
-    if typing.get_origin(hint) is Literal or hint is str:
-        return text
-    try:
-        return hint(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {text!r}; expected a number ({hint.__name__}).") from error
+    return _OPTIONS[name].parse(text)
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
@@ -381,37 +332,6 @@ def read_config(path: Path) -> TrainConfig:
         return dataclasses.replace(with_fields(TrainConfig(), fields), **told)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value, if it is of the field's type; whole numbers pass for real ones."""
-    hint = _TYPES[name]
-    if typing.get_origin(hint) is tuple:
-        member = typing.get_args(hint)[0]
-        if not isinstance(value, tuple | list) or not all(_is_of(v, member) for v in value):
-            raise ConfigError(f"{name} is {value!r}; expected a list of {_called(member)}.")
-        return tuple(member(v) for v in value)
-    if not _is_of(value, hint):
-        raise ConfigError(f"{name} is {value!r}; expected {_called(hint)}.")
-    return float(value) if hint is float else value
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is Literal:
-        return value in typing.get_args(hint)
-    if typing.get_origin(hint) is UnionType:
-        return any(_is_of(value, member) for member in typing.get_args(hint))
-    if isinstance(value, bool) or hint is bool:
-        return isinstance(value, bool) and hint is bool
-    if hint is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, hint)
-
-
-def _called(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(v) for v in typing.get_args(hint))
-    return {int: "a whole number", float: "a finite number", str: "text", bool: "true or false"}[hint]
 
 
 def _nearest(name: str, names: Any) -> str:

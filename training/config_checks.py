@@ -1,4 +1,8 @@
-"""Which options each loss takes, for the command line and for the checks of a config; imports nothing heavy."""
+"""Which fields of a config are read only where others say so; imports nothing heavy.
+
+What a loss takes is in ``hgld/losses/registry.py``. Not in the table are fields that recipes set for a whole family of
+runs (``lr_proxies``), and those that nobody would take for a change of the result (``lanes``).
+"""
 
 import dataclasses
 import itertools
@@ -6,53 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hgld.errors import ConfigError
+from hgld.losses.registry import LOSSES, options_of
+from hgld.settings import bound_problems
 from hgld.training.config import SECTIONS, TrainConfig, flat
-
-_SUP = frozenset({"tau", "rho", "delta"})
-_BINARY = frozenset({"level", "sum_levels"})
-_SECOND = frozenset({"lambda_", "decomposability", "proxy_temperature", "pair_positive", "pair_negative"})
-_RECALL = frozenset({"recall_at", "recall_temperature"})
-_MEMORY = frozenset({"memory", "memory_from_epoch", "memory_weight"})
-_RANK = _MEMORY | {"simix"}
-_WEIGHTED = _BINARY | _RANK | {"class_weights"}
-
-TAKEN: dict[str, frozenset[str]] = {
-    "HAPPIER": _SUP | _SECOND | _RANK | {"alpha", "relevance"},
-    "RODNDCG": _SUP | _SECOND | _RANK,
-    "ROADMAP": _SUP | _SECOND | _RANK | _BINARY,
-    "RODRecall": _SUP | _SECOND | _RANK | _BINARY | _RECALL,
-    "SupHAP": _SUP | _RANK | {"alpha", "relevance"},
-    "SmoothHAP": _RANK | {"tau", "alpha", "relevance"},
-    "SupNDCG": _SUP | _RANK,
-    "SupAP": _SUP | _WEIGHTED,
-    "SmoothAP": _WEIGHTED | {"tau"},
-    "SupRecall": _SUP | _WEIGHTED | _RECALL,
-    "SmoothRecall": _WEIGHTED | _RECALL | {"tau"},
-    "SoftBinAP": _WEIGHTED | {"bins"},
-    "FastAP": _WEIGHTED | {"bins"},
-    "BlackboxAP": _WEIGHTED | {"blackbox_lambda", "blackbox_margin"},
-    "PNP": _WEIGHTED | {"pnp", "pnp_b", "alpha", "tau"},
-    "CSL": frozenset({"csl_margins", "csl_scale"}),
-    "NormSoftmax": _BINARY | {"proxy_temperature"},
-    "ProxyNCApp": _BINARY | {"proxy_temperature"},
-    "Triplet": _BINARY | _MEMORY | {"margin"},
-    "Contrastive": _BINARY | _MEMORY | {"margin", "contrastive"},
-    "Margin": _BINARY | {"margin", "beta"},
-    "MultiGrain": frozenset({"level", "lambda_", "margin", "beta"}),
-    "CalibrationLoss": _BINARY | _MEMORY | {"pair_positive", "pair_negative"},
-}
-
-COMPOSITIONS = {"HAPPIER": "SupHAP", "RODNDCG": "SupNDCG", "ROADMAP": "SupAP", "RODRecall": "SupRecall"}
-"""The losses of two terms, and the rank loss that is the first."""
-
-WITH_PROXIES = frozenset({"CSL", "NormSoftmax", "ProxyNCApp", "MultiGrain", "Margin"})
-"""Losses with parameters of their own, whatever their options."""
-
-
-# Which fields of a config are read only where others say so; imports nothing heavy.
-#
-# What a loss takes is in ``training/config_checks.py``. Not in the table are fields that recipes set for a whole family
-# of runs (``lr_proxies``), and those that nobody would take for a change of the result (``lanes``).
 
 
 @dataclass(frozen=True)
@@ -71,13 +31,12 @@ class Reader:
 def second_term(config: TrainConfig) -> str:
     """The second term of the loss where it is a composition: ``pair`` or ``proxy``; else empty."""
     loss = config.loss
-    if loss.loss not in COMPOSITIONS:
-        return ""
-    return loss.decomposability or ("pair" if loss.loss == "ROADMAP" else "proxy")
+    usual = LOSSES[loss.loss].second
+    return usual and (loss.decomposability or usual)
 
 
 def _has_own_parameters(config: TrainConfig) -> bool:
-    return config.loss.loss in WITH_PROXIES or second_term(config) == "proxy"
+    return LOSSES[config.loss.loss].learns or second_term(config) == "proxy"
 
 
 def _courses(config: TrainConfig) -> tuple[str, str, str]:
@@ -104,7 +63,7 @@ def _alpha(config: TrainConfig) -> bool:
 
 _GEM = Reader(lambda c: c.model.pooling == "gem", "pooling gem reads it")
 _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierarchical-pk reads it")
-_MEMORY_READERS = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
+_MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
 _PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
@@ -128,8 +87,8 @@ READERS: dict[str, Reader] = {
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
-    "memory_from_epoch": _MEMORY_READERS,
-    "memory_weight": _MEMORY_READERS,
+    "memory_from_epoch": _MEMORY,
+    "memory_weight": _MEMORY,
     "optimizer_proxies": _OWN,
     "schedule_proxies": _OWN,
     "lr_floor_proxies": Reader(
@@ -163,22 +122,19 @@ def check_config(config: TrainConfig) -> None:
 
 def _loss_problems(config: TrainConfig) -> Iterator[str]:
     loss = config.loss
-    for field in dataclasses.fields(loss):
-        value = getattr(loss, field.name)
-        if field.name == "loss" or field.name in TAKEN[loss.loss] or value == field.default:
+    for option in dataclasses.fields(loss):
+        value = getattr(loss, option.name)
+        if option.name == "loss" or option.name in options_of(loss.loss) or value == option.default:
             continue
-        takers = ", ".join(name for name, taken in TAKEN.items() if field.name in taken)
+        takers = ", ".join(name for name in LOSSES if option.name in options_of(name))
         yield (
-            f"loss {loss.loss} takes no {field.name} (it is {value!r}); leave it at {field.default!r}, or choose one "
+            f"loss {loss.loss} takes no {option.name} (it is {value!r}); leave it at {option.default!r}, or choose one "
             f"of {takers}."
         )
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
     if loss.simix and loss.class_weights:
         yield "simix mixes classes' items after they were weighted; take simix or class_weights."
-    if loss.class_weights and loss.loss in COMPOSITIONS:
-        rank = COMPOSITIONS[loss.loss]
-        yield f"loss {loss.loss} has two terms, of which class_weights would weight one; take {rank}."
     if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
         yield (
             f"class_weights makes classes count alike where every image comes as often; sampler {config.batch.sampler} "
@@ -232,21 +188,14 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
 def _needs_pairs(config: TrainConfig) -> bool:
     """Whether the loss learns from images of one finest class, in the batch alone, and from nothing else."""
     loss = config.loss
-    binary = "sum_levels" in TAKEN[loss.loss] and (loss.loss == "Margin" or loss.loss not in WITH_PROXIES)
+    binary = "sum_levels" in options_of(loss.loss) and LOSSES[loss.loss].kind != "proxies"
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
 
 
 def _number_problems(config: TrainConfig) -> Iterator[str]:
     for section in SECTIONS:
-        options = getattr(config, section.lower())
-        for field in dataclasses.fields(options):
-            value, bounds = getattr(options, field.name), field.metadata
-            if "above" in bounds and not value > bounds["above"]:
-                yield f"{field.name} is {value}; expected more than {bounds['above']}."
-            if "least" in bounds and value < bounds["least"]:
-                yield f"{field.name} is {value}; expected {bounds['least']} or more."
-            if "most" in bounds and value > bounds["most"]:
-                yield f"{field.name} is {value}; expected {bounds['most']} at most."
+        for name, problem in bound_problems(getattr(config, section.lower())):
+            yield f"{name} {problem}"
 
 
 def _optimizer_problems(config: TrainConfig) -> Iterator[str]:

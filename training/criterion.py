@@ -1,5 +1,6 @@
 """From the options to the loss: classes renumbered to those in training, its parts named for the log."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from hgld import losses
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+from hgld.losses.registry import LOSSES, SECOND_TERMS
 from hgld.training.config import LossConfig
-from hgld.training.config_checks import COMPOSITIONS
 
 
 class Criterion(nn.Module):
@@ -102,79 +103,33 @@ class _Parts:
         self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
 
     def build(self, name: str, level: int, classes_of: int) -> nn.Module:
-        if name in COMPOSITIONS:
-            rank = self._rank(COMPOSITIONS[name], level, classes_of)
-            second = self.config.decomposability or ("pair" if name == "ROADMAP" else "proxy")
-            of = "CalibrationLoss" if second == "pair" else "NormSoftmax"
-            return losses.Composition(rank, self._other(of, level, classes_of), self.config.lambda_)
-        if name in _RANK_LOSSES:
-            return self._rank(name, level, classes_of)
-        return self._other(name, level, classes_of)
-
-    def _rank(self, name: str, level: int, classes_of: int) -> nn.Module:
-        options: dict[str, object] = {}
-        if self.config.simix:
-            options["normalize"] = False
-        if self.config.class_weights:
-            options["reduction"] = "none"
-        loss: nn.Module = _RANK_LOSSES[name](self.config, level, options)
-        if isinstance(loss, losses.RankLoss) and self.config.class_weights:
-            loss = losses.ClassWeighted(loss, self._class_weights(classes_of))
-        return losses.SiMix(loss) if self.config.simix else loss
+        entry, config = LOSSES[name], self.config
+        if entry.kind == "terms":
+            second = SECOND_TERMS[config.decomposability or entry.second]
+            rank = self.build(entry.rank, level, classes_of)
+            return losses.Composition(rank, self.build(second, level, classes_of), config.lambda_)
+        options = {
+            parameter: getattr(config, option)
+            for parameter, option in entry.options.items()
+            if getattr(config, option) != () or getattr(LossConfig, option) != ()  # empty by default: the loss's own
+        }
+        if "level" in options:
+            options["level"] = level
+        make = getattr(losses, name)
+        sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
+        needed = inspect.signature(make).parameters
+        options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
+        if entry.kind != "rank":
+            return make(**options)
+        if config.class_weights:
+            return losses.ClassWeighted(make(**options, reduction="none"), self._class_weights(classes_of))
+        return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)
 
     def _class_weights(self, level: int) -> Tensor:
         """One over the size of the class in training, scaled so that their mean over the items is 1."""
         column = self.train_labels[:, level]
         counts = column[column >= 0].unique(return_counts=True)[1]
         return counts.sum() / (len(counts) * counts.double())
-
-    def _other(self, name: str, level: int, classes_of: int) -> nn.Module:
-        config, classes = self.config, self.sizes[classes_of]
-        match name:
-            case "CSL":
-                return losses.CSL(self.tree(), self.dim, config.csl_margins or None, config.csl_scale)
-            case "NormSoftmax":
-                return losses.NormSoftmax(classes, self.dim, config.proxy_temperature, level=level)
-            case "ProxyNCApp":
-                return losses.ProxyNCApp(classes, self.dim, config.proxy_temperature, level=level)
-            case "Triplet":
-                return losses.Triplet(config.margin, level=level)
-            case "Contrastive":
-                return losses.Contrastive(config.margin, variant=config.contrastive, level=level)
-            case "Margin":
-                return losses.Margin(self.dim, config.margin, config.beta, level=level)
-            case "MultiGrain":
-                return losses.MultiGrain(
-                    classes, self.dim, config.lambda_, config.margin, config.beta, reduction="mean", level=level
-                )
-            case "CalibrationLoss":
-                return losses.CalibrationLoss(config.pair_positive, config.pair_negative, level=level)
-        raise ConfigError(f"there is no loss {name!r}; expected a name of hgld.losses.")
-
-
-def _sup(config: LossConfig) -> tuple[float, float, float]:
-    return config.tau, config.rho, config.delta
-
-
-_RANK_LOSSES: dict[str, Callable[..., nn.Module]] = {
-    "SupHAP": lambda c, _, options: losses.SupHAP(c.alpha, *_sup(c), relevance=c.relevance, **options),
-    "SmoothHAP": lambda c, _, options: losses.SmoothHAP(c.alpha, c.tau, relevance=c.relevance, **options),
-    "SupNDCG": lambda c, _, options: losses.SupNDCG(*_sup(c), **options),
-    "SupAP": lambda c, level, options: losses.SupAP(*_sup(c), level=level, **options),
-    "SmoothAP": lambda c, level, options: losses.SmoothAP(c.tau, level=level, **options),
-    "SupRecall": lambda c, level, options: losses.SupRecall(
-        c.recall_at, c.recall_temperature, *_sup(c), level=level, **options
-    ),
-    "SmoothRecall": lambda c, level, options: losses.SmoothRecall(
-        c.recall_at, c.recall_temperature, c.tau, level=level, **options
-    ),
-    "SoftBinAP": lambda c, level, options: losses.SoftBinAP(c.bins, level=level, **options),
-    "FastAP": lambda c, level, options: losses.FastAP(c.bins, level=level, **options),
-    "BlackboxAP": lambda c, level, options: losses.BlackboxAP(
-        c.blackbox_lambda, c.blackbox_margin, level=level, **options
-    ),
-    "PNP": lambda c, level, options: losses.PNP(c.pnp, c.pnp_b, c.alpha, c.tau, level=level, **options),
-}
 
 
 def _level(hierarchy: Hierarchy, name: str) -> int:

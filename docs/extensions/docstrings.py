@@ -60,7 +60,8 @@ def _list_options(app: Sphinx, what: str, name: str, documented: object, options
     """The fields of a config, with the help that is also that of their flags."""
     if what == "class" and dataclasses.is_dataclass(documented):
         helped = [field for field in dataclasses.fields(documented) if "help" in field.metadata]
-        texts = (_FLAG.sub(r"``\1``", field.metadata["help"]) for field in helped)
+        units = (f" In {field.metadata['unit']}." if field.metadata["unit"] else "" for field in helped)
+        texts = (_FLAG.sub(r"``\1``", field.metadata["help"]) + unit for field, unit in zip(helped, units, strict=True))
         lines += ["", *(f":param {field.name}: {text}" for field, text in zip(helped, texts, strict=True))]
 
 

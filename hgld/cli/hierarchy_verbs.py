@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, config_options, json_option, take
+from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, Structure, flags, json_option, take
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.terminal import is_terminal
 
@@ -55,7 +55,7 @@ def build_hierarchy_command() -> click.Command:
     @click.option("--out", type=FOLDER, required=True, help="Folder of the build.")
     @click.option("--dry-run", is_flag=True, help="Say what would be asked and how long it would take, then stop.")
     @json_option
-    @config_options(sections)
+    @flags(sections, types={"structure": Structure()})
     def build_hierarchy(
         sample: bool,
         landmarks: tuple[tuple[str, Path], ...],
@@ -75,8 +75,7 @@ def build_hierarchy_command() -> click.Command:
         tables = landmarks or names
         if len({split for split, _ in tables}) != len(tables):
             raise click.UsageError("two tables have the same split; write for instance train=A.csv and index=B.csv.")
-        context = click.get_current_context()
-        if sample and context.get_parameter_source("encoder") is click.core.ParameterSource.DEFAULT:
+        if sample and given["encoder"] is None:
             given["encoder"] = "lexical"
         config = BuildConfig(
             "sample" if sample else "landmarks" if landmarks else "names",

@@ -1,15 +1,16 @@
 """Options of the command line: their types, and flags made from the configs of the stages."""
 
-import dataclasses
 import tempfile
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+
+from hgld.errors import ConfigError
+from hgld.settings import Option, options_of
 
 _Config = typing.TypeVar("_Config")
 
@@ -118,23 +119,6 @@ class SplitTable(click.ParamType):
         return split, Path(path)
 
 
-_SPECIAL_TYPES: dict[str, click.ParamType] = {"structure": Structure()}
-
-
-def _click_type(name: str, annotation: Any) -> tuple[click.ParamType | type, bool]:
-    """The click type of a config field, and whether the option can be given several times."""
-    if name in _SPECIAL_TYPES:
-        return _SPECIAL_TYPES[name], False
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is tuple:
-        return _click_type(name, arguments[0])[0], True
-    if origin is Literal:
-        return click.Choice(arguments), False
-    if origin is UnionType:
-        return _click_type(name, next(a for a in arguments if a is not NoneType))
-    return (click.Path(path_type=Path) if annotation is Path else annotation), False
-
-
 class SectionedOption(click.Option):
     """An option that stands under a heading of its command's help."""
 
@@ -157,37 +141,86 @@ class SectionedCommand(click.Command):
                 formatter.write_dl(records)
 
 
-def config_options(sections: dict[str, type]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A flag for every field of these dataclasses, by heading, with the help that the field states."""
+class _Value(click.ParamType):
+    """The value of a config field, from text as files and sweeps have it too."""
+
+    def __init__(self, option: Option, offered: Iterable[str]) -> None:
+        self.option = option
+        self.name = option.name
+        self.offered = tuple(offered) or option.choices
+        names = {int: "INTEGER", float: "FLOAT", str: "TEXT", Path: "PATH"}
+        one = f"[{'|'.join(option.choices)}]" if option.choices else names[option.member]
+        self.metavar = f"{one},..." if option.several and option.facts["commas"] else one
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.option.parse(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        if self.option.member is Path:
+            return [CompletionItem(incomplete, type="file")]
+        return complete_choices(self.offered, incomplete)
+
+
+def flags(
+    sections: Mapping[str, type],
+    *,
+    types: Mapping[str, click.ParamType] | None = None,
+    offered: Mapping[str, Iterable[str]] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command a flag for every field of these config dataclasses.
+
+    What is not given on the command line comes as None, or as an empty tuple; :func:`take` makes a config of it.
+
+    Args:
+        sections: the dataclasses by the headings of their flags in the help.
+        types: types of fields that are written in a way of their own.
+        offered: values that the shell completes, of fields that can have others too.
+    """
+    types, offered = types or {}, offered or {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        for section, config in reversed(sections.items()):
-            hints = typing.get_type_hints(config)
-            for field in reversed(dataclasses.fields(config)):
-                kind, multiple = _click_type(field.name, hints[field.name])
-                flag = f"--{field.name.replace('_', '-')}"
-                names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
-                shown = field.default not in ((), None, "")
+        for section, config in reversed(list(sections.items())):
+            for name, option in reversed(list(options_of(config).items())):
+                flag = name.rstrip("_").replace("_", "-")
+                switch = option.member is bool
+                kind = None if switch else types.get(name) or _Value(option, offered.get(name, ()))
                 function = click.option(
-                    *names,
-                    field.name,
+                    f"--{flag}/--no-{flag}" if switch else f"--{flag}",
+                    name,
                     cls=SectionedOption,
                     section=section,
+                    type=kind,
                     metavar=getattr(kind, "metavar", None),
-                    type=None if kind is bool else kind,
-                    multiple=multiple,
-                    default=field.default,
-                    show_default=shown,
-                    help=field.metadata["help"],
+                    multiple=option.facts["repeated"],
+                    default=None,
+                    help=option.facts["help"] + _default_text(option),
                 )(function)
         return function
 
     return decorate
 
 
-def take(config: type[_Config], given: dict[str, Any]) -> _Config:
-    names = [field.name for field in dataclasses.fields(typing.cast(Any, config))]
-    return config(**{name: given[name] for name in names})
+def _default_text(option: Option) -> str:
+    value, unit = option.default, option.facts["unit"]
+    if value in ("", (), None):
+        return f"  [{unit}]" if unit else ""
+    if isinstance(value, bool):
+        value = "on" if value else "off"
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"  [default: {shown} {unit}".rstrip() + "]"
+
+
+def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
+    """Return a config of what :func:`flags` were given; the others have their defaults."""
+    values = {}
+    for name, option in options_of(config).items():
+        if given[name] in (None, ()):
+            continue
+        values[name] = sum(given[name], ()) if option.facts["repeated"] else given[name]
+    return config(**values)
 
 
 # What the shell offers behind a Tab: names of datasets, recipes, metrics and levels of options' values.

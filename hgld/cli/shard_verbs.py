@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, Names, SectionedCommand, complete_sources, config_options, json_option, take
+from hgld.cli.options import FOLDER, Names, SectionedCommand, complete_sources, flags, json_option, take
 from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.terminal import is_terminal, printable
 
@@ -30,15 +30,13 @@ def build_shards_command() -> click.Command:
     @click.option("--out", required=True, help="New or empty folder, or a URL (s3://bucket/name), of the dataset.")
     @click.option("--dry-run", is_flag=True, help="Say what would be read and written, then stop.")
     @json_option
-    @config_options({"Reading the release": SourceConfig, "Writing the shards": ShardConfig})
+    @flags({"Reading the release": SourceConfig, "Writing the shards": ShardConfig})
     def build_shards(name: str, source: Path, out: str, dry_run: bool, as_json: bool, **given: Any) -> None:
         """Build the shards of the dataset NAME: its official release in, WebDataset shards and their index out.
 
         hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column a level)
         take your own images. Stopped anywhere, the same command goes on; run again, it does nothing.
         """
-        for option in ("levels", "splits"):
-            given[option] = tuple(part.strip() for text in given[option] for part in text.split(","))
         options, config = take(SourceConfig, given), take(ShardConfig, given)
         from hgld.pipelines.shards import build
         from hgld.pipelines.shards.build import plan_build

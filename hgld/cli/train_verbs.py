@@ -2,25 +2,14 @@
 
 import dataclasses
 import sys
-import typing
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from hgld.cli.options import (
-    FOLDER,
-    METRICS,
-    SectionedCommand,
-    SectionedOption,
-    complete_choices,
-    complete_recipes,
-    json_option,
-)
+from hgld.cli.options import FOLDER, METRICS, SectionedCommand, complete_recipes, flags, json_option
 from hgld.cli.output import echo, print_json
 
 if TYPE_CHECKING:
@@ -29,6 +18,10 @@ if TYPE_CHECKING:
 
 
 def train_command() -> click.Command:
+    from hgld.training.config import SECTIONS
+
+    sections = {f"{title} (defaults where the recipe says nothing else)": made for title, made in SECTIONS.items()}
+
     @click.command(cls=SectionedCommand)
     @click.argument("recipe", required=False, shell_complete=complete_recipes)
     @click.option("--list", "listed", is_flag=True, help="Name the recipes and stop.")
@@ -51,7 +44,7 @@ def train_command() -> click.Command:
         "Semicolons between the values of a field that is a list.",
     )
     @json_option
-    @_field_options
+    @flags(sections, offered={"metrics": METRICS, "best_by": METRICS})
     def train(
         recipe: str | None,
         listed: bool,
@@ -91,71 +84,6 @@ def train_command() -> click.Command:
         return _train(config, data, out, as_json, init_from=init_from, profile=profile)
 
     return train
-
-
-class _Field(click.ParamType):
-    """Text of a field of the config, as files and sweeps read it too."""
-
-    def __init__(self, name: str, hint: Any) -> None:
-        self.name = name
-        self.metavar = _metavar(hint)
-        self._choices = METRICS if name in ("metrics", "best_by") else _choices(hint)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from hgld.errors import ConfigError
-        from hgld.training.config import parse_field
-
-        try:
-            return parse_field(self.name, str(value))
-        except ConfigError as error:
-            self.fail(str(error), param, ctx)
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return complete_choices(self._choices, incomplete)
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-    """The values of a field, where only some can be."""
-    return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-
-
-def _metavar(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return f"[{'|'.join(typing.get_args(hint))}]"
-    if typing.get_origin(hint) is tuple:
-        return f"{_metavar(typing.get_args(hint)[0])},..."
-    return {int: "INTEGER", float: "FLOAT", str: "TEXT"}[hint]
-
-
-def _field_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A flag for every field of the config; one that is left out leaves the recipe's value."""
-    from hgld.training.config import SECTIONS
-
-    for section, config in reversed(SECTIONS.items()):
-        hints = typing.get_type_hints(config)
-        for field in reversed(dataclasses.fields(config)):
-            flag = field.name.rstrip("_").replace("_", "-")
-            switch = hints[field.name] is bool
-            kind = None if switch else _Field(field.name, hints[field.name])
-            function = click.option(
-                f"--{flag}/--no-{flag}" if switch else f"--{flag}",
-                field.name,
-                cls=SectionedOption,
-                section=f"{section} (defaults where the recipe says nothing else)",
-                type=kind,
-                metavar=None if kind is None else kind.metavar,
-                default=None,
-                help=field.metadata["help"] + _default(field.default),
-            )(function)
-    return function
-
-
-def _default(value: Any) -> str:
-    if value in ("", ()):
-        return ""
-    if isinstance(value, bool):
-        return f"  [default: {'on' if value else 'off'}]"
-    return f"  [default: {','.join(map(str, value)) if isinstance(value, tuple) else value}]"
 
 
 def _read(recipe: str) -> "TrainConfig":

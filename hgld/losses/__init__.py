@@ -7,6 +7,8 @@ beneath. Names are handed on lazily (PEP 562).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hgld.losses.registry import LOSSES
+
 if TYPE_CHECKING:
     from hgld.losses.binned import FastAP as FastAP
     from hgld.losses.binned import SoftBinAP as SoftBinAP
@@ -45,37 +47,14 @@ if TYPE_CHECKING:
     from hgld.losses.surrogate_losses import ndcg_loss as ndcg_loss
     from hgld.losses.surrogate_losses import recall_loss as recall_loss
 
-_EXPORTS = {
-    "BlackboxAP": "hgld.losses.blackbox_ap",
-    "CSL": "hgld.losses.proxies",
-    "CalibrationLoss": "hgld.losses.pairs",
+_EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items()} | {
     "ClassWeighted": "hgld.losses.class_weighted",
     "Composition": "hgld.losses.compositions",
-    "Contrastive": "hgld.losses.pairs",
     "CrossBatchMemory": "hgld.losses.memory",
-    "FastAP": "hgld.losses.binned",
-    "HAPPIER": "hgld.losses.compositions",
-    "Margin": "hgld.losses.pairs",
     "MetricLearningLoss": "hgld.losses.metric_learning",
-    "MultiGrain": "hgld.losses.compositions",
-    "NormSoftmax": "hgld.losses.proxies",
-    "PNP": "hgld.losses.pnp",
-    "ProxyNCApp": "hgld.losses.proxies",
-    "ROADMAP": "hgld.losses.compositions",
-    "RODNDCG": "hgld.losses.compositions",
-    "RODRecall": "hgld.losses.compositions",
     "RankLoss": "hgld.losses.rank_loss",
     "SiMix": "hgld.losses.mixup",
-    "SmoothAP": "hgld.losses.surrogate_losses",
-    "SmoothHAP": "hgld.losses.surrogate_losses",
-    "SmoothRecall": "hgld.losses.surrogate_losses",
-    "SoftBinAP": "hgld.losses.binned",
     "SumOverLevels": "hgld.losses.compositions",
-    "SupAP": "hgld.losses.surrogate_losses",
-    "SupHAP": "hgld.losses.surrogate_losses",
-    "SupNDCG": "hgld.losses.surrogate_losses",
-    "SupRecall": "hgld.losses.surrogate_losses",
-    "Triplet": "hgld.losses.pairs",
     "blackbox_ap_loss": "hgld.losses.blackbox_ap",
     "graded_ap_loss": "hgld.losses.surrogate_losses",
     "ndcg_loss": "hgld.losses.surrogate_losses",

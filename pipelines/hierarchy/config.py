@@ -6,18 +6,15 @@ its metadata the flag's help. Fields that cannot change a stage's output (rates,
 """
 
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
+
+from hgld.settings import setting
 
 SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
 WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
-
-
-def setting(default: Any, text: str, *, key: bool = True) -> Any:
-    """A config field: its default, its help text, and whether it can change the stage's output."""
-    return field(default=default, metadata={"help": text, "key": key})
 
 
 def key_fields(config: Any) -> dict[str, Any]:
@@ -39,16 +36,23 @@ class ScrapeConfig:
     wikidata_url: str = setting(WIKIDATA_URL, "Action API of Wikidata, or of a mirror.")
     language: str = setting("en", "Language of the names; others are a fallback.")
     infobox_rows: tuple[str, ...] = setting(
-        ("Instance of",), "Headings of the infobox's row by the html route, in the language of the pages."
+        ("Instance of",),
+        "Headings of the infobox's row by the html route, in the language of the pages.",
+        repeated=True,
+        commas=False,
     )
-    rate: float = setting(3.0, "Requests a second at most, one at a time.", key=False)
+    rate: float = setting(3.0, "Requests a second at most, one at a time.", unit="requests a second", key=False)
     request_budget: int = setting(0, "Stop cleanly after this many requests; 0: no limit.", key=False)
     retries: int = setting(8, "Attempts an answer at most before it becomes an error status.", key=False)
     retry_cap: int = setting(2000, "Retries in the whole run at most.", key=False)
-    maxlag: int = setting(5, "Seconds of database lag above which the servers may turn us away.", key=False)
-    timeout: float = setting(30.0, "Seconds to wait for an answer.", key=False)
+    maxlag: int = setting(5, "Database lag above which the servers may turn us away.", unit="seconds", key=False)
+    timeout: float = setting(30.0, "Time to wait for an answer.", unit="seconds", key=False)
     refresh: tuple[str, ...] = setting(
-        (), "Ask again for landmarks of this status: found, missing, no-item, no-instance-of, error.", key=False
+        (),
+        "Ask again for landmarks of this status: found, missing, no-item, no-instance-of, error.",
+        repeated=True,
+        commas=False,
+        key=False,
     )
 
 
@@ -70,7 +74,9 @@ class EmbedConfig:
         "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH; "
         "either of the last two may be joined with the first: sbert:PATH+lexical.",
     )
-    templates: tuple[str, ...] = setting((), "Prompt templates with {}; averaged. Default: the encoder's own.")
+    templates: tuple[str, ...] = setting(
+        (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
+    )
     batch_size: int = setting(256, "Names a batch.", key=False)
     device: str = setting("", "cpu, cuda, cuda:1, ...; default: a GPU when there is one.", key=False)
     cache: Path | None = setting(
@@ -107,7 +113,9 @@ class TopLevelConfig:
 class ReviewConfig:
     """Whose decisions are applied."""
 
-    decisions: tuple[Path, ...] = setting((), "Decisions of annotators (YAML), applied on every run.", key=False)
+    decisions: tuple[Path, ...] = setting(
+        (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False
+    )
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.config import setting
+from hgld.settings import bound_problems, setting
 
 MEGABYTE = 1 << 20
-_MOST = {"quality": 100, "max_pixels": 100_000_000, "max_file_mb": 512}  # the latter: what hgld verify reads, too
+_MAX_FILE_MB = 512  # what hgld verify reads, too
 
 
 @dataclass(frozen=True)
@@ -20,32 +20,38 @@ class SourceConfig:
     """How a release is read; an adapter refuses what it does not take."""
 
     images: Path | None = setting(None, "Folder of the images, if it is not that of --source (manifest).", key=False)
-    levels: tuple[str, ...] = setting((), "Names of the levels A,B,C, finest first (manifest, folders).")
+    levels: tuple[str, ...] = setting((), "Names of the levels A,B,C, finest first (manifest, folders).", repeated=True)
     test_classes: float = setting(0.0, "Part of the finest classes whose items are the test split (manifest, folders).")
     seed: int = setting(0, "Seed of the class split and of the shards' order.")
     labels: Path | None = setting(
         None, "Folder of the hierarchical labels (gldv2) or of the retrieval splits (iNaturalist).", key=False
     )
     distractors: bool = setting(False, "Take the distractors too (roxford, rparis, gldv2).")
-    splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.")
+    splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)
 
 
 @dataclass(frozen=True)
 class ShardConfig:
     """How shards are written."""
 
-    group_size: int = setting(4, "Least number of items of a class that stand together in a shard.")
-    shard_mb: int = setting(128, "Megabytes (2^20 bytes) of a shard, about.")
-    shard_items: int = setting(10_000, "Items of a shard at most, about.")
-    resize: int = setting(0, "Shorten the shorter side to this many pixels, as JPEG; 0: keep the source's bytes.")
-    quality: int = setting(90, "JPEG quality of --resize, 1 to 100.")
-    max_pixels: int = setting(100_000_000, "Images of more pixels are rejected; at most 100,000,000.")
-    max_file_mb: int = setting(100, "Image files of more megabytes are rejected; at most 512.")
+    group_size: int = setting(4, "Least number of items of a class that stand together in a shard.", least=1)
+    shard_mb: int = setting(128, "Size of a shard, about.", unit="megabytes (2^20 bytes)", least=1)
+    shard_items: int = setting(10_000, "Items of a shard at most, about.", least=1)
+    resize: int = setting(
+        0, "Shorten the shorter side to this, as JPEG; 0: keep the source's bytes.", unit="pixels", least=0
+    )
+    quality: int = setting(90, "JPEG quality of --resize, 1 to 100.", least=1, most=100)
+    max_pixels: int = setting(
+        100_000_000, "Images of more are rejected; at most 100,000,000.", unit="pixels", least=1, most=100_000_000
+    )
+    max_file_mb: int = setting(
+        100, "Larger image files are rejected; at most 512.", unit="megabytes", least=1, most=_MAX_FILE_MB
+    )
     partial: bool = setting(False, "Build without the tars that are missing or damaged.")
     executor: Literal["local", "ray"] = setting(
         "local", "Processes of this machine, or a Ray cluster whose machines see the same folders.", key=False
     )
-    workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", key=False)
+    workers: int = setting(0, "Processes at most; 0: one a core (Ray: those of the cluster).", least=0, key=False)
     ray_address: str = setting("", "Address of a running Ray cluster; default: one is started here.", key=False)
     work: Path | None = setting(
         None, "Folder of the work in progress; default: .build in --out. Needed where --out is a URL.", key=False
@@ -58,14 +64,8 @@ class ShardConfig:
     )
 
     def __post_init__(self) -> None:
-        least = {"group_size": 1, "shard_mb": 1, "shard_items": 1, "resize": 0, "quality": 1}
-        least |= {"max_pixels": 1, "max_file_mb": 1, "workers": 0}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at least {value}.")
-        for name, value in _MOST.items():
-            if getattr(self, name) > value:
-                raise ConfigError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at most {value}.")
+        for name, problem in bound_problems(self):
+            raise ConfigError(f"--{name.replace('_', '-')} {problem}")
         if self.spool == "never" and self.resize:
             raise ConfigError("--spool never keeps no resized image; leave out --spool, or --resize.")
         if self.ray_address and self.executor != "ray":

@@ -81,7 +81,7 @@ def test_a_release_and_what_differs_from_its_card(tmp_path, capsys):
     [
         ({"manifest": "nothing"}, "there is no dataset 'nothing'"),
         ({"--levels": "species,nothing"}, "expected different columns"),
-        ({"--seed": "x"}, "not a valid integer"),
+        ({"--seed": "x"}, "expected a whole number"),
         ({"--workers": "-1"}, "--workers is -1"),
         ({"--out": "s3+nothing://bucket"}, "s3+nothing"),
     ],

@@ -378,8 +378,8 @@ def test_the_manifest_source_end_to_end(release, tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"group_size": 0}, "--group-size is 0; expected at least 1"),
-        ({"quality": 101}, "--quality is 101; expected at most 100"),
+        ({"group_size": 0}, "--group-size is 0; expected 1 or more"),
+        ({"quality": 101}, "--quality is 101; expected 100 at most"),
         ({"max_pixels": LARGEST_IMAGE + 1}, "--max-pixels"),
         ({"max_file_mb": (LARGEST_MEMBER >> 20) + 1}, "--max-file-mb"),
         ({"spool": "never", "resize": 100}, "--spool never"),

@@ -1,7 +1,7 @@
 """Every loss by its name, over classes renumbered to those in training."""
 
 import dataclasses
-from typing import get_args
+import inspect
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ import torch
 
 from hgld import Hierarchy, losses
 from hgld.errors import ConfigError
-from hgld.training.config import LossConfig, LossName
-from hgld.training.config_checks import COMPOSITIONS, TAKEN
+from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
+from hgld.training.config import LossConfig
 from hgld.training.criterion import build_criterion
 
 FINE, MID = 12, 4
@@ -44,10 +44,10 @@ def batch():
     return embeddings, train_labels(), torch.arange(24) // 2
 
 
-@pytest.mark.parametrize("name", get_args(LossName))
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("sum_levels", [False, True])
 def test_every_loss_trains(name, sum_levels):
-    if sum_levels and "sum_levels" not in TAKEN[name]:
+    if sum_levels and "sum_levels" not in options_of(name):
         pytest.skip("the loss reads all levels itself")
     criterion = build(loss=name, sum_levels=sum_levels)
     embeddings, labels, instances = batch()
@@ -58,18 +58,41 @@ def test_every_loss_trains(name, sum_levels):
     assert embeddings.grad is not None
     assert embeddings.grad.abs().sum() > 0
     assert set(parts) == (
-        {"rank", "decomposability"} if name in COMPOSITIONS and not sum_levels
+        {"rank", "decomposability"} if LOSSES[name].kind == "terms" and not sum_levels
         else {"classification", "retrieval"} if name == "MultiGrain" else set()
     )  # fmt: skip
 
 
-def test_every_loss_has_its_options():
-    assert set(TAKEN) == set(get_args(LossName))
+FIXED = {
+    *("offset", "weights", "clip", "low", "ties", "cutoff", "reach"),  # no recipe changes them
+    *("reduction", "normalize", "exclude_self", "options"),  # of all losses of a kind
+    *("dim", "num_classes", "hierarchy"),  # of the dataset and the model
+}
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind != "terms"])
+def test_every_parameter_of_a_loss_is_an_option_or_known_to_be_none(name):
+    parameters = inspect.signature(getattr(losses, name)).parameters.keys()
+    options = LOSSES[name].options.keys()
+    assert parameters - FIXED - {"level"} == options - {"level"}
+    level = build(loss=name, level="mid").loss.level if "level" in options else None
+    assert level in (None, 1)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].kind == "terms"])
+def test_compositions_are_made_of_the_terms_of_their_classes(name):
+    own, made = getattr(losses, name)(len(TRAINED), DIM), build(loss=name).loss
+    assert (type(own.rank), type(own.decomposability)) == (type(made.rank), type(made.decomposability))
+    assert type(made.rank) is getattr(losses, LOSSES[name].rank)
+    assert type(made.decomposability) is getattr(losses, SECOND_TERMS[LOSSES[name].second])
+
+
+def test_every_option_of_a_config_is_of_some_loss():
     fields = {field.name for field in dataclasses.fields(LossConfig)}
-    assert set().union(*TAKEN.values()) | {"loss"} == fields
+    assert set().union(*map(options_of, LOSSES)) | {"loss"} == fields
 
 
-@pytest.mark.parametrize("name", sorted(TAKEN))
+@pytest.mark.parametrize("name", sorted(LOSSES))
 def test_every_option_that_a_loss_takes_changes_something(name):
     """An option that is accepted and then forgotten would be a lie."""
     other = {
@@ -87,8 +110,8 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
         "memory_weight": {"memory": 30, "memory_from_epoch": 0},
     }  # fmt: skip
-    for option in TAKEN[name]:
-        base = {k: v for k, v in needed.get(option, {}).items() if k in TAKEN[name]}
+    for option in options_of(name):
+        base = {k: v for k, v in needed.get(option, {}).items() if k in options_of(name)}
         before, after = {**base}, {**base, option: other[option]}
         values = []
         for options in (before, after):

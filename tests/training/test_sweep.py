@@ -77,7 +77,7 @@ def test_runs_have_folders_of_their_own(values):
         (["taus=1"], "'taus'.*Did you mean 'tau'"),
         (["tau"], "expected field=a,b,c"),
         (["tau="], "expected field=a,b,c"),
-        (["tau=small"], "expected a number"),
+        (["tau=small"], "expected a finite number"),
         (["tau=0.1,0.10"], "twice"),
         (["tau=0.1", "tau=0.2"], "tau twice"),
         (["tau=0.1,0"], "run tau=0: tau is 0.0; expected more than 0"),
