@@ -1,0 +1,420 @@
+"""What each field of the configs of builds changes: requests, tables, clusters, shards."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from PIL import Image
+
+from hgld.errors import HgldError
+from hgld.pipelines import executor
+from hgld.pipelines.hierarchy import assign, clean, cluster, embed, toplevel
+from hgld.pipelines.hierarchy.config import (
+    AssignConfig,
+    BuildConfig,
+    CleanConfig,
+    ClusterConfig,
+    EmbedConfig,
+    ReviewConfig,
+    ScrapeConfig,
+    TopLevelConfig,
+)
+from hgld.pipelines.hierarchy.encoders import clip
+from hgld.pipelines.hierarchy.review import review
+from hgld.pipelines.hierarchy.scrape.scrape import plan, polite_client, run
+from hgld.pipelines.shards import build, examine_stage
+from hgld.pipelines.shards.build import build_catalog
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.shards.sources import resolve
+from hgld.pipelines.stage import silent
+from tests.fake_releases.__main__ import maker
+from tests.fake_releases.pictures import jpeg
+from tests.pipelines.test_clean import scraped
+from tests.pipelines.toy_release import SMALL, ToyRelease, bytes_of
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, api_error, status
+from tests.witnesses import World, witness
+
+# Scraping.
+
+CATEGORIES = ("Windsor Castle", "Cathedral", "Plain")
+
+
+def wiki() -> Wiki:
+    made = Wiki()
+    made.item("Q1", {"en": "castle", "de": "Burg"})
+    made.item("Q100", "Windsor Castle", P31=["Q1"])
+    made.item("Q101", "Cathedral", P31=["Q1"])
+    made.category("Windsor Castle", "Q100")
+    made.category("Cathedral", "Q101")
+    made.category("Plain")
+    return made
+
+
+def landmarks(folder: Path) -> Path:
+    folder.mkdir()
+    rows = [f"{i},https://commons.wikimedia.org/wiki/Category:{name}\n" for i, name in enumerate(CATEGORIES)]
+    (folder / "train.csv").write_text("landmark_id,category\n" + "".join(rows).replace(" ", "_"))
+    return folder / "train.csv"
+
+
+def scrape(config: ScrapeConfig, world: World, server: WikimediaServer, root: Path) -> Any:
+    """The names found, what was asked for them, and how often it was waited."""
+    given = {name: getattr(config, name).replace("http://wiki", server.url) for name in ("commons_url", "wikidata_url")}
+    asked = replace(config, **given)
+    table, waits = world.once("landmarks", landmarks), []
+    try:
+        client = polite_client(asked)
+        client._sleep = waits.append
+        found = pl.read_parquet(run(root, {"train": table}, asked, silent, client).path("landmarks.parquet"))
+        names = found.select("category", "status", "names").rows()
+    except HgldError as error:
+        names = type(error).__name__
+    requests = [(one.kind, sorted(one.params.items()), one.headers.get("User-Agent")) for one in server.log]
+    return names, requests, bool(waits)
+
+
+LOCAL = {"commons_url": "http://wiki", "wikidata_url": "http://wiki", "rate": 10_000.0}
+HTML = {**LOCAL, "route": "html"}
+
+
+@witness(ScrapeConfig, LOCAL, route="html", contact="a@b.org", language="de", maxlag=9, request_budget=1)
+@witness(ScrapeConfig, LOCAL, commons_url="http://wiki/else", wikidata_url="http://wiki/else")
+@witness(ScrapeConfig, HTML, infobox_rows=("Country",), language="de")
+def scraped_names(config: ScrapeConfig, world: World) -> Any:
+    """What is asked of the servers, and what is found."""
+    with WikimediaServer(wiki()) as server:
+        return scrape(config, world, server, world.new())
+
+
+@witness(ScrapeConfig, LOCAL, retries=1, retry_cap=0)
+def scraped_in_spite_of_errors(config: ScrapeConfig, world: World) -> Any:
+    """What is found where the server fails at first."""
+    with WikimediaServer(wiki()) as server:
+        server.faults += [status(503), api_error("maxlag")]
+        return scrape(config, world, server, world.new())
+
+
+@witness(ScrapeConfig, {**LOCAL, "retries": 1}, timeout=0.05)
+def scraped_from_a_slow_server(config: ScrapeConfig, world: World) -> Any:
+    """What is found where every answer takes its time."""
+    with WikimediaServer(wiki(), delay=0.2) as server:
+        return scrape(config, world, server, world.new())[0]
+
+
+@witness(ScrapeConfig, LOCAL, refresh=("found",))
+def scraped_again(config: ScrapeConfig, world: World) -> Any:
+    """What is asked where all is known."""
+    with WikimediaServer(wiki()) as server:
+        root = world.new()
+        scrape(replace(config, refresh=()), world, server, root)
+        server.log.clear()
+        return scrape(config, world, server, root)
+
+
+@witness(ScrapeConfig, rate=1.0)
+def planned(config: ScrapeConfig, world: World) -> Any:
+    """How long the requests would take."""
+    return plan(world.new(), {"train": world.once("landmarks", landmarks)}, config).seconds
+
+
+# From names to labels.
+
+GRAPH = [
+    ("Q1", "castle", "en", ["Q9"]),
+    ("Q2", "water castle", "en", ["Q1"]),
+    ("Q3", "lake", "en", []),
+    ("Q9", "building", "en", []),
+]
+WORDS = ("old", "high", "small", "stone", "royal", "iron")
+NOUNS = {"castle": "Q1", "bridge": "Q9", "lake": "Q3", "church": "Q9", "tower": "Q1"}
+ROWS = [
+    ("train", 10 * i + j, "found", [(f"{word} {noun}", NOUNS[noun])])
+    for i, word in enumerate(WORDS)
+    for j, noun in enumerate(NOUNS)
+] + [("train", 100 + i, "found", [("old lake", "Q3")]) for i in range(9)]
+ROWS += [
+    ("train", 200, "found", [("castle", "Q1"), ("water castle", "Q2")]),
+    ("train", 201, "found", [("castle", "Q1")]),
+    ("train", 202, "missing", []),
+]
+
+
+class Eyes:
+    """An encoder in place of CLIP that knows brightness alone; it remembers how it was made."""
+
+    def __init__(self, spec: str, *, templates: tuple[str, ...], device: str, batch_size: int) -> None:
+        self.made = (spec, templates, device, batch_size)
+        self.name, self.key, self.templates, self.dim = spec, repr(self.made), templates, 2
+
+    def encode(self, names: list[str], progress: Any = silent) -> np.ndarray:
+        angles = np.array([len(name) for name in names]) / 20
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    def encode_images(self, images: list[Any]) -> np.ndarray:
+        angles = np.array([np.asarray(image).mean() / 255 for image in images])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def photographs(folder: Path, nameless: int) -> Path:
+    for number, light in ((202, nameless), (0, 60), (1, 120), (2, 200)):
+        (folder / "train" / str(number)).mkdir(parents=True)
+        Image.new("RGB", (8, 8), (light,) * 3).save(folder / "train" / str(number) / "0.png")
+    return folder
+
+
+def decisions(folder: Path) -> tuple[Path, ...]:
+    folder.mkdir()
+    entry = '{action: drop, names: [old lake], who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
+    (folder / "ann.yaml").write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n- {entry}\n")
+    return (folder / "ann.yaml",)
+
+
+def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
+    """All tables from the names to the labels; what a stage finds done it does not do again."""
+    config = BuildConfig("sample", embed=EmbedConfig("lexical", cache=world.folder / "cache"))
+    config = replace(config, **given)
+    begun = scraped(root, ROWS, GRAPH)
+    cleaned = clean.run(root, begun, config.clean, silent)
+    embedded = embed.run(root, cleaned, config.embed, silent)
+    clustered = cluster.run(root, cleaned, embedded, begun, config.cluster, silent)
+    topped = toplevel.run(root, cleaned, clustered, begun, embedded, config.toplevel, config.embed, silent)
+    reviewed = review.run(root, clustered, topped, config.review, silent)
+    assigned = assign.run(root, begun, cleaned, reviewed, config.assign, config.embed, silent)
+    runs = (cleaned, embedded, clustered, topped, reviewed, assigned)
+    return {
+        f"{run.name}/{file}": data
+        for run in runs
+        for file, data in bytes_of(run.path(".")).items()
+        if "done" not in file
+    }
+
+
+def from_the_finished(world: World, **given: Any) -> dict[str, Any]:
+    """The tables of a build with other options in the folder of one that is done."""
+    done = world.once("stages", lambda folder: (stages(folder, world), folder)[1])
+    root = world.new()
+    shutil.copytree(done, root)
+    return stages(root, world, **given)
+
+
+RANDOM = {"clusters": 7, "restarts": 1}
+
+
+@witness(ClusterConfig, clusters=3, criterion="elbow", groups=3, threshold=0.05, structure=0.9, weighted=True, seed=1)
+@witness(ClusterConfig, RANDOM, seed=1, restarts=40, weighted=True)
+def clustered(config: ClusterConfig, world: World) -> Any:
+    """The tables of all stages under options of the clustering."""
+    return from_the_finished(world, cluster=config)
+
+
+@witness(CleanConfig, several="most-specific")
+def cleaned(config: CleanConfig, world: World) -> Any:
+    """The tables of all stages under options of the cleaning."""
+    return from_the_finished(world, clean=config)
+
+
+@witness(TopLevelConfig, margin=1.9)
+def divided(config: TopLevelConfig, world: World) -> Any:
+    """The tables of all stages under options of the division in natural and human-made."""
+    return from_the_finished(world, toplevel=config)
+
+
+@witness(ReviewConfig, decisions=lambda world: world.once("decisions", decisions))
+def reviewed(config: ReviewConfig, world: World) -> Any:
+    """The tables of all stages under decisions."""
+    return from_the_finished(world, review=config)
+
+
+EYES = EmbedConfig("clip:eyes/weights")
+
+
+@witness(
+    AssignConfig,
+    {"assign": "images", "images": lambda world: world.once("dark", lambda folder: photographs(folder, 30))},
+    assign="vote",
+    images=lambda world: world.once("bright", lambda folder: photographs(folder, 250)),
+)
+def assigned(config: AssignConfig, world: World) -> Any:
+    """The names given to landmarks that had none."""
+    world.patch.setattr(clip, "ClipEncoder", Eyes)
+    world.patch.setattr(assign, "ImageEncoder", Eyes)
+    made = from_the_finished(world, assign=config, embed=replace(EYES, cache=world.folder / "cache"))
+    return made["assign/landmarks.parquet"], made["assign/dropped.parquet"]
+
+
+CLIP = {"encoder": "clip:eyes/weights"}
+
+
+@witness(EmbedConfig, CLIP, encoder="clip:others/weights", templates=("a {}",), device="cuda:3", batch_size=7)
+def encoder_made(config: EmbedConfig, world: World) -> Any:
+    """The encoder that a build asks for."""
+    world.patch.setattr(clip, "ClipEncoder", Eyes)
+    made = embed.encoder_of(Path("names.parquet"), config)
+    assert isinstance(made, Eyes)
+    return made.made
+
+
+@witness(EmbedConfig, CLIP, cache=lambda world: world.new())
+def cached(config: EmbedConfig, world: World) -> Any:
+    """Whether the default folder of embeddings is written to."""
+    world.patch.setattr(clip, "ClipEncoder", Eyes)
+    usual, written = world.new(), config.cache
+    world.patch.setattr(embed, "default_folder", lambda: usual)
+    from_the_finished(world, embed=config)
+    return bool(bytes_of(usual)) if usual.exists() else bytes_of(written or usual).keys() == set()
+
+
+# Shards.
+
+
+def manifest(folder: Path) -> Path:
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    rows = ["path,species,family,split"]
+    for number in range(24):
+        (folder / f"{number}.jpg").write_bytes(jpeg(rng))
+        rows.append(f"{number}.jpg,species {number // 3},family {number // 12},{('train', 'val')[number % 2]}")
+    (folder / "labels.csv").write_text("\n".join([*rows, ""]))
+    (folder / "whole.csv").write_text("\n".join([row.rpartition(",")[0] for row in rows] + [""]))
+    shutil.copytree(folder, folder.with_name("copy"))
+    return folder
+
+
+LEVELS = {"levels": ("species", "family")}
+
+
+@witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), images=lambda world: world.folder / "copy")
+def read_table(config: SourceConfig, world: World) -> Any:
+    """The items of a table, and where their images are."""
+    catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
+    return catalog.items.rows(), catalog.levels, catalog.root
+
+
+@witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)
+def divided_by_class(config: SourceConfig, world: World) -> Any:
+    """The items of a table, divided by class."""
+    return resolve("manifest")(world.once("manifest", manifest) / "whole.csv", config).items.rows()
+
+
+def gldv2(folder: Path) -> Path:
+    folder.mkdir()
+    maker("gldv2")(folder, 0)
+    own = folder.with_name("labels")
+    own.mkdir()
+    for name in ("train", "index"):
+        lines = (folder / "metadata" / f"{name}_label_to_hierarchical.csv").read_text().splitlines()
+        (own / f"{name}_label_to_hierarchical.csv").write_text("\n".join(lines[:2]) + "\n")
+    return folder
+
+
+@witness(SourceConfig, {"splits": ("train",)}, labels=lambda world: world.folder / "labels")
+@witness(SourceConfig, distractors=True)
+def read_release(config: SourceConfig, world: World) -> Any:
+    """The items of a release."""
+    return resolve("gldv2")(world.once("gldv2", gldv2), config).items.rows()
+
+
+SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
+
+
+def built(catalog: Any, config: ShardConfig, world: World, **options: Any) -> Any:
+    out = world.new()
+    try:
+        build_catalog(catalog, None, str(out), SourceConfig(**options), config, silent)
+    except HgldError as error:
+        return type(error).__name__
+    return {name: data for name, data in bytes_of(out).items() if name.endswith(".tar")}
+
+
+def loose(world: World) -> Any:
+    release = world.once("toy", lambda _: ToyRelease.make())
+    return release.catalog(world.once("loose", release.write))
+
+
+@witness(ShardConfig, SERIAL, group_size=2, shard_items=4, shard_mb=4, resize=8, max_pixels=100, max_file_mb=1)
+@witness(ShardConfig, {**SERIAL, "resize": 8}, quality=5)
+def sharded(config: ShardConfig, world: World) -> Any:
+    """The shards of loose images, where a megabyte is 100 bytes."""
+    for module in (build, examine_stage):
+        world.patch.setattr(module, "MEGABYTE", 100)
+    return built(loose(world), config, world)
+
+
+@witness(SourceConfig, seed=1)
+def ordered(config: SourceConfig, world: World) -> Any:
+    """The order of the items in the shards."""
+    return built(loose(world), SMALL, world, seed=config.seed)
+
+
+def tars(folder: Path) -> Any:
+    """A release in tars, of which one is missing."""
+    release = ToyRelease.make()
+    containers = release.write_tars(folder, tars=3)
+    containers[1].path.unlink()
+    return release.tar_catalog(folder, containers)
+
+
+@witness(ShardConfig, SERIAL, partial=True)
+def sharded_in_part(config: ShardConfig, world: World) -> Any:
+    """The shards of a release that lacks a tar."""
+    return built(world.once("tars", tars), config, world)
+
+
+def compressed_tars(folder: Path) -> Any:
+    release = ToyRelease.make()
+    return release.tar_catalog(folder, release.write_tars(folder, compress=True))
+
+
+@witness(ShardConfig, SERIAL, spool="never")
+def sharded_from_compressed(config: ShardConfig, world: World) -> Any:
+    """The shards of a release in tars that are compressed."""
+    return built(world.once("compressed", compressed_tars), config, world)
+
+
+RAY = {**SERIAL, "executor": "ray"}
+
+
+@witness(ShardConfig, SERIAL, executor="ray", workers=2)
+@witness(ShardConfig, RAY, ray_address="ray://head:10001", workers=2)
+def executed(config: ShardConfig, world: World) -> Any:
+    """Who is asked to do the units of a build, as how many processes, and where."""
+    asked: list[Any] = []
+
+    def on_ray(work: Any, units: Any, done: Any, **where: Any) -> None:
+        asked.append(where)
+        for unit in units:
+            done(unit, work(unit))
+
+    class Pool:
+        def __init__(self, work: Any, processes: int) -> None:
+            self.work = work
+            asked.append(processes)
+
+        def run(self, units: Any, done: Any) -> None:
+            for unit in units:
+                done(unit, self.work(unit))
+
+    from hgld.pipelines import executor as ray_executor
+
+    world.patch.setattr(ray_executor, "run_on_ray", on_ray)
+    world.patch.setattr(executor, "_SupervisedPool", Pool)
+    built(world.once("whole", lambda folder: loose(world)), config, world)
+    return asked
+
+
+@witness(ShardConfig, SERIAL, work=lambda world: world.new())
+def worked_in(config: ShardConfig, world: World) -> Any:
+    """Whether the work in progress lies in the dataset's own folder."""
+    begun: list[bool] = []
+    run_units, out = executor.run_units, world.new()
+
+    def watched(*given: Any, **options: Any) -> None:
+        begun.append((out / ".build").is_dir())
+        run_units(*given, **options)
+
+    world.patch.setattr(examine_stage, "run_units", watched)
+    build_catalog(loose(world), None, str(out), SourceConfig(), config, silent)
+    return begun

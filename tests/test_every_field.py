@@ -1,0 +1,69 @@
+"""One law for all options: every field of every config changes something that can be observed."""
+
+import itertools
+from types import ModuleType
+
+import pytest
+import torch
+
+import hgld.pipelines.hierarchy.config
+import hgld.pipelines.shards.config
+import hgld.training.config
+from hgld.settings import options_of
+from tests.pipelines import witnesses as of_builds
+from tests.training import witnesses as of_training
+from tests.training.small_runs import options
+from tests.witnesses import CHANGES, Change, World
+
+CONFIG_MODULES = (hgld.training.config, hgld.pipelines.hierarchy.config, hgld.pipelines.shards.config)
+NESTED = {"TrainConfig", "BuildConfig"}  # configs of configs
+
+
+def configs(module: ModuleType) -> list[type]:
+    """The config dataclasses that a module defines."""
+    made = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
+    return [each for each in made if each.__name__ not in NESTED]
+
+
+WITNESSES = (of_training, of_builds)  # they fill CHANGES
+FIELDS = {(config, name) for module in CONFIG_MODULES for config in configs(module) for name in options_of(config)}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """What the witnesses make once, and what they saw of the configs that others are compared with."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # sizes at which other threads only wait
+    yield {"folder": tmp_path_factory.mktemp("witnesses"), "made": {}, "seen": {}, "numbers": itertools.count()}
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def world(shared, monkeypatch):
+    return World(shared["folder"], monkeypatch, shared["made"], shared["numbers"])
+
+
+def seen(change: Change, fields: dict, world: World) -> object:
+    """What the witness sees of a config."""
+    given = {name: value(world) if callable(value) else value for name, value in fields.items()}
+    sections = hgld.training.config.SECTIONS.values()
+    config = options(**given) if change.config in sections else change.config(**given)
+    with world.patch.context() as patch:
+        return change.observe(config, World(world.folder, patch, world.shared, world.numbers))
+
+
+def test_every_field_has_a_witness():
+    witnessed = {(change.config, change.name) for change in CHANGES}
+    missing = sorted(f"{config.__name__}.{name}" for config, name in FIELDS - witnessed)
+    assert not missing, "nobody sees what these fields change"
+    assert not witnessed - FIELDS
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.label)
+def test_a_field_changes_something(change, world, shared):
+    key = (change.observe, repr(change.base))
+    if key not in shared["seen"]:
+        shared["seen"][key] = seen(change, change.base, world)
+        again = seen(change, change.base, world)
+        assert again == shared["seen"][key], "what the witness sees changes by itself"
+    assert seen(change, {**change.base, change.name: change.value}, world) != shared["seen"][key]

@@ -1,0 +1,291 @@
+"""What each field of a training config changes: batches, models, losses, rates, files of a run."""
+
+import hashlib
+import sys
+import types
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hgld import Hierarchy, distributed
+from hgld.data.dataset import ShardDataset
+from hgld.distributed import Processes
+from hgld.errors import HgldError
+from hgld.samplers import PKSampler
+from hgld.training import log, state
+from hgld.training.batches import TrainingData, evaluation_view
+from hgld.training.config import (
+    BatchConfig,
+    ImagesConfig,
+    LossConfig,
+    ModelConfig,
+    OptimizerConfig,
+    RunConfig,
+    TrainConfig,
+)
+from hgld.training.criterion import build_criterion
+from hgld.training.loop import train
+from hgld.training.models.backbones import build_model
+from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.models.small_net import SmallNet
+from hgld.training.optimizers import build_optimizers, groups_of, set_rates
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.hgld.streamed_dataset import damage, no_image
+from tests.training.small_runs import write_small
+from tests.witnesses import World, witness
+
+CPU = torch.device("cpu")
+ALONE = Processes(0, 1, CPU)
+
+
+def digest(*tensors: Tensor) -> str:
+    """Checksum of what tensors hold."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().contiguous().float().numpy().tobytes())
+    return found.hexdigest()
+
+
+def small(world: World) -> str:
+    return str(world.once("small", write_small))
+
+
+# Batches.
+
+
+@witness(BatchConfig, batch_size=16, images_per_class=4, sampler="shuffled", coverage="classes", steps_per_epoch=4)
+@witness(BatchConfig, stream=True)
+@witness(BatchConfig, {"stream": True}, lanes=1)
+@witness(BatchConfig, {"sampler": "hierarchical-pk", "batch_size": 4}, super_classes=1, super_level="fine")
+@witness(BatchConfig, {"sampler": "repeated-augmentation", "repeats": 2}, repeats=4)
+@witness(RunConfig, seed=1, train_split="test")
+@witness(RunConfig, {"stream": True}, seed=1, train_split="test")
+@witness(RunConfig, {"sampler": "hierarchical-pk"}, seed=1)
+@witness(RunConfig, {"sampler": "repeated-augmentation", "repeats": 2}, seed=1)
+@witness(RunConfig, {"sampler": "class-balanced"}, seed=1)
+@witness(RunConfig, {"sampler": "shuffled"}, seed=1)
+def drawn(config: TrainConfig, world: World) -> Any:
+    """The items of two epochs' batches."""
+    data = TrainingData(config, small(world), ALONE)
+    return [batch.indices.tolist() for epoch in range(2) for batch in data.batches(epoch)]
+
+
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, crop_max=0.5, flip=1.0)
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5, decoder="torchvision")
+@witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
+def pictures(config: TrainConfig, world: World) -> Any:
+    """The views of all images in training, in the order of the dataset."""
+    (batch,) = TrainingData(config, small(world), ALONE).batches(0)
+    return digest(batch.images[batch.indices.argsort()])
+
+
+@witness(RunConfig, {"dim": 1}, seed=1)
+@witness(ImagesConfig, {"dim": 1, "size": 8, "resize": 8}, resize=40, size=6, decoder="torchvision")
+@witness(ModelConfig, {"dim": 1}, dim=2)
+def sampled(config: TrainConfig, world: World) -> Any:
+    """The evaluation views of the images that a projection begins from."""
+    assert evaluation_view(config.images).size == config.images.size
+    return digest(*(batch.images for batch in TrainingData(config, small(world), ALONE).sample()))
+
+
+@witness(ImagesConfig, workers=2, prefetch=4)
+def ahead(config: TrainConfig, world: World) -> Any:
+    """The batches begun when the first one is taken, and the items that a thread reads at once."""
+    begun, read = [], []
+    part, encoded = PKSampler.part, ShardDataset.encoded
+    world.patch.setattr(PKSampler, "part", lambda self, *at: begun.append(at) or part(self, *at))
+    world.patch.setattr(ShardDataset, "encoded", lambda self, items: read.append(len(items)) or encoded(self, items))
+    with closing(TrainingData(config, small(world), ALONE).batches(0)) as batches:
+        next(batches)
+        return len(begun), max(read)
+
+
+@witness(ImagesConfig, on_fault="raise")
+def faults(config: TrainConfig, world: World) -> Any:
+    """What becomes of an image that cannot be decoded."""
+
+    def write(folder: Path) -> str:
+        damage(folder, write_dataset(folder, items_of_classes([4] * 8)), [5], no_image)
+        return str(folder)
+
+    try:
+        data = TrainingData(config, world.once("damaged", write), ALONE)
+        return [fault.index for batch in data.batches(0) for fault in batch.faults]
+    except HgldError as error:
+        return type(error).__name__
+
+
+# Models.
+
+
+def saved_weights(folder: Path) -> str:
+    torch.manual_seed(9)
+    folder.mkdir()
+    torch.save(SmallNet().state_dict(), folder / "weights.pt")
+    return str(folder / "weights.pt")
+
+
+RESNET = {"backbone": "torchvision:resnet18", "size": 32}
+
+
+@witness(ModelConfig, backbone="torchvision:resnet18", pooling="max", layer_norm=False, dim=4, dropout=0.5)
+@witness(ModelConfig, projection="pca", pretrained=lambda world: world.once("weights", saved_weights))
+@witness(ModelConfig, {"pooling": "gem"}, gem_p=5.0, gem_learned=False)
+@witness(ModelConfig, RESNET, freeze_batch_norm=True)
+@witness(ImagesConfig, size=24)
+def embedded(config: TrainConfig, world: World) -> Any:
+    """The embeddings of noise in training, what may learn, and the statistics that it leaves."""
+    torch.manual_seed(0)
+    noise = torch.randn(64, 144)
+    torch.manual_seed(0)
+    model = build_model(config.model, image_size=config.images.size, features=lambda _: noise).train()
+    images = torch.randn(2, 3, config.images.size, config.images.size)
+    learns = sorted(name for name, parameter in model.named_parameters() if parameter.requires_grad)
+    return digest(model(images)), learns, digest(*model.buffers())
+
+
+@witness(ModelConfig, gradient_checkpointing=True)
+def computed(config: TrainConfig, world: World) -> Any:
+    """How often the first convolution is computed in a forward and a backward pass."""
+    model = build_model(config.model, image_size=config.images.size).train()
+    stages = model.backbone.stages
+    assert isinstance(stages, nn.Sequential)
+    calls: list[int] = []
+    next(module for module in stages[0].modules() if not list(module.children())).register_forward_hook(
+        lambda *_: calls.append(1)
+    )
+    model(torch.randn(2, 3, 16, 16)).sum().backward()
+    return len(calls)
+
+
+@witness(ModelConfig, compile=True)
+def compiled(config: TrainConfig, world: World) -> Any:
+    """The modules that torch is asked to compile."""
+    asked: list[str] = []
+    world.patch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
+    build_model(config.model, image_size=config.images.size)
+    return asked
+
+
+@witness(RunConfig, {"pretrained": "none", **RESNET}, sync_batch_norm=True, sharding="fsdp")
+def shared_out(config: TrainConfig, world: World) -> Any:
+    """The model as two processes with GPUs train it: its kinds of modules, and the part that is spread over them."""
+    spread: list[str] = []
+    world.patch.setattr(distributed, "DistributedDataParallel", lambda model, **_: model)
+    world.patch.setattr(distributed, "_shard", lambda module, _: spread.append(type(module).__name__))
+    model = build_model(config.model, image_size=config.images.size)
+    wrapped = state.wrap(model, config, Processes(0, 2, torch.device("cuda", 0)))
+    return sorted({type(module).__name__ for module in wrapped.modules()}), spread
+
+
+# Losses.
+
+TREE = Hierarchy(
+    ("fine", "mid", "top"),
+    (tuple("abcdefghijkl"), tuple("mnop"), ("x", "y")),
+    (np.arange(12) // 3, np.arange(4) // 2),
+)
+LABELS = torch.as_tensor(TREE.expand(np.repeat([1, 2, 4, 5, 7, 11], [2, 2, 4, 4, 6, 6]))).long()
+HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory_from_epoch": 0}
+
+
+@witness(LossConfig, HAPPIER, loss="SupAP", lambda_=0.5, decomposability="pair", alpha=3.0, relevance="total")
+@witness(LossConfig, HAPPIER, tau=0.1, rho=10.0, delta=0.2)
+@witness(LossConfig, {"loss": "SmoothRecall"}, recall_at=(3,), recall_temperature=0.3, simix=True)
+@witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, class_weights=True, sum_levels=True, level="mid")
+@witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
+@witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1, blackbox_margin=0.5)
+@witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
+@witness(LossConfig, {"loss": "Margin"}, margin=0.6, beta=0.3)
+@witness(LossConfig, {"loss": "CalibrationLoss"}, pair_positive=0.99, pair_negative=-0.5)
+@witness(LossConfig, {"loss": "NormSoftmax"}, proxy_temperature=0.5)
+@witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1), csl_scale=4.0)
+@witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
+@witness(LossConfig, MEMORY, memory_from_epoch=1, memory_weight=0.3)
+def lost(config: TrainConfig, world: World) -> Any:
+    """The loss of two batches, the second beside what a memory keeps of the first, and its gradient."""
+    torch.manual_seed(3)
+    criterion = build_criterion(config.loss, hierarchy=TREE, train_labels=LABELS, dim=6, steps_per_epoch=2)
+    for _ in range(2):
+        embeddings = torch.randn(24, 6, requires_grad=True)
+        value, _ = criterion(embeddings, LABELS, torch.arange(24) // 2)
+    (gradient,) = torch.autograd.grad(value, embeddings)
+    return round(float(value.detach()), 6), round(float(gradient.abs().sum()), 5)
+
+
+# Optimizers.
+
+SGD = {"optimizer": "sgd", "lr": 0.1, "lr_head": 0.1, "lr_proxies": 0.1}
+STEP = {"schedule": "step", "milestones": (2,)}
+
+
+@witness(OptimizerConfig, optimizer="sgd", optimizer_proxies="sgd", lr=0.5, lr_head=0.5, lr_proxies=0.5)
+@witness(OptimizerConfig, schedule="linear", schedule_head="constant", schedule_proxies="constant", warmup_steps=3)
+@witness(OptimizerConfig, lr_floor=5e-4, lr_floor_proxies=5e-4)
+@witness(OptimizerConfig, SGD, momentum=0.5, nesterov=True, weight_decay=0.3)
+@witness(OptimizerConfig, STEP, milestones=(1,), gamma=0.5)
+@witness(RunConfig, epochs=8)
+def moved(config: TrainConfig, world: World) -> Any:
+    """Where the parameters of the three parts are after two steps an epoch, three epochs of them."""
+    parameters = {part: [("weight", nn.Parameter(torch.ones(2, 2)))] for part in ("backbone", "head", "proxies")}
+    optimizers = build_optimizers(config.optimizer, parameters)
+    for step in range(6):
+        set_rates(optimizers, config.optimizer, step, steps_per_epoch=2, epochs=max(config.run.epochs, 3))
+        for optimizer in optimizers:
+            for group in groups_of([optimizer]):
+                group["params"][0].grad = torch.full((2, 2), 0.1 * (step + 1))
+            optimizer.step()
+    return {part: named[0][1].tolist() for part, named in parameters.items()}
+
+
+# Runs.
+
+
+def files_of(run: Path) -> dict[str, Any]:
+    """What a run wrote down: the last log line's step, evaluations, checkpoints."""
+    kept = sorted(path.name for path in (run / "checkpoints").glob("step-*"))
+    return {
+        "steps": [row["step"] for row in log.read_rows(run / log.LOG)],
+        "evaluations": log.read_rows(run / log.EVALUATIONS),
+        "checkpoints": kept,
+        "weights": {path.name: path.read_bytes() for path in (run / "checkpoints" / kept[-1]).glob("*.safetensors")},
+        "best": (run / "checkpoints" / "best.json").read_text() if (run / "checkpoints" / "best.json").exists() else "",
+    }
+
+
+TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), "best_by": "R@1", "dropout": 0.0}
+
+
+@witness(OptimizerConfig, TRIAL, frozen_epochs=1, clip_norm=0.01, amp="bf16", ema=0.5)
+@witness(ModelConfig, TRIAL, channels_last=False)
+@witness(BatchConfig, TRIAL, chunk=4)
+@witness(RunConfig, TRIAL, epochs=1, seed=1, evaluate_on=("train",), evaluate_every=2, metrics=("R@1",), best_by="AP")
+@witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", wandb="project")
+@witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
+def trained(config: TrainConfig, world: World) -> Any:
+    """The files of a run, how many images pass the model at once and in which memory format, and what W&B is told."""
+    passed, told, forward, written = [], [], EmbeddingModel.forward, []
+    fake = types.ModuleType("wandb")
+    session = types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+    vars(fake)["init"] = lambda project, **_: told.append(project) or session
+    fake.__spec__ = types.SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
+    world.patch.setitem(sys.modules, "wandb", fake)
+
+    def pass_through(model: EmbeddingModel, images: Tensor) -> Tensor:
+        if model.training:
+            passed.append((len(images), images.is_contiguous(memory_format=torch.channels_last)))
+        return forward(model, images)
+
+    world.patch.setattr(EmbeddingModel, "forward", pass_through)
+    write = state.write_checkpoint
+    world.patch.setattr(state, "write_checkpoint", lambda run, kept: written.append(kept.step) or write(run, kept))
+    folder = world.new()
+    try:
+        train(config, small(world), folder)
+    except HgldError as error:
+        return type(error).__name__
+    return files_of(folder), passed, told, written
