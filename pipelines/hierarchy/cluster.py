@@ -23,16 +23,15 @@ PERPLEXITY = 30
 LEAST_TSNE = 5
 
 
-def name_map(rows: np.ndarray, seed: int) -> np.ndarray:
+def name_map(rows: np.ndarray) -> np.ndarray:
     """Two coordinates a name.
 
     t-SNE (van der Maaten and Hinton, JMLR 9, 2008) of at most 1,000 names, evenly out of the given order, started from
-    their two leading principal axes; every other name is put at the mean of the 3 nearest of them, weighted by cosine.
-    Fewer than 5 names are shown by their principal axes.
+    their two leading principal axes, so that nothing is random; every other name is put at the mean of the 3 nearest of
+    them, weighted by cosine. Fewer than 5 names are shown by their principal axes.
 
     Args:
         rows: (N, D) unit rows, in an order that does not depend on the machine (sorted names).
-        seed: of t-SNE.
 
     Returns:
         (N, 2) float32.
@@ -40,7 +39,7 @@ def name_map(rows: np.ndarray, seed: int) -> np.ndarray:
     placed = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), MOST_PLACED)).round().astype(np.int64))
     with threadpool_limits(limits=1):
         points = np.empty((len(rows), 2), dtype=np.float32)
-        points[placed] = _place(rows[placed], seed)
+        points[placed] = _place(rows[placed])
         rest = np.setdiff1d(np.arange(len(rows)), placed)
         cosine = rows[rest] @ rows[placed].T
         nearest = np.argsort(-cosine, axis=1, kind="stable")[:, :NEAREST]
@@ -49,7 +48,7 @@ def name_map(rows: np.ndarray, seed: int) -> np.ndarray:
     return points.round(3)
 
 
-def _place(rows: np.ndarray, seed: int) -> np.ndarray:
+def _place(rows: np.ndarray) -> np.ndarray:
     start = _principal(rows)
     spread = float(start[:, 0].std())
     if len(rows) < LEAST_TSNE or spread == 0:
@@ -59,7 +58,6 @@ def _place(rows: np.ndarray, seed: int) -> np.ndarray:
         # an array is allowed; the scale is the one that scikit-learn gives its own PCA start
         init=start / spread * 1e-4,  # pyright: ignore[reportArgumentType]
         max_iter=ITERATIONS,
-        random_state=seed,
         n_jobs=1,
     )
     return tsne.fit_transform(rows)
@@ -167,7 +165,7 @@ def _cluster(
         pl.Series("doubtful", found.doubtful),
     )
     progress("draw the map", 0, 1)
-    places = name_map(found.rows, config.seed)
+    places = name_map(found.rows)
     progress("draw the map", 1, 1)
     curve = {"k": found.curve.k, "inertia": found.curve.inertia, "score": found.curve.score}
     members.write_parquet(out / "names.parquet")
