@@ -204,10 +204,16 @@ RANDOM = {"clusters": 7, "restarts": 1}
 
 
 @witness(ClusterConfig, clusters=3, criterion="elbow", groups=3, threshold=0.05, structure=0.9, weighted=True, seed=1)
-@witness(ClusterConfig, RANDOM, seed=1, restarts=40, weighted=True)
 def clustered(config: ClusterConfig, world: World) -> Any:
     """The tables of all stages under options of the clustering."""
     return from_the_finished(world, cluster=config)
+
+
+@witness(ClusterConfig, RANDOM, seed=1, restarts=40, weighted=True)
+def partitioned(config: ClusterConfig, world: World) -> Any:
+    """The clusters of k-means alone, before they are divided into groups."""
+    names = from_the_finished(world, cluster=config)["cluster/names.parquet"]
+    return pl.read_parquet(names)["cluster"].to_list()
 
 
 @witness(CleanConfig, several="most-specific")
