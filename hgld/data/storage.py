@@ -24,6 +24,19 @@ MOST_OPEN_FILES = 128  # a process may usually have 1,024
 _STREAM_BUFFER = 1 << 20
 
 
+def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False) -> None:
+    """Announce to the system what will be read of a file; without effect where the system takes no advice (macOS).
+
+    Args:
+        descriptor: of the file.
+        offset: first byte.
+        size: bytes; 0: to the end.
+        sequential: all of it from front to back; otherwise this range soon.
+    """
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_SEQUENTIAL if sequential else os.POSIX_FADV_WILLNEED)
+
+
 class _OpenFile:
     """A descriptor that closes with its last user, so that one thread may forget it while another still reads."""
 
@@ -110,7 +123,7 @@ class LocalFiles:
         files = {name: self._file(name) for name in {name for name, _, _ in requests}}
         descriptors = {name: file.descriptor for name, file in files.items()}
         for name, offset, size in requests:
-            os.posix_fadvise(descriptors[name], offset, size, os.POSIX_FADV_WILLNEED)
+            advise(descriptors[name], offset, size)
         try:
             result = [os.pread(descriptors[name], size, offset) for name, offset, size in requests]
         except OSError:
@@ -134,7 +147,7 @@ class LocalFiles:
     def open_stream(self, name: str, offset: int) -> BinaryIO:
         """The file from ``offset`` to its end, to be closed by the caller."""
         descriptor = self._descriptor(name)
-        os.posix_fadvise(descriptor, offset, 0, os.POSIX_FADV_SEQUENTIAL)
+        advise(descriptor, offset, 0, sequential=True)
         file = open(descriptor, "rb", buffering=_STREAM_BUFFER)  # noqa: SIM115  # the caller closes it
         file.seek(offset)
         return file

@@ -12,6 +12,7 @@ import polars as pl
 
 from hgld.data.format import BOX
 from hgld.data.index import index_schema, item_json
+from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import InputError, StorageError
 from hgld.pipelines.shards.examine import read_inside
@@ -150,8 +151,7 @@ class _Sources:
         for row in rows:
             window.append(row)
             if row["origin"] != LOOSE:
-                where = row["source_offset"], row["size"]
-                os.posix_fadvise(self._descriptor(row["origin"]), *where, os.POSIX_FADV_WILLNEED)
+                advise(self._descriptor(row["origin"]), row["source_offset"], row["size"])
             if len(window) > _AHEAD:
                 yield window[0], self._read(window.popleft())
         while window:

@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import pickle
 import re
 import shutil
@@ -19,6 +20,7 @@ from hgld import Hierarchy, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.data.images import EncodedImage
 from hgld.data.index import HIERARCHY, INDEX, MANIFEST
+from hgld.data.storage import ShardStorage
 from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
 from hgld.samplers import EpochSampler, PKSampler
 from tests.fake_releases.pictures import jpeg, png
@@ -268,6 +270,16 @@ def test_a_batch_is_read_at_one_go(root, monkeypatch):
     )
     list(DataLoader(dataset, batch_sampler=EpochSampler(15, 6)))
     assert asked == [6, 6, 3]
+
+
+def test_a_system_that_takes_no_advice_reads_all_the_same(root, monkeypatch):
+    expected = open_dataset(root, "train").read_many([0, 7, 3])
+    monkeypatch.delattr(os, "posix_fadvise")  # as on macOS
+    dataset = open_dataset(root, "train")
+    assert dataset[0]["key"] == dataset.keys[0]
+    assert dataset.read_many([0, 7, 3]) == expected
+    with ShardStorage(root).open_stream("train-000000.tar", 512) as stream:
+        assert stream.read(1 << 10) == (root / "train-000000.tar").read_bytes()[512 : 512 + (1 << 10)]
 
 
 def test_a_copy_by_pickle_is_the_same_dataset(url):
