@@ -20,7 +20,7 @@ def build_shards_command() -> click.Command:
     from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 
     @click.command(cls=SectionedCommand)
-    @click.argument("name", shell_complete=complete_sources)
+    @click.argument("release", metavar="NAME", shell_complete=complete_sources)
     @click.option(
         "--source",
         type=click.Path(path_type=Path, exists=True),
@@ -31,7 +31,7 @@ def build_shards_command() -> click.Command:
     @click.option("--dry-run", is_flag=True, help="Say what would be read and written, then stop.")
     @json_option
     @flags({"Reading the release": SourceConfig, "Writing the shards": ShardConfig})
-    def build_shards(name: str, source: Path, out: str, dry_run: bool, as_json: bool, **given: Any) -> None:
+    def build_shards(release: str, source: Path, out: str, dry_run: bool, as_json: bool, **given: Any) -> None:
         """Build the shards of the dataset NAME: its official release in, WebDataset shards and their index out.
 
         hgld datasets lists the names; folders (top/mid/fine/image.jpg) and manifest (a table with one column a level)
@@ -42,14 +42,14 @@ def build_shards_command() -> click.Command:
         from hgld.pipelines.shards.build import plan_build
 
         if dry_run:
-            plan = plan_build(build.read_release(name, source, options), out, options, config)
+            plan = plan_build(build.read_release(release, source, options), out, options, config)
             if as_json:
                 print_json(build.plan_summary(plan))
             else:
                 echo(build.plan_text(plan))
             return
         with progress_bars() as progress:
-            result = build.build_shards(name, source, out, options, config, progress)
+            result = build.build_shards(release, source, out, options, config, progress)
         if as_json:
             print_json(build.result_summary(result))
         else:

@@ -155,7 +155,7 @@ def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manif
 
 # Opening a dataset directory: random access to every image by one read, labels without opening a shard.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "group")  # by the reader; half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "run")  # by the reader; half of an index's memory
 
 
 def open_dataset(

@@ -138,7 +138,7 @@ class IndexedItems:
         self.shards: list[str] = frame["shard"].unique(maintain_order=True).to_list()
         numbers = dict(zip(self.shards, range(len(self.shards)), strict=True))
         self.shard = frame["shard"].replace_strict(numbers, return_dtype=pl.Int32).to_numpy()
-        self.group = frame["group"].to_numpy()
+        self.group = frame["run"].to_numpy()
         self.offset, self.size = frame["offset"].to_numpy(), frame["size"].to_numpy()
         self.orientation = frame["orientation"].to_numpy()
         self.keys = frame["key"]

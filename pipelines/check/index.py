@@ -308,7 +308,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": hgld.__version__}},
     )
     write_json(
-        aside / files.CROISSANT, croissant(manifest, facts_of_known(manifest.name), boxes=files.BOX[0] in index.columns)
+        aside / files.CROISSANT, croissant(manifest, facts_of_known(manifest), boxes=files.BOX[0] in index.columns)
     )
     manifest = replace(manifest, files={**manifest.files, **_fingerprints([aside / files.CROISSANT])})
     (aside / files.MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -353,7 +353,7 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size
-    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "group").len()
+    runs = index.filter(pl.col(finest) >= 0).group_by("split", finest, "shard", "run").len()
     cut = runs.filter(pl.len().over("split", finest) > 1)
     size = cut["len"].min() if len(cut) else runs["len"].max()
     return size if isinstance(size, int) else 1

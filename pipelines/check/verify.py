@@ -29,6 +29,7 @@ _COMPARED = {  # columns that the index and a scan of the tars share, and what a
     "split": "split",
 }
 _STORED = " in the tar"
+_COUNT, _FIRST, _IMPLIED = "items of the run", "first of the run", "implied value"  # beside levels of any name
 
 
 def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
@@ -112,41 +113,41 @@ def check_labels(index: pl.DataFrame, tree: Hierarchy, findings: Findings) -> No
         if c + 1 == len(tree.levels):
             return
         above = tree.levels[c + 1]
-        parents = pl.DataFrame({level: range(size), "parent": tree.parents[c]}, schema_overrides={level: pl.Int32})
+        parents = pl.DataFrame({level: range(size), _IMPLIED: tree.parents[c]}, schema_overrides={level: pl.Int32})
         held = index.join(parents, on=level, how="left", maintain_order="left")
-        wrong = held.filter((pl.col(above) >= 0) & (pl.col("parent") >= 0) & (pl.col(above) != pl.col("parent")))
+        wrong = held.filter((pl.col(above) >= 0) & (pl.col(_IMPLIED) >= 0) & (pl.col(above) != pl.col(_IMPLIED)))
         found = pl.concat_str(pl.lit(f"{level} "), level, pl.lit(f" under {above} "), above)
-        findings.add_rows(wrong, "hierarchy", found, pl.concat_str(pl.lit(f"under {above} "), "parent"))
+        findings.add_rows(wrong, "hierarchy", found, pl.concat_str(pl.lit(f"under {above} "), _IMPLIED))
 
 
 def check_runs(index: pl.DataFrame, finest: str, group_size: int, findings: Findings) -> None:
-    """The columns group and duplicate_of are what the rows imply, and groups are as large as the manifest promises."""
+    """The columns run and duplicate_of are what the rows imply, and groups are as large as the manifest promises."""
     implied = with_runs(index, finest)
-    for name in ("group", "duplicate_of"):
-        rows = index.with_columns(implied[name].alias("implied")).filter(pl.col(name).ne_missing(pl.col("implied")))
+    for name in ("run", "duplicate_of"):
+        rows = index.with_columns(implied[name].alias(_IMPLIED)).filter(pl.col(name).ne_missing(pl.col(_IMPLIED)))
         found, expected = (
             pl.concat_str(pl.lit(f"{name} "), pl.col(column).cast(pl.String).fill_null("none"))
-            for column in (name, "implied")
+            for column in (name, _IMPLIED)
         )
         findings.add_rows(rows, name, found, expected)
     short = short_runs(implied, finest, group_size)
-    found = pl.concat_str(pl.lit("a group of "), "len")
-    findings.add_rows(short, "group-size", found, f"at least {group_size} items of the class together", "first")
+    found = pl.concat_str(pl.lit("a group of "), _COUNT)
+    findings.add_rows(short, "group-size", found, f"at least {group_size} items of the class together", _FIRST)
 
 
 def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFrame:
     """Runs of fewer than ``group_size`` items of a class that has as many in its split.
 
     Returns:
-        split, the class, shard, group, len (items of the run) and first (the key of its first item).
+        split, the class, shard, run, the number of its items and the key of its first one.
     """
     runs = (
         index.filter(pl.col(finest) >= 0)
-        .group_by("split", finest, "shard", "group", maintain_order=True)
-        .agg(pl.len(), pl.col("key").first().alias("first"))
+        .group_by("split", finest, "shard", "run", maintain_order=True)
+        .agg(pl.len().alias(_COUNT), pl.col("key").first().alias(_FIRST))
     )
-    whole = pl.col("len").sum().over("split", finest)
-    return runs.filter((pl.col("len") < group_size) & (whole >= group_size))
+    whole = pl.col(_COUNT).sum().over("split", finest)
+    return runs.filter((pl.col(_COUNT) < group_size) & (whole >= group_size))
 
 
 def check_counts(index: pl.DataFrame, manifest: Manifest, findings: Findings) -> None:
@@ -181,6 +182,7 @@ def _flat(facts: SplitFacts | None) -> dict[str, int]:
 
 TRAIN = "train"
 EVALUATED = ("test", "query", "gallery")
+_COUNT_SPLITS, _NAME = "items of the split", "name of the class"  # beside levels of any name
 
 
 def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | None, findings: Findings) -> str | None:
@@ -190,8 +192,8 @@ def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | Non
     """
     finest = manifest.levels[0]
     known = index.filter(pl.col(finest) >= 0)
-    counts = known.group_by(finest, "split").len().sort(finest, "split")
-    trained = counts.filter(split=TRAIN).select(finest, pl.col("len").alias("in train"))
+    counts = known.group_by(finest, "split").len(_COUNT_SPLITS).sort(finest, "split")
+    trained = counts.filter(split=TRAIN).select(finest, pl.col(_COUNT_SPLITS).alias("in train"))
     shared = counts.filter(pl.col("split").is_in(EVALUATED)).join(trained, on=finest, maintain_order="left")
     if not len(shared):
         return None
@@ -199,11 +201,13 @@ def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | Non
         number = shared[finest].n_unique()
         return f"{number} classes of {finest} are in {TRAIN} and in {', '.join(sorted(set(shared['split'])))}."
     names = dict(enumerate(tree.names[0])) if tree else {}
-    rows = shared.with_columns(member=pl.col(finest).replace_strict(names, default=pl.col(finest).cast(pl.String)))
-    found = pl.concat_str(
-        pl.lit(f"a class of {finest} with "), "in train", pl.lit(f" items in {TRAIN}, "), "len", pl.lit(" here")
+    rows = shared.with_columns(
+        pl.col(finest).replace_strict(names, default=pl.col(finest).cast(pl.String)).alias(_NAME)
     )
-    findings.add_rows(rows, "disjoint", found, f"no class of {TRAIN}", "member")
+    found = pl.concat_str(
+        pl.lit(f"a class of {finest} with "), "in train", pl.lit(f" items in {TRAIN}, "), _COUNT_SPLITS, pl.lit(" here")
+    )
+    findings.add_rows(rows, "disjoint", found, f"no class of {TRAIN}", _NAME)
     return None
 
 

@@ -128,7 +128,7 @@ def _splits(catalog: Catalog, plan: ExaminePlan, config: ShardConfig) -> dict[st
 # shard is packed; the tables come last, and the manifest last of all. All of it goes on where it was stopped.
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
-_PLANNED = ("shard", "sha256", "duplicate_of", "group")
+_PLANNED = ("shard", "sha256", "duplicate_of", "run")
 
 
 @dataclass(frozen=True)

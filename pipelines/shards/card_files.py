@@ -50,7 +50,7 @@ def remake_card(root: Path) -> RemadeCard:
     empty = pl.DataFrame(schema={"split": pl.String, "what": pl.String, "published": pl.String, "found": pl.Int64})
     differences = empty if card is None else published_differences(card, manifest)
     text = dataset_card(card, manifest, differences, notes)
-    described = croissant(manifest, card_facts(card), boxes=_has_boxes(root))
+    described = croissant(manifest, card_facts(card, manifest), boxes=_has_boxes(root))
     try:
         _write(root, manifest, text, described)
     except OSError as error:

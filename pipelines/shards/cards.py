@@ -13,6 +13,7 @@ import yaml
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, SchemaError
 from hgld.pipelines.card import escape_markdown, read_card
+from hgld.pipelines.shards.croissant import own_licence
 from hgld.pipelines.shards.sources import card_name
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def dataset_card(
     title = escape_markdown(card.title if card else manifest.name)
     parts = [
         f"---\n{_header(card, manifest)}---\n",
-        f"# {title}, as shards\n\n{_made_by(manifest)}\n",
+        f"# {title}, as shards\n\n{_described(card, manifest)}{_made_by(manifest)}\n",
         f"## Counts\n\n{_counts(card, manifest)}\n",
     ]
     if card is not None and differences is not None:
@@ -240,16 +241,30 @@ def _header(card: DataCard | None, manifest: "Manifest") -> str:
     own = {
         "pretty_name": card.title if card else " ".join(manifest.name.split()),
         "task_categories": ["image-feature-extraction"],
-        **(card.header if card else {}),
+        **(card.header if card else _licence(manifest)),
         "size_categories": [size],
         "configs": [{"config_name": "default", "data_files": _data_files(manifest)}],
     }
     return yaml.safe_dump(own, sort_keys=False, allow_unicode=True)
 
 
+def _licence(manifest: "Manifest") -> dict[str, str]:
+    """Hugging Face's keys for a licence: its identifier, or a name of one that has none."""
+    licence = own_licence(manifest)
+    if not licence:
+        return {}
+    known = re.fullmatch(r"[A-Za-z0-9.-]+", licence)
+    return {"license": licence.lower()} if known else {"license": "other", "license_name": " ".join(licence.split())}
+
+
 def _data_files(manifest: "Manifest") -> list[dict[str, str]]:
     """Splits without shards are left out: a pattern that matches no file is an error to Hugging Face ``datasets``."""
     return [{"split": s, "path": f"{s}-*.tar"} for s, facts in manifest.splits.items() if facts["shards"]]
+
+
+def _described(card: DataCard | None, manifest: "Manifest") -> str:
+    described = manifest.provenance.get("description")
+    return f"{escape_markdown(described)}\n\n" if card is None and isinstance(described, str) and described else ""
 
 
 def _made_by(manifest: "Manifest") -> str:

@@ -21,6 +21,7 @@ _LONGEST_MADE = LONGEST_KEY - 20  # what an adapter may put behind a key still f
 _KEY_KEPT = 160
 _LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
 _SHOWN = 5
+_BESIDE_LEVELS = {"file", "row", "reason", "detail", "origin", "source_offset", "label"}
 _ITEM_COLUMNS = ("key", "split", "file")
 _TABLES = {
     "lists": ("list", "key"),
@@ -83,7 +84,7 @@ class Catalog:
     disjoint: bool = True
 
     def __post_init__(self) -> None:
-        check_levels(self.levels, f"dataset {self.name!r}")
+        check_level_names(self.levels, f"dataset {self.name!r}")
         self._check_columns()
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
         object.__setattr__(self, "items", known)  # one spelling of unknown: the field is set once, here
@@ -166,6 +167,20 @@ class Catalog:
                 f"{', '.join(shared['split'].unique().sort())}: {_some(shared[finest].unique().sort())}; expected "
                 "splits without common classes. Correct the lists."
             )
+
+
+def check_level_names(levels: Sequence[str], where: str) -> None:
+    """Refuse levels that a dataset cannot have, or that are called as a build calls columns of its own tables.
+
+    Raises:
+        InputError: names the levels.
+    """
+    check_levels(levels, where)
+    if taken := _BESIDE_LEVELS & set(levels):
+        raise InputError(
+            f"{where}: a level cannot be called {', '.join(sorted(taken))}, as a build calls columns of its own "
+            "tables. Give it another name: --levels NAME=COLUMN."
+        )
 
 
 def safe_key(text: str) -> str:

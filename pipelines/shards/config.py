@@ -20,7 +20,14 @@ class SourceConfig:
     """How a release is read; an adapter refuses what it does not take."""
 
     images: Path | None = setting(None, "Folder of the images, if it is not that of --source (manifest).", key=False)
-    levels: tuple[str, ...] = setting((), "Names of the levels A,B,C, finest first (manifest, folders).", repeated=True)
+    name: str = setting("", "Name of the dataset; default: manifest or folders (manifest, folders).", key=False)
+    license: str = setting("", "Licence of the images, best as SPDX or Hugging Face spell it (manifest, folders).")
+    description: str = setting("", "Description of the dataset in its card (manifest, folders).")
+    levels: tuple[str, ...] = setting(
+        (),
+        "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name (manifest, folders).",
+        repeated=True,
+    )
     test_classes: float = setting(0.0, "Part of the finest classes whose items are the test split (manifest, folders).")
     seed: int = setting(0, "Seed of the class split and of the shards' order.")
     labels: Path | None = setting(

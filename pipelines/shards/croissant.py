@@ -33,7 +33,7 @@ _TYPES = {
     "orientation": "cr:Int8",
     "sha256": "sc:Text",
     "duplicate_of": "sc:Text",
-    "group": "cr:Int32",
+    "run": "cr:Int32",
 }
 _SAYS = {
     "key": "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json.",
@@ -46,28 +46,35 @@ _SAYS = {
     "orientation": "EXIF orientation, 1 to 8.",
     "sha256": "SHA-256 of the image's bytes.",
     "duplicate_of": "Key of the first item with the same bytes; empty where this is the first.",
-    "group": "Number, within the shard, of the run of items of one class that the item stands in.",
+    "run": "Number, within the shard, of the run of items of one class that the item stands in.",
     "split": "Split of the item.",
     **dict.fromkeys(BOX, "Side of the box to crop to, in pixels of the upright image; empty for the whole image."),
 }
 
 
-def card_facts(card: "DataCard | None") -> dict[str, str]:
-    """What a data card says that Croissant has a place for: title, description, license."""
+def card_facts(card: "DataCard | None", manifest: Manifest) -> dict[str, str]:
+    """Return the title, description and license of a dataset, by its card or, without one, by its own manifest."""
     if card is None:
-        return {}
+        stated = {"description": manifest.provenance.get("description"), "license": own_licence(manifest)}
+        return {fact: text for fact, text in stated.items() if isinstance(text, str) and text}
     description = card.sections.get("Source", "")
     return {"title": card.title, "license": card.licence, **({"description": description} if description else {})}
 
 
-def facts_of_known(name: str) -> dict[str, str]:
-    """:func:`card_facts` of the dataset that hgld has a card of by this name; empty if there is none."""
+def own_licence(manifest: Manifest) -> str:
+    """Return the licence that the builder of a dataset stated; empty where none was."""
+    licence = manifest.provenance.get("licence")
+    return licence if isinstance(licence, str) and licence != "not stated" else ""
+
+
+def facts_of_known(manifest: Manifest) -> dict[str, str]:
+    """:func:`card_facts` of a dataset, by the card that hgld has under its name where there is one."""
     from hgld.pipelines.shards.cards import load_card
 
     try:
-        return card_facts(load_card(name))
+        return card_facts(load_card(manifest.name), manifest)
     except ConfigError:
-        return {}
+        return card_facts(None, manifest)
 
 
 def croissant(manifest: Manifest, card_facts: Mapping[str, str], *, boxes: bool = False) -> dict[str, Any]:

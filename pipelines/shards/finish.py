@@ -100,7 +100,7 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
         provenance=parts.provenance,
     )
     (folder / CARD).write_text(dataset_card(parts.card, manifest, notes=parts.notes), encoding="utf-8")
-    described = croissant(manifest, card_facts(parts.card), boxes=BOX[0] in index.columns)
+    described = croissant(manifest, card_facts(parts.card, manifest), boxes=BOX[0] in index.columns)
     write_json(folder / CROISSANT, described)
     written += [CARD, CROISSANT]
     manifest = replace(manifest, files={name: _facts(folder / name) for name in sorted(written)})

@@ -67,7 +67,8 @@ def provenance(
             {"file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
             for path in sorted(catalog.sources, key=lambda path: path.name)
         ],
-        "licence": card.licence if card else "not stated",
+        "licence": card.licence if card else options.license or "not stated",
+        **({"description": options.description} if options.description else {}),
         "disjoint": catalog.disjoint,
         "notes": list(catalog.notes),
     }

@@ -95,7 +95,7 @@ def write_dataset(
 
 
 def _shard(name: str, members: Sequence[tuple[int, Item]]) -> tuple[list[dict], bytes]:
-    tar, rows, group, before = bytearray(), [], -1, None
+    tar, rows, run, before = bytearray(), [], -1, None
     for i, item in members:
         key = f"{item.split}/{i:04d}"
         tar += member_header(f"{key}.{item.suffix}", len(item.data))
@@ -103,13 +103,13 @@ def _shard(name: str, members: Sequence[tuple[int, Item]]) -> tuple[list[dict], 
         tar += item.data + padding(len(item.data))
         facts = item_json(item.labels, [str(label) for label in item.labels], item.split, "made", LEVELS)
         tar += member_header(f"{key}.json", len(facts)) + facts + padding(len(facts))
-        group, before = group + (item.labels[0] != before), item.labels[0]
+        run, before = run + (item.labels[0] != before), item.labels[0]
         rows.append(
             {"key": key, "shard": name, "offset": offset, "size": len(item.data)}
             | dict(zip(LEVELS, item.labels, strict=True))
             | {"split": item.split, "suffix": item.suffix, "width": item.width, "height": item.height}
             | {"orientation": item.orientation, "sha256": hashlib.sha256(item.data).hexdigest(), "duplicate_of": None}
-            | {"group": group}
+            | {"run": run}
             | dict(zip(BOX, item.box or [None] * 4, strict=True))
         )
     return rows, bytes(tar + END_OF_ARCHIVE)

@@ -47,7 +47,7 @@ def test_a_damaged_image_is_replaced_by_one_of_its_class_and_named(own):
 def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
     folder, index = own
     before = list(stream(folder))
-    group = index.filter(shard="train-000001.tar", group=3)["key"].to_list()
+    group = index.filter(shard="train-000001.tar", run=3)["key"].to_list()
     rows = [17, 101, *(index["key"].index_of(key) for key in group)]
     damage(folder, index, rows, no_image)
     whole = list(stream(folder))
@@ -63,7 +63,7 @@ def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
 
 def test_another_class_stands_in_for_a_group_without_a_sound_item(own):
     folder, index = own
-    rows = index.with_row_index().filter(shard="train-000002.tar", group=0)["index"].to_list()
+    rows = index.with_row_index().filter(shard="train-000002.tar", run=0)["index"].to_list()
     damage(folder, index, rows, no_image)
     one = stream(folder)
     batches = list(one)

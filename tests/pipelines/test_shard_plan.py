@@ -75,11 +75,11 @@ def test_the_order_of_the_catalog_does_not_matter(labels, random):
     assert plan_shards(items, ["fine"], OPTIONS).equals(plan_shards(items[shuffled], ["fine"], OPTIONS))
 
 
-def test_group_counts_runs_of_a_shard():
+def test_run_counts_runs_of_a_shard():
     plan = plan_shards(items_of([0] * 7 + [1] * 9 + [2] * 2), ["fine"], OPTIONS)
     for _, shard in plan.group_by("shard"):
         expected = itertools.accumulate((a != b for a, b in itertools.pairwise(shard["fine"])), initial=0)
-        assert shard["group"].to_list() == list(expected)
+        assert shard["run"].to_list() == list(expected)
 
 
 def test_seeds_shuffle_and_splits_are_independent():

@@ -6,9 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from hgld import Hierarchy
 from hgld.cli import main
+from hgld.data.index import CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, read_index
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.card_files import remake_card
+from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease, bytes_of
 
@@ -52,6 +58,63 @@ def test_ones_own_images(labels, tmp_path, capsys):
     assert "built before, nothing to do" in shown
     code, shown, _ = run(capsys, *given(labels, tmp_path / "out"), "--dry-run")
     assert "nothing to do" in shown
+
+
+def test_names_of_the_dataset_and_of_its_levels(labels, tmp_path, capsys):
+    table = pl.read_csv(labels).rename({LEVELS[0]: "sku", LEVELS[1]: "run"})
+    table.write_csv(labels)
+    own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1]
+    own += ["--name", "fruit 2026", "--license", "CC-BY-4.0", "--description", "Fruit of *our* garden."]
+    code, _, said = run(capsys, *own, "--levels", "sku,run", "--out", tmp_path / "out")
+    assert code == 2
+    assert "levels are ['sku', 'run']; expected" in said
+    code, shown, _ = run(capsys, *own, "--levels", "fine=sku,group=run", "--out", tmp_path / "out", "--json")
+    assert code == 0
+    assert (json.loads(shown)["name"], json.loads(shown)["levels"]) == ("fruit 2026", ["fine", "group"])
+    index, levels = read_index(tmp_path / "out" / INDEX)
+    assert levels == ("fine", "group")
+    hierarchy = Hierarchy.from_parquet(tmp_path / "out" / HIERARCHY)
+    found = {hierarchy.names[1][label] for label in index["group"].to_list() if label >= 0}
+    assert found == set(table["run"].drop_nulls())
+    for remade in (False, True):  # hgld card knows what the build was told
+        if remade:
+            remake_card(tmp_path / "out")
+        manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
+        assert manifest["name"] == "fruit 2026"
+        assert manifest["provenance"]["licence"] == "CC-BY-4.0"
+        card = (tmp_path / "out" / CARD).read_text()
+        assert "pretty_name: fruit 2026\n" in card
+        assert "license: cc-by-4.0\n" in card
+        assert "\n# fruit 2026, as shards\n\nFruit of \\*our\\* garden\\.\n" in card
+        described = json.loads((tmp_path / "out" / CROISSANT).read_text())
+        assert (described["license"], described["description"]) == ("CC-BY-4.0", "Fruit of *our* garden.")
+    assert verify(tmp_path / "out", progress=silent).findings.is_empty()
+
+
+@pytest.mark.parametrize("option", [("--name", "a/b"), ("--license", "a\x1b[2J"), ("--description", "a\nb")])
+def test_what_cannot_stand_in_a_card(labels, tmp_path, capsys, option):
+    code, _, said = run(capsys, *given(labels, tmp_path / "out"), *option)
+    assert code == 2
+    assert f"{option[0]} is {option[1]!r}; expected" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("level", ["group", "len", "first", "stated", "trained", "distance", "member"])
+def test_levels_called_as_a_build_calls_its_own_columns(labels, tmp_path, capsys, level):
+    own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--workers", 1, "--test-classes", 0.4]
+    levels = f"{level}={LEVELS[0]},parent={LEVELS[1]}"
+    code, _, said = run(capsys, *own, "--levels", levels, "--out", tmp_path / "out")
+    assert (code, said) == (0, "")
+    assert verify(tmp_path / "out", near=True, progress=silent).findings.is_empty()
+
+
+@pytest.mark.parametrize("level", ["row", "file", "reason", "detail", "origin", "source_offset", "label"])
+def test_levels_that_no_build_can_take(labels, tmp_path, capsys, level):
+    own = ["manifest", "--source", labels, "--images", labels.parent / "images", "--out", tmp_path / "out"]
+    code, _, said = run(capsys, *own, "--levels", f"{level}={LEVELS[0]}")
+    assert code == 2
+    assert f"a level cannot be called {level}" in said
+    assert "--levels NAME=COLUMN" in said
 
 
 def test_for_machines(labels, tmp_path, capsys):

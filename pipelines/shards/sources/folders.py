@@ -13,7 +13,13 @@ import polars as pl
 
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.image_files import draw_test_classes, is_image_name, keys_of_paths
+from hgld.pipelines.shards.sources.image_files import (
+    OWN_OPTIONS,
+    draw_test_classes,
+    is_image_name,
+    keys_of_paths,
+    own_name,
+)
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options
 
 if TYPE_CHECKING:
@@ -35,13 +41,13 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the folder.
         options: ``levels`` (names, finest first; ``level_0``, ``level_1``, ... if not given), ``test_classes`` and
-            ``seed``, ``splits``.
+            ``seed``, ``splits``, ``name``, ``license``, ``description``.
 
     Raises:
         ConfigError: options that contradict each other or the depth of the folders.
         InputError: no images, or images at different depths.
     """
-    refuse_options(options, ("levels", "test_classes"), "folders")
+    refuse_options(options, OWN_OPTIONS, "folders")
     files, dropped = _find_images(source)
     own_splits = {file.partition("/")[0] for file in files if "/" in file} <= SPLIT_FOLDERS
     depth = _depth(source, files) - own_splits
@@ -58,7 +64,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         schema=dict.fromkeys(["key", "split", "file", *levels], pl.String),
     )
     return Catalog(
-        name="folders",
+        name=own_name(options, "folders"),
         levels=levels,
         items=keep_splits(items, options.splits, str(source)),
         root=source,

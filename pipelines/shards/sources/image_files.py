@@ -1,17 +1,43 @@
-"""Names of the user's own image files: which are images, and the key of each."""
+"""The user's own image files: which are images, the key of each, and what the dataset is called."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hgld.data.format import is_safe_name, short
 from hgld.errors import ConfigError
 from hgld.pipelines.shards.catalog import safe_key
 
+if TYPE_CHECKING:
+    from hgld.pipelines.shards.config import SourceConfig
+
+
 # Formats that shards do not hold are among them: such an image is rejected by name, not passed over as another file.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+
+OWN_OPTIONS = ("name", "license", "description", "levels", "test_classes")  # that every source of own images takes
+_LONGEST_TEXT = 10_000
+
+
+def own_name(options: "SourceConfig", source: str) -> str:
+    """Return the name of the user's own dataset: the one given, else that of the source.
+
+    Raises:
+        ConfigError: the name cannot be a file's, or the licence or description cannot stand in a card.
+    """
+    if options.name and not is_safe_name(options.name):
+        raise ConfigError(f"--name is {short(options.name)}; expected 1 to 200 printable letters without slashes.")
+    for option in ("license", "description"):
+        text = getattr(options, option)
+        if not text.isprintable() or len(text) > _LONGEST_TEXT:
+            raise ConfigError(
+                f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable letters."
+            )
+    return options.name or source
 
 
 def is_image_name(name: str) -> bool:

@@ -1,7 +1,8 @@
 """Your own images by a table: one row an image, one column a level.
 
 The table is CSV or parquet. One column names the files (``path``, ``file``, ``image`` or ``filename``), ``--levels``
-names the columns of the labels, finest first; an empty cell is an unknown label. A column ``split`` says which split an
+names the columns of the labels, finest first (``LEVEL=COLUMN`` where a level is to have another name than its column);
+an empty cell is an unknown label. A column ``split`` says which split an
 image belongs to; without one, ``--test-classes`` draws a class-disjoint test split, or everything is train.
 """
 
@@ -13,8 +14,8 @@ import polars as pl
 
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.shards.catalog import Catalog
-from hgld.pipelines.shards.sources.image_files import draw_test_classes, keys_of_paths
+from hgld.pipelines.shards.catalog import Catalog, check_level_names
+from hgld.pipelines.shards.sources.image_files import OWN_OPTIONS, draw_test_classes, keys_of_paths, own_name
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
@@ -35,27 +36,29 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the table, CSV or ``.parquet``.
         options: ``images`` (folder that the paths are relative to; the table's own if None), ``levels`` (required),
-            ``test_classes`` and ``seed``, ``splits``.
+            ``test_classes`` and ``seed``, ``splits``, ``name``, ``license``, ``description``.
 
     Raises:
         ConfigError: options that contradict each other or the table's columns.
         TableError: the table cannot be read, has no rows, or states two things of one image.
         HierarchyError: the labels are no tree.
     """
-    refuse_options(options, ("images", "levels", "test_classes"), "manifest")
+    refuse_options(options, ("images", *OWN_OPTIONS), "manifest")
     columns = _columns(source)
     path_column = _path_column(source, columns)
-    levels = _check_levels(source, columns, path_column, options.levels)
+    column_of = _level_columns(source, columns, path_column, options.levels)
+    levels = tuple(column_of)
+    check_level_names(levels, str(source))
     own_split = SPLIT in columns
     if own_split and options.test_classes:
         raise ConfigError(f"{source} has a column {SPLIT!r} already; leave --test-classes out, or the column.")
-    table = _read_rows(source, path_column, levels, own_split)
+    table = _read_rows(source, path_column, column_of, own_split)
     table, dropped = _usable(table, source, levels)
     if not own_split:
         table = _split(table, levels[0], options)
     items = table.with_columns(key=pl.Series(keys_of_paths(table["file"].to_list()), dtype=pl.String))
     return Catalog(
-        name="manifest",
+        name=own_name(options, "manifest"),
         levels=levels,
         items=keep_splits(items.select("key", "split", "file", *levels), options.splits, str(source)),
         root=options.images or source.parent,
@@ -82,22 +85,26 @@ def _path_column(source: Path, columns: tuple[str, ...]) -> str:
     return found[0]
 
 
-def _check_levels(source: Path, columns: tuple[str, ...], path: str, levels: tuple[str, ...]) -> tuple[str, ...]:
+def _level_columns(source: Path, columns: tuple[str, ...], path: str, levels: tuple[str, ...]) -> dict[str, str]:
+    """The column of every level, finest first."""
     others = [column for column in columns if column not in (path, SPLIT)]
     shown = ", ".join(others[:20]) or "none"
     if not levels:
         raise ConfigError(f"say which columns of {source} are levels, finest first: --levels A,B. There are {shown}.")
-    wrong = [level for level in levels if level not in others]
-    if wrong or len(set(levels)) != len(levels):
+    pairs = [(level, "", level) if level in others else level.partition("=") for level in levels]
+    column_of = {level: column or level for level, _, column in pairs}
+    used = list(column_of.values())
+    if not set(used) <= set(others) or not len(set(used)) == len(used) == len(levels):
         raise ConfigError(
-            f"--levels {','.join(levels)}: expected different columns of {source}, finest first. There are {shown}."
+            f"--levels {','.join(levels)}: expected different columns of {source}, finest first, LEVEL=COLUMN where a "
+            f"level is to have another name. There are {shown}."
         )
-    return levels
+    return column_of
 
 
-def _read_rows(source: Path, path: str, levels: tuple[str, ...], own_split: bool) -> pl.DataFrame:
+def _read_rows(source: Path, path: str, column_of: dict[str, str], own_split: bool) -> pl.DataFrame:
     """The rows as text, null where a cell is empty: row (line of a CSV, or number from 1), file, split, levels."""
-    given = {"file": path, **({SPLIT: SPLIT} if own_split else {}), **{level: level for level in levels}}
+    given = {"file": path, **({SPLIT: SPLIT} if own_split else {}), **column_of}
     if source.suffix == ".parquet":
         try:
             wanted = [pl.col(column).cast(pl.String).alias(name) for name, column in given.items()]
