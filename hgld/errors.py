@@ -5,6 +5,7 @@
     HgldError                  anything hgld refuses; the command line prints it and exits with 2
     ├── InputError             a file or value from outside is not what it should be
     │   ├── TableError         a CSV or parquet table: columns, rows, encodings
+    │   ├── ImageError         an image that cannot be used, with a reason to count by
     │   ├── HierarchyError     labels that do not form a tree
     │   └── SchemaError        a file of another schema version than this hgld reads
     ├── ConfigError            options that contradict each other or cannot be served
@@ -27,6 +28,21 @@ class InputError(HgldError, ValueError):
 
 class TableError(InputError):
     """A table lacks a column, or a row of it cannot be used."""
+
+
+class ImageError(InputError):
+    """An image that cannot be used.
+
+    Attributes:
+        reason: short and stable, to count by: ``truncated``, ``too-many-pixels``, ...
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["ImageError"], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
 
 
 class HierarchyError(InputError):

@@ -14,7 +14,7 @@ from torch import Tensor
 from hgld import distributed
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
+from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import InputError
@@ -48,8 +48,8 @@ def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.i
         try:
             header = read_header(data)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-        sizes[row] = upright_size(header.width, header.height, turn_of(header.orientation))
+            raise InputError(f"{path}: cannot be read as an image ({error}).") from error
+        sizes[row] = header.upright
         images.append(EncodedImage(data, header.orientation, None, str(path)))
     return images, sizes
 

@@ -1,8 +1,5 @@
 """Pillow as the decoder of everything that is no plain JPEG, and as the judge of what other decoders refuse."""
 
-import io
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Literal
@@ -16,12 +13,14 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from hgld.data.format import IMAGE_FORMATS
 from hgld.data.images import (
+    PILLOW_FAULTS,
     EncodedImage,
     Rectangle,
     Turn,
     check_size,
+    image_fault,
+    open_image,
     plain_jpeg_size,
     stored_rectangle,
     turn_of,
@@ -29,25 +28,7 @@ from hgld.data.images import (
     upright_size,
 )
 from hgld.data.views import ViewParameters, change_colors
-from hgld.errors import ConfigError, InputError
-
-# What Pillow's readers raise on bytes that are no image; DecompressionBombWarning where warnings are errors.
-_REFUSALS = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    MemoryError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-    Image.DecompressionBombWarning,
-)
+from hgld.errors import ConfigError, ImageError, InputError
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -64,17 +45,15 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
         InputError: it is none of these, damaged, cut short, or of another size.
     """
     try:
-        with Image.open(io.BytesIO(image.data), formats=tuple(IMAGE_FORMATS)) as picture:
+        with open_image(image.data) as picture:
             check_size(image, picture.size, boxed)
             return _rgb(picture)
+    except ImageError as error:
+        raise InputError(f"{image.where}: cannot be decoded as an image ({error}).") from error
     except InputError:
         raise
-    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, other in every run
-        kinds = ", ".join(IMAGE_FORMATS)
-        raise InputError(f"{image.where}: cannot be decoded as an image (the header of none of {kinds}).") from error
-    except _REFUSALS as error:
-        reason = str(error).replace("\n", " ")[:200] or type(error).__name__
-        raise InputError(f"{image.where}: cannot be decoded as an image ({reason}).") from error
+    except PILLOW_FAULTS as error:
+        raise InputError(f"{image.where}: cannot be decoded as an image ({image_fault(error)}).") from error
 
 
 def _rgb(picture: Image.Image) -> NDArray[np.uint8]:

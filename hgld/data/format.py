@@ -31,6 +31,7 @@ IMAGE_FORMATS = {  # what shards hold and every reader decodes: Pillow's names, 
     "WEBP": ("webp",),
     "GIF": ("gif",),
 }
+MOST_PIXELS = 100_000_000  # of an image, whoever reads it; a decoded RGB image of that size takes 300 MB
 IMAGE_SUFFIXES = tuple(suffix for suffixes in IMAGE_FORMATS.values() for suffix in suffixes)
 BOX = ("box_left", "box_top", "box_right", "box_bottom")  # not plain "top", which is a common name of a level
 COLUMNS_BESIDE_LEVELS = (

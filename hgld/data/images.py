@@ -2,6 +2,9 @@
 
 import io
 import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +14,8 @@ import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 
-from hgld.data.format import IMAGE_FORMATS
-from hgld.errors import InputError
+from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
+from hgld.errors import ImageError, InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +98,87 @@ def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
     return pixels
 
 
-# What an image's header says, and whether to decode on.
+# Image headers: format, size and orientation, and the limits that hold before anything is decoded.
 
-MOST_PIXELS = 178_956_970  # beyond these Pillow speaks of a decompression bomb
+PILLOW_FAULTS = (  # raised by Pillow's readers at files that were made to break them; Warning where those are errors
+    *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError),
+    *(RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning),
+)
 _PLAIN = ("YCbCr", "RGB", "Gray")  # the colour spaces that libjpeg-turbo turns into RGB; Pillow does CMYK
+_ORIENTATION = 0x0112  # EXIF
+_ORIENTED = (b"Exif\x00\x00", b"tiff:Orientation")  # segments that Pillow may find an orientation in: EXIF, XMP
+_MOST_SCANS = 100  # of a progressive JPEG, which has some 10; each costs time of the whole picture, and may be empty
+_MOST_SEGMENTS = 4_096  # before the first scan
+_START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
+_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of the frame, which tell how it is coded
+_SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
+
+
+class ImageHeader(NamedTuple):
+    """An image's format, one of those of a dataset; its width and height as stored; its EXIF orientation, 1 to 8."""
+
+    format: str
+    width: int
+    height: int
+    orientation: int
+
+    @property
+    def upright(self) -> tuple[int, int]:
+        """Width and height once the orientation is applied."""
+        return upright_size(self.width, self.height, turn_of(self.orientation))
+
+
+def read_header(data: bytes) -> ImageHeader:
+    """Read the header of a JPEG, PNG, WebP or GIF; a missing or senseless orientation is 1.
+
+    Raises:
+        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels`` or
+            ``too-many-scans``.
+    """
+    size, segments = _jpeg_size(data), _jpeg_head(data).segments
+    if size is None or not segments or any(segment in segments for segment in _ORIENTED):
+        with open_image(data) as picture:
+            form = "JPEG" if picture.format == "MPO" else str(picture.format)  # a JPEG with further pictures behind it
+            return ImageHeader(form, *picture.size, _orientation(picture))
+    _refuse_bombs(data, *size[:2])
+    return ImageHeader("JPEG", *size[:2], 1)
+
+
+@contextmanager
+def open_image(data: bytes) -> Iterator[Image.Image]:
+    """Open an image with Pillow, by its header, within the limits that hold for every image.
+
+    Raises:
+        ImageError: as :func:`read_header` does.
+    """
+    if not data:
+        raise ImageError("empty", "no bytes")
+    try:
+        picture = Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS))
+    except Image.DecompressionBombError as error:
+        raise ImageError("too-many-pixels", f"more pixels than the {MOST_PIXELS:,} that are read") from error
+    except Image.UnidentifiedImageError as error:  # its text holds an address in memory, another one in every run
+        kinds = ", ".join(IMAGE_FORMATS)
+        raise ImageError(
+            "undecodable", f"none of {kinds}, which shards hold: convert images of other formats"
+        ) from error
+    except PILLOW_FAULTS as error:
+        raise image_fault(error) from error
+    with picture:
+        _refuse_bombs(data, *picture.size)
+        yield picture
+
+
+def image_fault(error: BaseException) -> ImageError:
+    """Return a fault of Pillow in words for people: ``truncated``, else ``undecodable``."""
+    said = str(error).replace("\n", " ")[:200] or type(error).__name__
+    return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 
 
 def plain_jpeg_size(image: EncodedImage) -> tuple[int, int] | None:
-    """Width and height of a JPEG that libjpeg-turbo can decode to RGB; None: ask Pillow."""
-    if not image.data.startswith(b"\xff\xd8"):
-        return None
-    try:
-        height, width, colors, _ = simplejpeg.decode_jpeg_header(image.data)
-    except ValueError:
-        return None
-    return (int(width), int(height)) if colors in _PLAIN else None
+    """Return the width and height of a JPEG that libjpeg-turbo can decode to RGB; None: ask Pillow."""
+    size = _jpeg_size(image.data)
+    return None if size is None or size[2] not in _PLAIN else size[:2]
 
 
 def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, int] | None) -> None:
@@ -121,11 +190,13 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
         boxed: as in :func:`decode_with_pillow`.
 
     Raises:
-        InputError: too many pixels, a box that is not inside the image, or another size than the index says.
+        InputError: too many pixels or scans, a box that is not inside the image, or another size than the index says.
     """
+    try:
+        _refuse_bombs(image.data, *stored)
+    except ImageError as error:
+        raise InputError(f"{image.where}: {error}.") from error
     width, height = upright_size(*stored, turn_of(image.orientation))
-    if width * height > MOST_PIXELS:
-        raise InputError(f"{image.where}: {width} x {height} pixels, more than the {MOST_PIXELS:,} that are decoded.")
     left, top, right, bottom = image.box or (0, 0, width, height)
     if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise InputError(f"{image.where}: the box {image.box} is not inside the image of {width} x {height} pixels.")
@@ -137,49 +208,53 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
         )
 
 
-# Size and orientation of an image from its first bytes, for readers that have no index.
-
-_ORIENTATION = 0x0112  # EXIF
-_EXIF = b"Exif\x00\x00"
-_MOST_EXIF_BYTES = 1 << 17  # EXIF stands first in a JPEG, in one segment of at most 64 KiB
-_REFUSALS = (
-    *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, ArithmeticError, RuntimeError),
-    *(struct.error, MemoryError, Image.DecompressionBombError, Image.DecompressionBombWarning),
-)
-
-
-class ImageHeader(NamedTuple):
-    """Width and height as stored, in pixels, and the EXIF orientation: 1 to 8, 1 where it is missing or senseless."""
-
-    width: int
-    height: int
-    orientation: int
+def _refuse_bombs(data: bytes, width: int, height: int) -> None:
+    """Refuse an image whose decoding would take too much memory or time."""
+    if width * height > MOST_PIXELS:
+        raise ImageError("too-many-pixels", f"{width} x {height} pixels, more than the {MOST_PIXELS:,} that are read")
+    head = _jpeg_head(data)
+    if head.one_scan:
+        return
+    scans = data.count(_SCAN, len(head.segments))  # entropy-coded data holds no marker
+    if data.startswith(_START) and scans > _MOST_SCANS:
+        raise ImageError("too-many-scans", f"a JPEG of {scans:,} scans, more than the {_MOST_SCANS} that are decoded")
 
 
-def read_header(data: bytes) -> ImageHeader:
-    """Read the header of a JPEG, PNG, WebP or GIF.
-
-    Raises:
-        InputError: it is none of these, or damaged.
-    """
-    if data.startswith(b"\xff\xd8") and data.find(_EXIF, 0, _MOST_EXIF_BYTES) < 0:
-        try:
-            height, width, *_ = simplejpeg.decode_jpeg_header(data)
-        except ValueError:
-            pass  # Pillow says what is wrong, or reads it after all
-        else:
-            return ImageHeader(int(width), int(height), 1)
+def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
+    """Width, height and colour space of a JPEG; None where libjpeg-turbo reads none."""
+    if not data.startswith(_START):
+        return None
     try:
-        with Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS)) as picture:
-            return ImageHeader(*picture.size, _orientation(picture))
-    except _REFUSALS as error:
-        reason = str(error).replace("\n", " ")[:200] or type(error).__name__
-        raise InputError(f"cannot be read as an image ({reason}).") from error
+        height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    return int(width), int(height), colors
+
+
+class _JpegHead(NamedTuple):
+    """The segments of a JPEG before its first scan, empty where they cannot be told; whether there is no other scan."""
+
+    segments: bytes
+    one_scan: bool
+
+
+def _jpeg_head(data: bytes) -> _JpegHead:
+    at, frame = len(_START), b""
+    for _ in range(_MOST_SEGMENTS if data.startswith(_START) else 0):
+        marker = data[at : at + 4]
+        if len(marker) < 4 or marker[0] != 0xFF:
+            break
+        if marker.startswith(_SCAN):
+            return _JpegHead(data[:at], frame[1:2] in _SEQUENTIAL and frame[9:10] == data[at + 4 : at + 5])
+        if marker[1] in _FRAMES:
+            frame = data[at : at + 10]
+        at += 1 if marker[1] == 0xFF else 2 + int.from_bytes(marker[2:])
+    return _JpegHead(b"", one_scan=False)
 
 
 def _orientation(picture: Image.Image) -> int:
     try:
         found = picture.getexif().get(_ORIENTATION, 1)
-    except _REFUSALS:
+    except PILLOW_FAULTS:
         return 1  # damaged metadata: the image itself may still be sound
     return found if isinstance(found, int) and 1 <= found <= 8 else 1

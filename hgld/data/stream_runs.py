@@ -11,7 +11,7 @@ import numpy as np
 
 from hgld.data.batch import Fault
 from hgld.data.format import IMAGE_SUFFIXES
-from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
+from hgld.data.images import EncodedImage, read_header
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.prefetch import ReadAhead
 from hgld.data.storage import Tar
@@ -19,7 +19,7 @@ from hgld.data.stream_dealing import Window
 from hgld.data.stream_lanes import AHEAD, MOST_STAND_INS, BadItem, Chunk, Group, Item
 from hgld.data.stream_plan import Short, random_bits, shuffled
 from hgld.data.tar import stream_members
-from hgld.errors import InputError
+from hgld.errors import ImageError, InputError
 
 MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
@@ -92,9 +92,11 @@ def _item(key: str, parts: Mapping[str, bytes], where: str) -> Item | BadItem:
     try:
         facts = parse_item_json(parts["JSON"], "its JSON")
         header = read_header(parts["image"])
+    except ImageError as error:
+        return BadItem(number, where, f"cannot be read as an image ({error}).")
     except InputError as error:
         return BadItem(number, where, str(error))
-    width, height = upright_size(header.width, header.height, turn_of(header.orientation))
+    width, height = header.upright
     if facts.box is not None:
         left, top, right, bottom = facts.box
         if right > width or bottom > height:

@@ -142,7 +142,7 @@ def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDA
 # two decoding paths then carry them out. All parameters are in coordinates of the upright image, cut to its box.
 
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
-_MOST_PIXELS = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
+_LONGEST_SIDE = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
 _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
 
 
@@ -212,7 +212,7 @@ class TrainView:
     lighting: float = 0.0
 
     def __post_init__(self) -> None:
-        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
+        _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
         scale, ratio = 0 < self.scale[0] <= self.scale[1] <= 1, 0 < self.ratio[0] <= self.ratio[1] < np.inf
         _expect(self, "scale", scale, "a least and a largest share of the area, above 0 and up to 1")
         _expect(self, "ratio", ratio, "a least and a largest width / height, above 0")
@@ -261,9 +261,9 @@ class TestView:
     __test__ = False  # not a test of pytest's
 
     def __post_init__(self) -> None:
-        _expect(self, "size", 1 <= self.size <= _MOST_PIXELS, f"1 to {_MOST_PIXELS} pixels")
-        fits = self.size <= self.resize <= _MOST_PIXELS
-        _expect(self, "resize", fits, f"{self.size} (the size) to {_MOST_PIXELS} pixels")
+        _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
+        fits = self.size <= self.resize <= _LONGEST_SIDE
+        _expect(self, "resize", fits, f"{self.size} (the size) to {_LONGEST_SIDE} pixels")
 
     def parameters(
         self,

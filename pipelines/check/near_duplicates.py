@@ -9,7 +9,8 @@ single bit flipped, instead of comparing all pairs.
 import cv2
 import numpy as np
 
-from hgld.pipelines.shards.image_facts import ImageFacts, thumbnail
+from hgld.data.images import ImageHeader
+from hgld.pipelines.shards.image_facts import thumbnail
 
 MAX_DISTANCE = 5
 _SIDE, _KEPT = 32, 8
@@ -18,13 +19,13 @@ _BANDS = ((0, 22), (22, 21), (43, 21))  # first bit, bits
 _CANDIDATES_AT_ONCE = 1 << 22
 
 
-def perceptual_hash(data: bytes, facts: ImageFacts) -> int | None:
+def perceptual_hash(data: bytes, header: ImageHeader) -> int | None:
     """DCT hash of the upright image; None where it is too plain for one.
 
     Raises:
-        UnusableImageError: the image cannot be decoded.
+        ImageError: the image cannot be decoded.
     """
-    grey = thumbnail(data, facts, _SIDE)
+    grey = thumbnail(data, header, _SIDE)
     if cv2.meanStdDev(grey)[1].item() < _LEAST_CONTRAST:
         return None
     lowest = cv2.dct(grey)[:_KEPT, :_KEPT].ravel()

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import stat
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
+from hgld.data.format import IMAGE_FORMATS
+from hgld.data.images import read_header
 from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
-from hgld.errors import InputError
+from hgld.errors import ImageError, InputError
 from hgld.pipelines.executor import run_units
-from hgld.pipelines.shards.image_facts import SUFFIXES, UnusableImageError, check_decodes, image_facts
+from hgld.pipelines.shards.image_facts import check_decodes
 from hgld.pipelines.stage import Progress
 
 SCHEMA = pl.Schema(dict.fromkeys(("kind", "split", "shard", "member", "found", "expected"), pl.String))
@@ -205,7 +208,7 @@ def scan_shard(path: Path, options: ScanOptions) -> ShardScan:
     Raises:
         InputError: it is a link or cannot be read.
     """
-    with opened_regular(path) as file:
+    with opened_regular(path) as file, warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata
         hashed = _Hashed(file)
         samples = _Samples(path.name, options)
         for member, data in stream_members(hashed, where=path.name, max_member_bytes=LARGEST_MEMBER, recover=True):
@@ -292,18 +295,18 @@ class _Samples:
         place = {"suffix": suffix, "offset": member.offset, "size": member.size}
         self.current |= place | {"sha256": hashlib.sha256(data).hexdigest()}
         try:
-            facts = image_facts(data)
-            self.current |= {"width": facts.width, "height": facts.height, "orientation": facts.orientation}
-            if suffix not in SUFFIXES[facts.format]:
-                detail = f"the bytes are {facts.format}, the suffix is {suffix}"
+            header = read_header(data)
+            self.current |= {"width": header.width, "height": header.height, "orientation": header.orientation}
+            if suffix not in IMAGE_FORMATS[header.format]:
+                detail = f"the bytes are {header.format}, the suffix is {suffix}"
                 self._fault(member, self.current["key"], WRONG_SUFFIX, detail)
             if self.options.decode:
-                check_decodes(data, facts)
+                check_decodes(data, header)
             if self.options.hashes:
                 from hgld.pipelines.check.near_duplicates import perceptual_hash
 
-                self.current["hash"] = perceptual_hash(data, facts)
-        except UnusableImageError as error:
+                self.current["hash"] = perceptual_hash(data, header)
+        except ImageError as error:
             self._spoil(member, error.reason, str(error))
 
     def finished(self) -> list[dict[str, Any]]:

@@ -13,14 +13,13 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, ImageError, TableError
 from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import JOINED, make_encoder
 from hgld.pipelines.hierarchy.landmark_images import (
     IMAGES_A_LANDMARK,
     ImagePlace,
     LandmarkKey,
-    UnreadableImageError,
     find_images,
     fingerprint,
     read_image,
@@ -102,7 +101,7 @@ def embed_landmarks(
         for image in images[landmark]:
             try:
                 waiting.append((landmark, read_image(image)))
-            except UnreadableImageError as reason:
+            except ImageError as reason:
                 unreadable.append((landmark, image.member, str(reason)))
             if len(waiting) >= IMAGES_AT_ONCE:
                 encode_waiting()
@@ -170,7 +169,7 @@ def _choice(best: list[np.ndarray], score: list[np.ndarray]) -> Choice:
 
 # Stage "assign": every landmark's name, group and top level; names for those without, if asked.
 
-VERSION = 1
+VERSION = 2  # 2: images are turned upright before they are looked at
 LANDMARKS = {
     "split": pl.String,
     "landmark_id": pl.Int64,

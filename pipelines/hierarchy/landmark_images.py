@@ -10,7 +10,6 @@ Three layouts are understood, by what is found at the given place:
 
 import csv
 import hashlib
-import io
 import re
 import tarfile
 import warnings
@@ -18,23 +17,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from PIL import Image, UnidentifiedImageError
+import numpy as np
+from PIL import Image
 
-from hgld.errors import ConfigError, TableError
+from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, turn_of, turned
+from hgld.errors import ConfigError, ImageError, TableError
 
 LandmarkKey = tuple[str, int]
 
 MANIFEST = "images.csv"
 IMAGES_A_LANDMARK = 8  # the mean embedding hardly moves after that; bounds the work for landmarks with thousands
 LARGEST_FILE = 64 * 2**20
-LARGEST_IMAGE = 100_000_000  # pixels; a decoded RGB image of that size takes 300 MB
 LONGEST_SIDE = 512  # what is handed on; encoders look at 224 to 448 pixels
-_FORMATS = ("JPEG", "PNG", "WEBP")
 _MEMBER = re.compile(r"(?P<split>[A-Za-z0-9_-]+)/(?P<id>\d{1,18})/[^/]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
-
-
-class UnreadableImageError(ValueError):
-    """An image that cannot be used; the message is the reason."""
 
 
 @dataclass(frozen=True, order=True)
@@ -78,36 +73,29 @@ def fingerprint(images: Mapping[LandmarkKey, tuple[ImagePlace, ...]]) -> str:
 
 
 def read_image(image: ImagePlace) -> Image.Image:
-    """Decode one image to RGB, at most ``LONGEST_SIDE`` pixels a side.
+    """Decode one image to RGB, upright, at most ``LONGEST_SIDE`` pixels a side.
 
     Raises:
-        UnreadableImageError: too large, truncated, not an image, or of another format than JPEG, PNG and WebP.
+        ImageError: too large, truncated, not an image, or of a format that shards do not hold.
     """
     if image.size > LARGEST_FILE:
-        raise UnreadableImageError(f"{image.size:,} bytes; at most {LARGEST_FILE:,} are read")
+        raise ImageError("too-large", f"{image.size:,} bytes; at most {LARGEST_FILE:,} are read")
     try:
         with open(image.file, "rb") as file:
             file.seek(image.offset)
             data = file.read(image.size)
-        return _decode(data)
-    except UnreadableImageError:
-        raise
-    except UnidentifiedImageError as error:
-        raise UnreadableImageError("not a JPEG, PNG or WebP image") from error
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UnreadableImageError(f"cannot be decoded: {error}") from error
-
-
-def _decode(data: bytes) -> Image.Image:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PIL warns of odd metadata and of large images: the size is judged below
-        with Image.open(io.BytesIO(data), formats=_FORMATS) as picture:
-            width, height = picture.size
-            if width * height > LARGEST_IMAGE:
-                raise UnreadableImageError(f"{width} x {height} pixels; at most {LARGEST_IMAGE:,} are decoded")
-            picture.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
-            picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
-            return picture.convert("RGB")
+    except OSError as error:
+        raise ImageError("unreadable", str(error.strerror or error)) from error
+    with warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata and of large images
+        turn = turn_of(read_header(data).orientation)
+        with open_image(data) as picture:
+            try:
+                picture.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
+                picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+                pixels = np.asarray(picture.convert("RGB"))
+            except PILLOW_FAULTS as error:
+                raise image_fault(error) from error
+    return Image.fromarray(turned(pixels, turn))
 
 
 def _scan(place: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hgld.data.format import MOST_PIXELS
 from hgld.errors import ConfigError
 from hgld.settings import bound_problems, setting
 
@@ -49,7 +50,7 @@ class ShardConfig:
     )
     quality: int = setting(90, "JPEG quality of --resize, 1 to 100.", least=1, most=100)
     max_pixels: int = setting(
-        100_000_000, "Images of more are rejected; at most 100,000,000.", unit="pixels", least=1, most=100_000_000
+        MOST_PIXELS, f"Images of more are rejected; at most {MOST_PIXELS:,}.", unit="pixels", least=1, most=MOST_PIXELS
     )
     max_file_mb: int = setting(
         100, "Larger image files are rejected; at most 512.", unit="megabytes", least=1, most=_MAX_FILE_MB

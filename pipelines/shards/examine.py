@@ -20,13 +20,13 @@ import cv2
 import numpy as np
 import polars as pl
 import simplejpeg
-from PIL import Image
 
-from hgld.data.format import BOX
+from hgld.data.format import BOX, IMAGE_FORMATS
+from hgld.data.images import ImageHeader, open_image, read_header, turn_of, turned
 from hgld.data.tar import ByteStream, Member, stream_members
-from hgld.errors import InputError
+from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.catalog import Container
-from hgld.pipelines.shards.image_facts import SUFFIXES, ImageFacts, UnusableImageError, check_decodes, image_facts
+from hgld.pipelines.shards.image_facts import check_decodes
 from hgld.pipelines.stage import UnitRecord, aside_of, put_in_place
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -132,31 +132,24 @@ def _decompressed(file: BinaryIO, compression: str | None) -> ByteStream:
 Box = tuple[int, int, int, int]
 
 _LONGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
-_MIRRORED = {2: 1, 4: 3, 5: 8, 7: 6}  # EXIF: what is left once left and right are exchanged
-_ROTATIONS = {3: cv2.ROTATE_180, 6: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}
 
 
-def upright_size(facts: ImageFacts) -> tuple[int, int]:
-    """Width and height once the orientation is applied."""
-    return (facts.width, facts.height) if facts.orientation < 5 else (facts.height, facts.width)
-
-
-def clip_box(box: Box, facts: ImageFacts) -> Box:
+def clip_box(box: Box, header: ImageHeader) -> Box:
     """The part of a box that lies in the upright image.
 
     Raises:
-        UnusableImageError: ``empty-box``.
+        ImageError: ``empty-box``.
     """
-    width, height = upright_size(facts)
+    width, height = header.upright
     left, top, right, bottom = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)
     if left >= right or top >= bottom:
-        raise UnusableImageError("empty-box", f"box {box} leaves nothing of an image of {width} x {height} pixels")
+        raise ImageError("empty-box", f"box {box} leaves nothing of an image of {width} x {height} pixels")
     return left, top, right, bottom
 
 
-def scale_box(box: Box, before: ImageFacts, after: ImageFacts) -> Box:
+def scale_box(box: Box, before: ImageHeader, after: ImageHeader) -> Box:
     """A box of an upright image in the pixels of a smaller copy, rounded outwards."""
-    (width, height), (new_width, new_height) = upright_size(before), upright_size(after)
+    (width, height), (new_width, new_height) = before.upright, after.upright
     left, top, right, bottom = box
     return (
         left * new_width // width,
@@ -166,57 +159,47 @@ def scale_box(box: Box, before: ImageFacts, after: ImageFacts) -> Box:
     )
 
 
-def resize(data: bytes, facts: ImageFacts, side: int, quality: int) -> tuple[bytes, ImageFacts]:
+def resize(data: bytes, header: ImageHeader, side: int, quality: int) -> tuple[bytes, ImageHeader]:
     """An image with its shorter side at ``side`` pixels, upright, as JPEG; never larger than it was.
 
     One that is upright and small enough already keeps its bytes.
 
     Args:
         data: the image file.
-        facts: of :func:`hgld.pipelines.shards.image_facts.image_facts`.
+        header: of the image.
         side: pixels.
         quality: of the JPEG, 1 to 100.
 
     Raises:
-        UnusableImageError: it cannot be decoded, or not be written as JPEG.
+        ImageError: it cannot be decoded, or not be written as JPEG.
     """
-    shorter = min(facts.width, facts.height)
-    if shorter <= side and facts.orientation == 1:
-        check_decodes(data, facts)
-        return data, facts
+    shorter = min(header.width, header.height)
+    if shorter <= side and header.orientation == 1:
+        check_decodes(data, header)
+        return data, header
     scale = min(1.0, side / shorter)
-    width, height = (max(1, round(n * scale)) for n in (facts.width, facts.height))
+    width, height = (max(1, round(n * scale)) for n in (header.width, header.height))
     if max(width, height) > _LONGEST_SIDE:
         detail = f"{width} x {height} pixels after resizing; a JPEG has at most {_LONGEST_SIDE} a side"
-        raise UnusableImageError("too-many-pixels", detail)
-    pixels = _decoded(data, facts, width, height)
+        raise ImageError("too-many-pixels", detail)
+    pixels = _decoded(data, header, width, height)
     if pixels.shape[:2] != (height, width):
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    pixels = _turned_upright(pixels, facts.orientation)
+    pixels = np.ascontiguousarray(turned(np.asarray(pixels, dtype=np.uint8), turn_of(header.orientation)))
     encoded = simplejpeg.encode_jpeg(pixels, quality=quality, colorspace="RGB", colorsubsampling="420")
-    return encoded, ImageFacts("JPEG", pixels.shape[1], pixels.shape[0], 1)
+    return encoded, ImageHeader("JPEG", pixels.shape[1], pixels.shape[0], 1)
 
 
-def _decoded(data: bytes, facts: ImageFacts, width: int, height: int) -> np.ndarray:
+def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.ndarray:
     """(H, W, 3) uint8 RGB as stored, of at least that size: JPEGs are decoded at a half, quarter or eighth."""
-    if facts.format in ("JPEG", "MPO"):
+    if header.format == "JPEG":
         try:
             return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
         except ValueError:
             pass  # four inks, or damage: PIL decides
-    check_decodes(data, facts)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata; the size was judged before
-        with Image.open(io.BytesIO(data), formats=[facts.format]) as picture:
-            return np.asarray(picture.convert("RGB"))
-
-
-def _turned_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    if orientation in _MIRRORED:
-        pixels = cv2.flip(pixels, 1)
-        orientation = _MIRRORED[orientation]
-    rotation = _ROTATIONS.get(orientation)
-    return np.ascontiguousarray(pixels if rotation is None else cv2.rotate(pixels, rotation))
+    check_decodes(data, header)
+    with open_image(data) as picture:
+        return np.asarray(picture.convert("RGB"))
 
 
 # Reading every image of a release once: is it sound, what are its bytes, its size, its orientation.
@@ -224,7 +207,7 @@ def _turned_upright(pixels: np.ndarray, orientation: int) -> np.ndarray:
 # A unit is one tar, or some thousand loose files. It leaves a table of what it found and, where the bytes cannot be
 # read again at random or are not those of the source, a spool: the images' bytes, one after the other.
 
-VERSION = 1  # raise it when the same image gives another row
+VERSION = 2  # raise it when the same image gives another row
 EXAMINED = pl.Schema(
     {
         "row": pl.Int64,  # of the work folder's catalog
@@ -307,16 +290,18 @@ def examine(unit: ExamineUnit) -> Examined:
     spool = _Spool(unit.record.with_suffix(SPOOL)) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
     try:
-        if unit.is_tar:
-            try:
+        with warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata and of large images
+            if unit.is_tar:
                 found, tar_facts = _examine_tar(unit, rows, spool)
-            except InputError as error:
-                return Examined(0, refused=str(error))
-            facts |= tar_facts
-        else:
-            found = [_examine_file(unit, i, row, spool) for i, row in enumerate(rows.iter_rows(named=True))]
+                facts |= tar_facts
+            else:
+                found = [_examine_file(unit, i, row, spool) for i, row in enumerate(rows.iter_rows(named=True))]
         if spool is not None:
             facts["spool_bytes"] = spool.keep()
+    except InputError as error:
+        if not unit.is_tar:
+            raise
+        return Examined(0, refused=str(error))
     finally:
         if spool is not None:
             spool.close()
@@ -390,7 +375,7 @@ def _examine_file(unit: ExamineUnit, place: int, item: Mapping[str, Any], spool:
     row = {"row": unit.start + place}
     try:
         data = read_inside(unit.source, item["file"], unit.options.max_bytes)
-    except UnusableImageError as error:
+    except ImageError as error:
         return row | _rejected(error.reason, str(error))
     return row | _row(data, _box_of(item), unit.options, spool, None)
 
@@ -404,7 +389,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
         most: bytes at most.
 
     Raises:
-        UnusableImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
+        ImageError: ``missing``, ``unreadable``, ``too-large``, or ``unsafe-path``: it leads out of the folder,
             by ``..`` or by a link, or is no regular file.
         InputError: the disk or the network fails, which says nothing about the file.
     """
@@ -412,26 +397,26 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
     try:
         real = os.path.realpath(os.path.join(root, file))  # noqa: PTH118  # millions of files: Path takes ten times as long
         if not real.startswith(home + os.sep):
-            raise UnusableImageError("unsafe-path", "leads out of the source folder")
+            raise ImageError("unsafe-path", "leads out of the source folder")
         descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
         try:
             return _read_regular(descriptor, most)
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        raise UnusableImageError("missing", "no such file") from None
+        raise ImageError("missing", "no such file") from None
     except OSError as error:
         if error.errno in _OF_THE_FILE:
-            raise UnusableImageError("unreadable", str(error.strerror)) from error
+            raise ImageError("unreadable", str(error.strerror)) from error
         raise InputError(f"{root}/{file}: cannot be read ({error.strerror}). Run the same command again.") from error
 
 
 def _read_regular(descriptor: int, most: int) -> bytes:
     facts = os.fstat(descriptor)
     if not stat.S_ISREG(facts.st_mode):
-        raise UnusableImageError("unsafe-path", "is no regular file")
+        raise ImageError("unsafe-path", "is no regular file")
     if facts.st_size > most:
-        raise UnusableImageError("too-large", f"has {facts.st_size} bytes, more than the {most} allowed")
+        raise ImageError("too-large", f"has {facts.st_size} bytes, more than the {most} allowed")
     parts = []
     while part := os.read(descriptor, facts.st_size + 1):
         parts.append(part)
@@ -443,37 +428,37 @@ def _row(
 ) -> dict[str, Any]:
     """One row of :data:`EXAMINED` but its ``row``."""
     try:
-        kept, facts, box = _checked(data, box, options)
-    except UnusableImageError as error:
+        kept, header, box = _checked(data, box, options)
+    except ImageError as error:
         return _rejected(error.reason, str(error))
     return {
         "offset": offset if spool is None else spool.add(kept),
         "size": len(kept),
         "sha256": hashlib.sha256(kept).hexdigest(),
-        "suffix": SUFFIXES[facts.format][0],
-        "width": facts.width,
-        "height": facts.height,
-        "orientation": facts.orientation,
+        "suffix": IMAGE_FORMATS[header.format][0],
+        "width": header.width,
+        "height": header.height,
+        "orientation": header.orientation,
         **(dict(zip(BOX, box, strict=True)) if box else {}),
     }
 
 
-def _checked(data: bytes, box: Box | None, options: ExamineOptions) -> tuple[bytes, ImageFacts, Box | None]:
-    """The bytes to keep, resized if that is asked for; every pixel was decoded.
+def _checked(data: bytes, box: Box | None, options: ExamineOptions) -> tuple[bytes, ImageHeader, Box | None]:
+    """The bytes to keep, resized if that is asked for; all of its data was read.
 
     Raises:
-        UnusableImageError: with the reason.
+        ImageError: with the reason.
     """
-    facts = image_facts(data)
-    if facts.width * facts.height > options.max_pixels:
-        detail = f"{facts.width} x {facts.height} pixels, more than the {options.max_pixels} allowed"
-        raise UnusableImageError("too-many-pixels", detail)
-    clipped = clip_box(box, facts) if box else None
+    header = read_header(data)
+    if header.width * header.height > options.max_pixels:
+        detail = f"{header.width} x {header.height} pixels, more than the {options.max_pixels} allowed"
+        raise ImageError("too-many-pixels", detail)
+    clipped = clip_box(box, header) if box else None
     if not options.resize:
-        check_decodes(data, facts)
-        return data, facts, clipped
-    kept, new_facts = resize(data, facts, options.resize, options.quality)
-    return kept, new_facts, scale_box(clipped, facts, new_facts) if clipped else None
+        check_decodes(data, header)
+        return data, header, clipped
+    kept, new_header = resize(data, header, options.resize, options.quality)
+    return kept, new_header, scale_box(clipped, header, new_header) if clipped else None
 
 
 def _rejected(reason: str, detail: str) -> dict[str, Any]:

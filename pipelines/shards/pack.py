@@ -14,9 +14,8 @@ from hgld.data.format import BOX
 from hgld.data.index import index_schema, item_json
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
-from hgld.errors import InputError, StorageError
+from hgld.errors import ImageError, InputError, StorageError
 from hgld.pipelines.shards.examine import read_inside
-from hgld.pipelines.shards.image_facts import UnusableImageError
 from hgld.pipelines.shards.output import ShardOutput
 from hgld.pipelines.stage import UnitRecord
 
@@ -161,7 +160,7 @@ class _Sources:
         where = self.root / row["file"] if row["origin"] == LOOSE else self.origins[row["origin"]]
         try:
             data = self._bytes(row)
-        except UnusableImageError as error:
+        except ImageError as error:
             raise InputError(f"{where}: {error}; it was there when it was examined. {_AGAIN}") from error
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
             raise InputError(f"{where}: the bytes of {row['key']!r} changed since they were examined. {_AGAIN}")

@@ -6,15 +6,12 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from hgld.data.batch import BatchBuffers
-from hgld.data.images import read_header
 from hgld.data.prefetch import ReadAhead
 from hgld.errors import InputError
-from tests.fake_releases.pictures import jpeg, png
 
 
 def test_values_come_in_order():
@@ -127,19 +124,3 @@ def test_memory_is_used_again_only_when_nobody_has_it():
     gc.collect()
     assert buffers.take(2, 8).data_ptr() == place
     assert buffers.take(1, 8).shape == (1, 3, 8, 8)
-
-
-def test_headers_say_size_and_orientation():
-    rng = np.random.default_rng(0)
-    assert read_header(jpeg(rng, 50, 30)) == (50, 30, 1)
-    assert read_header(jpeg(rng, 50, 30, orientation=6)) == (50, 30, 6)
-    assert read_header(png(rng, 20, 10)) == (20, 10, 1)
-    for bad in (b"", b"\xff\xd8", b"\xff\xd8\xff\xe1\x00\x10Exif\x00\x00MM", b"GIF89a", b"BM" + bytes(60), bytes(100)):
-        with pytest.raises(InputError, match="cannot be read as an image"):
-            read_header(bad)
-
-
-def test_damaged_exif_means_upright():
-    data = jpeg(np.random.default_rng(0), 50, 30, orientation=6)
-    at = data.index(b"Exif\0\0") + 6
-    assert read_header(data[:at] + b"\xff" * 8 + data[at + 8 :]) == (50, 30, 1)

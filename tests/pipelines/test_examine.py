@@ -14,7 +14,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from hgld.data.format import BOX
-from hgld.errors import InputError
+from hgld.data.images import read_header
+from hgld.errors import ImageError, InputError
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.examine import (
     EXAMINED,
@@ -28,7 +29,6 @@ from hgld.pipelines.shards.examine import (
     scale_box,
     stat_files,
 )
-from hgld.pipelines.shards.image_facts import UnusableImageError, image_facts
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 
@@ -257,9 +257,9 @@ def test_signatures_change_with_the_files(tmp_path):
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_resizing_turns_upright(orientation):
     data = image_of((120, 80), exif=jpeg_exif(orientation), quality=95)
-    made, facts = resize(data, image_facts(data), 20, 95)
+    made, facts = resize(data, read_header(data), 20, 95)
     assert (facts.width, facts.height) == ((30, 20) if orientation < 5 else (20, 30))
-    assert image_facts(made) == facts
+    assert read_header(made) == facts
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(data)).convert("RGB"))
     expected = np.asarray(upright.resize((facts.width, facts.height), Image.Resampling.BOX), dtype=float)
     assert np.abs(np.asarray(Image.open(io.BytesIO(made)), dtype=float) - expected).mean() < 12
@@ -273,9 +273,9 @@ def jpeg_exif(orientation: int) -> Image.Exif:
 
 def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
     small = jpeg(rng())
-    assert resize(small, image_facts(small), 32, 90)[0] == small
+    assert resize(small, read_header(small), 32, 90)[0] == small
     turned = jpeg(rng(), orientation=6)
-    made, facts = resize(turned, image_facts(turned), 100, 90)
+    made, facts = resize(turned, read_header(turned), 100, 90)
     assert made != turned
     assert (facts.width, facts.height, facts.orientation) == (32, 40, 1)
 
@@ -283,31 +283,31 @@ def test_resizing_never_enlarges_and_keeps_what_is_small_enough():
 @pytest.mark.parametrize("kind", ["PNG", "WEBP", "GIF"])
 def test_other_formats_become_jpeg(kind):
     data = image_of((50, 40), kind)
-    made, facts = resize(data, image_facts(data), 20, 90)
+    made, facts = resize(data, read_header(data), 20, 90)
     assert (facts.format, facts.width, facts.height) == ("JPEG", 25, 20)
-    assert image_facts(made) == facts
+    assert read_header(made) == facts
 
 
 def test_four_inks_and_grey_become_rgb():
     for mode in ("CMYK", "L"):
         file = io.BytesIO()
         Image.fromarray(rng().integers(0, 256, (40, 50, 3), dtype=np.uint8)).convert(mode).save(file, "JPEG")
-        made, _ = resize(file.getvalue(), image_facts(file.getvalue()), 20, 90)
+        made, _ = resize(file.getvalue(), read_header(file.getvalue()), 20, 90)
         assert Image.open(io.BytesIO(made)).mode == "RGB"
 
 
 def test_truncated_images_are_not_resized():
     data = image_of((100, 100))[:-500]
-    with pytest.raises(UnusableImageError) as caught:
-        resize(data, image_facts(data), 20, 90)
+    with pytest.raises(ImageError) as caught:
+        resize(data, read_header(data), 20, 90)
     assert caught.value.reason == "truncated"
 
 
 def test_boxes_are_clipped_and_scaled_outwards():
     data = image_of((120, 80), exif=jpeg_exif(6))  # upright: 80 x 120
-    before = image_facts(data)
+    before = read_header(data)
     assert clip_box((-3, 5, 999, 119), before) == (0, 5, 80, 119)
-    with pytest.raises(UnusableImageError, match="leaves nothing"):
+    with pytest.raises(ImageError, match="leaves nothing"):
         clip_box((80, 0, 90, 10), before)
     _, after = resize(data, before, 20, 90)
     assert scale_box((5, 5, 79, 119), before, after) == (1, 1, 20, 30)

@@ -4,15 +4,19 @@ import contextlib
 import io
 import zlib
 
+import cv2
 import numpy as np
 import pytest
+import simplejpeg
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from hgld.data.format import IMAGE_FORMATS
+from hgld.data.images import read_header
+from hgld.errors import ImageError
 from hgld.pipelines.check.near_duplicates import perceptual_hash
-from hgld.pipelines.shards.image_facts import UnusableImageError, check_decodes, image_facts, thumbnail
+from hgld.pipelines.shards.image_facts import _decodes_strictly, check_decodes, thumbnail
 from tests.pipelines.tiny_shards import picture
 
 
@@ -22,15 +26,15 @@ def test_thumbnails_are_upright(orientation):
     plain = picture(7, size=(96, 64))
     with Image.open(io.BytesIO(data)) as image:
         upright = ImageOps.exif_transpose(image).convert("L").resize((32, 32), Image.Resampling.BOX)
-    found = thumbnail(data, image_facts(data), 32)
+    found = thumbnail(data, read_header(data), 32)
     assert np.abs(found - np.asarray(upright, np.float32)).mean() < 3
-    assert image_facts(plain).orientation == 1
+    assert read_header(plain).orientation == 1
 
 
 @pytest.mark.parametrize("form", IMAGE_FORMATS)
 def test_formats(form):
     data = picture(3, form=form)
-    facts = image_facts(data)
+    facts = read_header(data)
     assert (facts.format, facts.width, facts.height) == (form, 48, 40)
     check_decodes(data, facts)
     assert perceptual_hash(data, facts) is not None
@@ -38,21 +42,69 @@ def test_formats(form):
 
 @pytest.mark.parametrize("form", ["BMP", "TIFF"])
 def test_formats_that_no_reader_decodes_are_refused(form):
-    with pytest.raises(UnusableImageError, match="JPEG, PNG, WEBP, GIF, which shards hold: convert") as caught:
-        image_facts(picture(3, form=form))
+    with pytest.raises(ImageError, match="JPEG, PNG, WEBP, GIF, which shards hold: convert") as caught:
+        read_header(picture(3, form=form))
     assert caught.value.reason == "undecodable"
 
 
 def test_a_truncated_image_is_told_from_one_that_is_none():
     data = picture(4, size=(200, 150))
     for cut in (1, 10, len(data) // 2):
-        with pytest.raises(UnusableImageError, match="truncated") as caught:
-            check_decodes(data[:-cut], image_facts(data))
+        with pytest.raises(ImageError, match="truncated") as caught:
+            check_decodes(data[:-cut], read_header(data))
         assert caught.value.reason == "truncated"
     for data, reason in ((b"", "empty"), (b"no image", "undecodable")):
-        with pytest.raises(UnusableImageError) as caught:
-            image_facts(data)
+        with pytest.raises(ImageError) as caught:
+            read_header(data)
         assert caught.value.reason == reason
+
+
+def _grainy(**options) -> bytes:
+    """A JPEG of smooth patches with grain, as photographs have."""
+    rng = np.random.default_rng(0)
+    patches = cv2.resize(rng.integers(0, 256, (6, 8, 3)).astype(np.float32), (160, 120), interpolation=cv2.INTER_CUBIC)
+    pixels = (patches + rng.normal(0, 9, patches.shape)).clip(0, 255).astype(np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).convert(options.pop("mode", "RGB")).save(out, "JPEG", **options)
+    return out.getvalue()
+
+
+def _damaged(data: bytes, rng: np.random.Generator) -> bytes:
+    """One bit or byte changed, a piece cut out, or the end cut off."""
+    at = int(rng.integers(2, len(data)))
+    kind = int(rng.integers(4))
+    if kind == 0:
+        return data[:at] + bytes([data[at] ^ 1 << int(rng.integers(8))]) + data[at + 1 :]
+    if kind == 1:
+        return data[:at] + bytes([int(rng.integers(256))]) + data[at + 1 :]
+    return data[:at] + data[at + int(rng.integers(1, 200)) :] if kind == 2 else data[:at]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"quality": 90},
+        {"quality": 92, "subsampling": 0},
+        {"quality": 90, "progressive": True},
+        {"quality": 85, "restart_marker_blocks": 5},
+        {"quality": 90, "mode": "L"},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_an_eighth_of_the_size_finds_what_all_of_it_finds(options):
+    """Planted damage: the strict decode of every pixel is the judge."""
+    data, rng = _grainy(**options), np.random.default_rng(1)
+    refused = 0
+    for _ in range(400):
+        damaged = _damaged(data, rng)
+        try:
+            simplejpeg.decode_jpeg(damaged)
+            sound = True
+        except ValueError:
+            sound = False
+        assert _decodes_strictly(damaged) == sound
+        refused += not sound
+    assert 100 < refused < 390
 
 
 def test_a_decompression_bomb_is_refused_by_its_header():
@@ -60,8 +112,8 @@ def test_a_decompression_bomb_is_refused_by_its_header():
         return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
     header = chunk(b"IHDR", (60_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0]))
-    with pytest.raises(UnusableImageError) as caught:
-        image_facts(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IEND", b""))
+    with pytest.raises(ImageError) as caught:
+        read_header(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IEND", b""))
     assert caught.value.reason == "too-many-pixels"
 
 
@@ -70,7 +122,7 @@ def test_a_decompression_bomb_is_refused_by_its_header():
 )
 def test_no_bytes_break_the_reading_of_images(tail, magic):
     for data in (magic + tail, picture(1)[:300] + tail):
-        with contextlib.suppress(UnusableImageError):
-            facts = image_facts(data)
+        with contextlib.suppress(ImageError):
+            facts = read_header(data)
             check_decodes(data, facts)
             perceptual_hash(data, facts)

@@ -21,8 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hgld.errors import ConfigError, HgldError
-from hgld.pipelines.hierarchy.landmark_images import UnreadableImageError
+from hgld.errors import ConfigError, HgldError, ImageError
 from hgld.pipelines.hierarchy.review.journal import StaleError
 from hgld.pipelines.hierarchy.review.state import Review
 
@@ -141,7 +140,7 @@ class _Api:
         landmark = _text(request, "split"), _number(request, "id")
         try:
             data = await run_in_threadpool(self._review.thumbnails.jpeg, landmark, _number(request, "number"))
-        except UnreadableImageError as error:
+        except ImageError as error:
             return JSONResponse({"error": f"the image: {error}"}, status_code=422)
         if data is None:
             raise HTTPException(404)

@@ -48,7 +48,7 @@ class Thumbnails:
         """The bytes of the thumbnail of a landmark's image ``number`` (from 0); None if there is no such image.
 
         Raises:
-            UnreadableImageError: the image is there and cannot be decoded.
+            ImageError: the image is there and cannot be decoded.
         """
         images = self._images.get(landmark, ())
         return _thumbnail(images[number]) if 0 <= number < len(images) else None
