@@ -1,6 +1,5 @@
 """A file that grows beside its place until it is whole, over as many runs as that takes."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import requests
@@ -23,6 +22,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 
 from hgld import __version__
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
+from hgld.files import file_lock, put_in_place
 from hgld.pipelines.shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,
@@ -57,22 +57,18 @@ class PartialFile:
         self._final, self._url = final, url
         self._path = final.with_name(f"{final.name}.part")
         self._facts = final.with_name(f"{final.name}.part.json")
-        self._handle: BinaryIO
+        self._lock = file_lock(self._path, f"{self._path} is being written by another process; wait for it or stop it.")
+        self._handle: FileIO
 
     def __enter__(self) -> "PartialFile":
-        self._handle = open(self._path, "ab+")
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            self._handle.close()
-            raise StorageError(f"{self._path} is being written by another process; wait for it or stop it.") from error
+        self._handle = self._lock.__enter__()
         self.validator = self._read_validator()
         if not self.validator:
             self.restart("")
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._handle.close()
+        self._lock.__exit__(None, None, None)
 
     @property
     def size(self) -> int:
@@ -87,8 +83,9 @@ class PartialFile:
 
     def write(self, data: bytes) -> None:
         """Append."""
-        self._handle.write(data)
-        self._handle.flush()
+        left = memoryview(data)
+        while left:
+            left = left[self._handle.write(left) :]
 
     def md5(self) -> str:
         """The MD5 of the bytes that are there, 32 hex digits."""
@@ -98,8 +95,7 @@ class PartialFile:
     def finish(self) -> int:
         """Put the whole file in its place; its size in bytes."""
         size = self.size
-        os.fsync(self._handle.fileno())
-        self._path.replace(self._final)
+        put_in_place(self._path, self._final)
         self._facts.unlink(missing_ok=True)
         return size
 

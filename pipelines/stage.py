@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from hgld.errors import InputError, SchemaError, StorageError
+from hgld.files import sync, write_atomic, write_folder
 
 
 class Progress(Protocol):
@@ -51,9 +51,8 @@ class UnitRecord:
     def write(self, path: Path) -> None:
         """Put the record at ``path``."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = aside_of(path)
-        self.table.write_parquet(aside, metadata={_KEY: self.key, _FACTS: json.dumps(self.facts)})
-        put_in_place(aside, path)
+        metadata = {_KEY: self.key, _FACTS: json.dumps(self.facts)}
+        write_atomic(path, lambda aside: self.table.write_parquet(aside, metadata=metadata), racing=True)
 
 
 def read_facts(path: Path, key: str) -> dict[str, Any] | None:
@@ -71,20 +70,6 @@ def read_facts(path: Path, key: str) -> dict[str, Any] | None:
 def key_of(*parts: Any) -> str:
     """A hash of JSON-ready values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-
-
-def aside_of(path: Path) -> Path:
-    """Where a file is written before it takes its place; another one in every process."""
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
-
-
-def put_in_place(aside: Path, path: Path) -> None:
-    """Sync a file that was written aside and rename it to its place.
-
-    The folder is not synced: a name that a power failure takes away only means that the work is done again.
-    """
-    sync(aside)
-    aside.replace(path)
 
 
 # Running a stage: one config, files in, a directory out, done once.
@@ -181,10 +166,8 @@ def run_stage(
     if (done := _read_done(directory, key)) is not None:
         return StageRun(name, directory, _outcome(done), ran=False, record=done)
     started = time.time()
-    aside = root / f".{name}.part"
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+
+    def fill(aside: Path) -> tuple[Outcome, dict[str, Any]]:
         outcome = work(aside)
         record = {
             "schema_version": SCHEMA_VERSION,
@@ -198,17 +181,20 @@ def run_stage(
             "outputs": _fingerprints(aside),
             "times": {"started": round(started, 3), "seconds": round(time.time() - started, 3)},
         }
-        _commit(aside, directory, record)
+        return outcome, record
+
+    try:
+        outcome, record = write_folder(directory, fill)
+        write_atomic(directory / DONE, json_text(record))
+        sync(directory)
     except (OSError, pl.exceptions.PolarsError) as error:
         if isinstance(error, StorageError) or not _is_of_storage(error, root):
             raise
         raise StorageError(
             f"stage {name!r} could not write to {root}: {getattr(error, 'strerror', None) or error} "
-            f"({getattr(error, 'filename', None) or aside}). "
+            f"({getattr(error, 'filename', None) or directory}). "
             "Free space or choose another --out, then run the same command again: finished stages are kept."
         ) from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return StageRun(name, directory, outcome, ran=True, record=record)
 
 
@@ -234,9 +220,14 @@ def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
     return dict(zip(tally["reason"].to_list(), tally["len"].to_list(), strict=True))
 
 
+def json_text(data: Any) -> str:
+    """Return JSON for people and machines: indented, keys in the order given."""
+    return json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n"
+
+
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON for people and machines: indented, UTF-8, keys in the order given."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, sort_keys=False) + "\n", encoding="utf-8")
+    """Write :func:`json_text` as UTF-8."""
+    path.write_text(json_text(data), encoding="utf-8")
 
 
 def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tuple[str, dict[str, Any]]:
@@ -290,26 +281,3 @@ def _outcome(record: Mapping[str, Any]) -> Outcome:
 def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:
     files = sorted(p for p in directory.rglob("*") if p.is_file())
     return {p.relative_to(directory).as_posix(): {"bytes": p.stat().st_size, "sha256": sha256_of(p)} for p in files}
-
-
-def _commit(aside: Path, directory: Path, record: Mapping[str, Any]) -> None:
-    for path in aside.rglob("*"):
-        sync(path)
-    (directory / DONE).unlink(missing_ok=True)  # first, so that whatever is marked as done is whole
-    shutil.rmtree(directory, ignore_errors=True)
-    aside.replace(directory)
-    marker = directory / f"{DONE}.part"
-    write_json(marker, record)
-    sync(marker)
-    marker.replace(directory / DONE)
-    sync(directory)
-    sync(directory.parent)
-
-
-def sync(path: Path) -> None:
-    """Have what was written to a file or folder reach the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,6 @@ best one. Nothing is ever unpickled.
 """
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hgld.errors import InputError, SchemaError, StorageError
+from hgld.files import write_atomic, write_folder
 from hgld.training.config import read_json_object
 
 SCHEMA_VERSION = 1
@@ -51,24 +51,19 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
         StorageError: the disk is full or not writable; earlier checkpoints stay as they were.
     """
     final = checkpoint_folder(run, checkpoint.step)
-    folder, aside = final.parent, final.with_name(f".{final.name}.part")
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
+
+    def fill(folder: Path) -> None:
         for file, tensors in checkpoint.tensors.items():
             # Copies of their own: safetensors refuses tensors that share memory or are not contiguous.
             whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-            save_file(whole, aside / f"{file}.safetensors")
+            save_file(whole, folder / f"{file}.safetensors")
         files = {file: len(tensors) for file, tensors in checkpoint.tensors.items()}
         record = {"schema_version": SCHEMA_VERSION, "step": checkpoint.step, "files": files, **checkpoint.state}
-        (aside / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        for path in (*aside.iterdir(), aside):
-            _sync(path)
-        shutil.rmtree(final, ignore_errors=True)
-        aside.replace(final)
-        _sync(folder)
+        (folder / STATE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+    try:
+        write_folder(final, fill)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
         kept = newest_checkpoint(run)
         rest = f"The newest whole checkpoint is {kept}." if kept else "There is no earlier checkpoint."
         raise StorageError(
@@ -242,21 +237,9 @@ def _write_json(path: Path, data: Mapping[str, Any]) -> None:
     Raises:
         StorageError: the disk is full or not writable.
     """
-    aside = path.with_suffix(".part")
     try:
-        aside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        _sync(aside)
-        aside.replace(path)
+        write_atomic(path, json.dumps(data, indent=2) + "\n")
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StorageError(
             f"cannot write {path} ({error.strerror}). It is as it was. Free space and run the same command again."
         ) from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.files import write_atomic
 from hgld.losses.registry import LOSSES
 from hgld.settings import options_of, setting
 
@@ -296,7 +297,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     sections = {section.lower(): dataclasses.asdict(getattr(config, section.lower())) for section in SECTIONS}
     told = {name: getattr(config, name) for name in _TOLD}
     data = {"schema_version": SCHEMA_VERSION, **told, **sections}
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_config(path: Path) -> TrainConfig:

@@ -25,6 +25,7 @@ from hgld.distributed import Processes, any_process, from_all, gather, is_sharde
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.evaluate import Progress
+from hgld.files import aside_of, put_in_place
 from hgld.samplers import BatchSampler
 from hgld.training.models.embedding_model import EmbeddingModel
 
@@ -284,14 +285,14 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     if len(embeddings) != len(dataset):
         raise InputError(f"{len(embeddings)} embeddings of {dataset!r}; expected one an item.")
     files = (path, labels_file(path), faults_file(path))
-    aside = [file.with_name(f".{file.name}.part") for file in files]
+    aside = [aside_of(file) for file in files]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(aside[0], embeddings.contiguous(), dataset)
         item_table(dataset).write_parquet(aside[1])
         _fault_table(faults).write_csv(aside[2])
         for part, file in zip(aside, files, strict=True):
-            part.replace(file)
+            put_in_place(part, file)
         if not faults:
             files[2].unlink()
     except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:

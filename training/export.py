@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
+from hgld.files import put_in_place
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig
 from hgld.training.embedder import load_model
@@ -91,8 +92,8 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
             _compare(run(aside), embedder, size, format)
             text = json.dumps(_description(config, model, out.name, format), indent=2)
             (Path(folder) / record.name).write_text(text + "\n", encoding="utf-8")
-            aside.replace(out)
-            (Path(folder) / record.name).replace(record)
+            put_in_place(aside, out)
+            put_in_place(Path(folder) / record.name, record)
     except OSError as error:
         raise StorageError(f"cannot write {out} ({os.strerror(error.errno or 0)}).") from error
     return record

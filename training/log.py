@@ -5,6 +5,7 @@ A run that goes on from a checkpoint first removes the rows of steps that it wil
 
 import csv
 import importlib.util
+import io
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from hgld.errors import MissingResourceError, StorageError
+from hgld.files import write_atomic
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
@@ -121,12 +123,11 @@ def _columns(path: Path) -> list[str]:
 
 
 def _replace(path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-    aside = path.with_suffix(".part")
-    with open(aside, "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-    aside.replace(path)
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomic(path, table.getvalue())
 
 
 def _keep_rows(path: Path, column: str, until: int) -> None:

@@ -20,6 +20,7 @@ from hgld import distributed
 from hgld.data.batch import Batch
 from hgld.distributed import StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
+from hgld.files import write_atomic
 from hgld.training.checkpoint import checkpoint_folder, newest_checkpoint
 from hgld.training.config import TrainConfig, flat
 from hgld.training.config_checks import check_config
@@ -149,12 +150,9 @@ def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary
 
 
 def _write(path: Path, text: str) -> None:
-    aside = path.with_suffix(".part")
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        write_atomic(path, text)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path} ({error.strerror}). The run's checkpoints are whole.") from error
 
 

@@ -23,6 +23,7 @@ from hgld.errors import InputError, StorageError
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.files import write_atomic
 from hgld.training.embedder import Embedder, read_images
 from hgld.training.embedding import faults_file, labels_file
 from hgld.training.search_index import KeptIndex
@@ -274,11 +275,9 @@ def write_search_page(path: Path, found: Sequence[Found], dataset: ShardDataset)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
     page = template.render(dataset=dataset.manifest.name, strips=strips)
-    aside = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(path)
+        write_atomic(path, page)
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error.strerror or error}). Write the page elsewhere.") from error
 

@@ -1,17 +1,13 @@
 """Indexes of faiss that find nearly the same nearest neighbours as an exhaustive search, and faster."""
 
-import errno
 import hashlib
-import itertools
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
 from math import sqrt
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +18,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
 from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
 from hgld.evaluation.scores import prepare_embeddings
+from hgld.files import write_folder
 from hgld.training.config import read_json_object
 from hgld.training.embedder import Embedder
 
@@ -294,13 +291,7 @@ class KeptIndex:
         index = FaissIndex.of(embeddings, self._kind)
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            # A folder of its own for every process: two that make the index at the same time do not mix their files,
-            # and the last one's stays.
-            with TemporaryDirectory(dir=self.folder.parent, prefix=".index-", ignore_cleanup_errors=True) as place:
-                aside = Path(place) / self.folder.name
-                aside.mkdir()
-                self._write(aside, index, left_out)
-                _put(aside, self.folder)
+            write_folder(self.folder, lambda folder: self._write(folder, index, left_out), racing=True)
         except OSError as error:
             raise StorageError(
                 f"cannot keep the index {self.folder} ({error.strerror or error}). Free space; or write embeddings "
@@ -378,20 +369,6 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
 def _refuse_link(path: Path) -> None:
     if path.is_symlink():
         raise InputError(f"{path} is a link, which is not followed. Remove it, and the index is made anew.")
-
-
-def _put(made: Path, folder: Path) -> None:
-    """Move a folder to its place, and one that is there beside where the new one was made."""
-    for turn in itertools.count():
-        with suppress(FileNotFoundError):
-            folder.rename(made.with_name(f"before-{turn}"))
-        try:
-            made.replace(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another process was faster
-                raise
-        else:
-            return
 
 
 def _digest(path: Path) -> str:

@@ -407,9 +407,7 @@ def _write_folder(run: Run) -> None:
     path = run.folder / CONFIG
     try:
         run.folder.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(".part")
-        save_config(run.config, aside)
-        aside.replace(path)
+        save_config(run.config, path)
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
     newest = newest_checkpoint(run.folder)

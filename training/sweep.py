@@ -11,6 +11,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from hgld.files import write_atomic
 from hgld.training.config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
 from hgld.training.config_checks import check_config
 
@@ -126,9 +127,7 @@ def write_table(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, content in ((TABLE, table.getvalue()), (MARKDOWN, text)):
-            aside = out / f"{name}.part"
-            aside.write_text(content, encoding="utf-8", newline="")
-            aside.replace(out / name)
+            write_atomic(out / name, content)
     except OSError as error:
         raise StorageError(f"{out}: the table of the sweep cannot be written ({error.strerror}).") from error
     return text

@@ -3,7 +3,6 @@
 The only place where what ``pipelines`` makes is trained on by ``training``.
 """
 
-import fcntl
 import json
 import shlex
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from hgld import __version__
 from hgld.cli.options import FOLDER, json_option
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import ConfigError, StorageError
+from hgld.files import file_lock, write_atomic
 
 if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
@@ -193,19 +193,15 @@ def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     """Hold ``out`` against a second demo, and against one of other settings."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        marker = open(out / MARKER, "a+", encoding="utf-8")  # noqa: SIM115  # closed below, with the lock
+        if not (out / MARKER).exists():
+            (out / MARKER).touch()
     except OSError as error:
         raise StorageError(f"cannot write to --out {out}: {error.strerror}. Choose another folder.") from error
-    with marker:
-        try:
-            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(f"another demo is running in {out}. Wait for it, or name another --out.") from error
+    with file_lock(out / MARKER, f"another demo is running in {out}. Wait for it, or name another --out.") as marker:
         marker.seek(0)
-        stated, now = marker.read(), json.dumps(settings)
+        stated, now = marker.read().decode(errors="replace"), json.dumps(settings)
         if not stated:
-            marker.write(now)
-            marker.flush()
+            marker.write(now.encode())
         elif stated != now:
             raise ConfigError(f"{out} holds a demo of {stated[:200]}; this one is of {now}. Name another --out.")
         yield
@@ -222,10 +218,8 @@ def _finished(out: Path) -> DemoResult | None:
 
 
 def _keep(out: Path, result: DemoResult) -> None:
-    part = out / f".{RESULT}.part"
     try:
-        part.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
-        part.replace(out / RESULT)
+        write_atomic(out / RESULT, json.dumps(asdict(result), indent=2) + "\n")
     except OSError as error:
         raise StorageError(f"cannot write {out / RESULT}: {error.strerror}. Free space, then run it again.") from error
 

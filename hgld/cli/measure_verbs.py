@@ -18,6 +18,7 @@ from hgld.cli.embed_verbs import (
 from hgld.cli.options import EXISTING_FILE, FOLDER, Expansion, Names, NewFile, Numbers, complete_metrics, json_option
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import HgldError, StorageError
+from hgld.files import write_atomic
 
 if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions
@@ -207,9 +208,9 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], 
     """How a report is kept, by the suffix of its file; a wrong one is refused before any work."""
     writers: dict[str, Callable[[RetrievalReport, Comparison | None, Path], object]] = {
         ".json": lambda report, _, path: report.save_json(path),
-        ".md": lambda report, _, path: path.write_text(report.to_markdown(), encoding="utf-8"),
-        ".html": lambda report, _, path: path.write_text(report.to_html(), encoding="utf-8"),
-        ".tex": lambda report, comparison, path: path.write_text(_latex(report, comparison, path), encoding="utf-8"),
+        ".md": lambda report, _, path: write_atomic(path, report.to_markdown()),
+        ".html": lambda report, _, path: write_atomic(path, report.to_html()),
+        ".tex": lambda report, comparison, path: write_atomic(path, _latex(report, comparison, path)),
     }
     if out is None:
         return lambda report, comparison: None

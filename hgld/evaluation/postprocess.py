@@ -16,6 +16,7 @@ from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import prepare_embeddings
+from hgld.files import write_atomic
 
 SCHEMA_VERSION = 1
 _METADATA = "hgld.whitening"
@@ -141,7 +142,8 @@ class Whitening:
         facts = {"schema_version": SCHEMA_VERSION, "power": self.power}
         facts |= {"fitted_on": self.fitted_on, "num_items": self.num_items}
         metadata = {_METADATA: json.dumps(facts)}  # one entry, for safetensors writes several in any order
-        save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, str(path), metadata)
+        stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+        write_atomic(Path(path), lambda file: save_file(stored, str(file), metadata))
 
     @classmethod
     def load(cls, path: str | Path) -> "Whitening":

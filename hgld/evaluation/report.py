@@ -13,6 +13,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.files import write_atomic
 from hgld.terminal import printable
 
 __all__ = [
@@ -177,14 +178,8 @@ class RetrievalReport:
         file = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         table = file.with_suffix(_PER_QUERY_SUFFIX)
-        part = file.with_name(f".{file.name}.part")
-        try:  # aside first: a full disk leaves an earlier report as it was
-            self.per_query.write_parquet(part)
-            part.replace(table)
-            part.write_text(text, encoding="utf-8")
-            part.replace(file)
-        finally:
-            part.unlink(missing_ok=True)
+        write_atomic(table, self.per_query.write_parquet)
+        write_atomic(file, text)
 
     @classmethod
     def load_json(cls, path: str | Path) -> "RetrievalReport":

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress as ProgressSection
+from hgld.files import write_atomic
 from hgld.metrics import Metric
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
@@ -463,12 +464,8 @@ def _write(out: Path, data: bytes) -> int:
             f"the page would have {len(data) / 1e6:.1f} MB; a report is kept below {MOST_BYTES / 1e6:.0f} MB. Name "
             "fewer runs."
         )
-    part = out.with_name(f".{out.name}.part")
     try:
-        part.write_bytes(data)
-        part.replace(out)
+        write_atomic(out, data)
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
-    finally:
-        part.unlink(missing_ok=True)
     return len(data)

@@ -13,10 +13,12 @@ from hgld import Hierarchy
 from hgld.data import index as files
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from hgld.files import put_in_place, sync
 from hgld.pipelines.check.scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
 from hgld.pipelines.check.verify import short_runs
+from hgld.pipelines.shards.card_files import dataset_lock
 from hgld.pipelines.shards.croissant import croissant, facts_of_known
-from hgld.pipelines.stage import Progress, sha256_of, sync, write_json
+from hgld.pipelines.stage import Progress, sha256_of, write_json
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
 _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # at most; so a single tar of a set of a million classes can be read
@@ -236,9 +238,22 @@ def rebuild_index(
             dataset's.
         InputError: no tars, or no usable item in them; nothing is changed then.
         HierarchyError: two classes of a level have the same name; nothing is changed then.
-        StorageError: the disk is full or not writable.
+        StorageError: the disk is full or not writable, or another process is changing the dataset.
     """
     shards, name = _shards(root), _name_reindex(root)
+    with dataset_lock(root):
+        return _rebuild(root, name, shards, levels, force, workers, progress)
+
+
+def _rebuild(
+    root: Path,
+    name: str,
+    shards: Sequence[Path],
+    levels: Sequence[str] | None,
+    force: bool,
+    workers: int,
+    progress: Progress,
+) -> Rebuilt:
     if not force:
         _refuse_readable(root)
     scans = scan_shards(shards, ScanOptions(), workers=workers, progress=progress, task="reading shards")
@@ -318,17 +333,15 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
 
 def _put_in_place(aside: Path, root: Path) -> None:
     """Move all files, the manifest last; the system writes each step to the disk before the next."""
-    for file in aside.iterdir():
-        sync(file)
     if _read_manifest(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:
         (root / files.MANIFEST).unlink(missing_ok=True)
     sync(root)
     for file in sorted(path for path in aside.iterdir() if path.name != files.MANIFEST):
-        file.replace(root / file.name)
+        put_in_place(file, root / file.name)
     sync(root)
-    (aside / files.MANIFEST).replace(root / files.MANIFEST)
+    put_in_place(aside / files.MANIFEST, root / files.MANIFEST)
     sync(root)
     (root / _EARLIER).unlink(missing_ok=True)
 

@@ -1,13 +1,13 @@
 """A dataset without downloads: a build's landmarks, drawn, as shards whose test landmarks nothing was trained on."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from hgld.errors import StorageError
+from hgld.files import write_folder
 from hgld.pipelines.demo.drawings import LEVELS, TABLE, choose_landmarks, write_photographs
 from hgld.pipelines.shards.build import BuildResult, build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
@@ -61,17 +61,19 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
 
 def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> Path:
     """The photographs' table; they are drawn beside their place, which they take once they are all there."""
-    folder, aside = root / PHOTOGRAPHS, root / f".{PHOTOGRAPHS}.part"
+    folder = root / PHOTOGRAPHS
     stated = {"version": _VERSION, "labels": sha256_of(labels), **plain(config)}
     if _read(folder / _DRAWN) == stated and (folder / TABLE).is_file():
         return folder / TABLE
     chosen = choose_landmarks(pl.read_csv(labels), config.landmarks, config.seed)
-    try:
-        shutil.rmtree(aside, ignore_errors=True)
-        write_photographs(chosen, aside, images=config.images, size=config.size, seed=config.seed, progress=progress)
+    options = {"images": config.images, "size": config.size, "seed": config.seed}
+
+    def fill(aside: Path) -> None:
+        write_photographs(chosen, aside, **options, progress=progress)
         write_json(aside / _DRAWN, stated)
-        shutil.rmtree(folder, ignore_errors=True)
-        aside.replace(folder)
+
+    try:
+        write_folder(folder, fill)
     except OSError as error:
         raise StorageError(
             f"the photographs cannot be written to {root}: {error.strerror}. Free space, then run the same command."

@@ -1,16 +1,17 @@
 """A whole build: the stages in order, in one folder, by one process at a time."""
 
-import fcntl
 import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError, StorageError
+from hgld.files import file_lock, write_atomic
 from hgld.pipelines.hierarchy import (
     assign,
     clean,
@@ -29,11 +30,10 @@ from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, provenan
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decision_files import read_decisions
 from hgld.pipelines.hierarchy.scrape import scrape
-from hgld.pipelines.stage import Progress, StageRun, plain, sha256_of, sync, write_json
+from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
 
 STAGES = "stages"
 LOCK = ".hgld-build"
-_PART = ".part"
 _REPLACING = ".replacing.json"
 _OWN_FILE = re.compile(r"(pictures/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -184,16 +184,13 @@ def _locked(out: Path) -> Iterator[None]:
     """Hold ``out`` against a second build; the system lets go of it when this process ends, however it ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        file = open(out / LOCK, "a", encoding="utf-8")  # noqa: SIM115  # closed below, with the lock
+        if not (out / LOCK).exists():
+            (out / LOCK).touch()
     except OSError as error:
         raise StorageError(
             f"cannot write to --out {out}: {error.strerror}. Choose a folder you may write to."
         ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(f"another build is running in {out}. Wait for it, or name another --out.") from error
+    with file_lock(out / LOCK, f"another build is running in {out}. Wait for it, or name another --out."):
         yield
 
 
@@ -206,7 +203,6 @@ def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]
         if read_provenance(out) != record or not _intact(out, record["outputs"]):
             _replace(out, made, record)
     except OSError as error:
-        (out / _PART).unlink(missing_ok=True)
         raise StorageError(
             f"cannot write the results to {out}: {error.strerror or error}. Free space, then run the same command "
             "again: finished stages are kept."
@@ -221,19 +217,14 @@ def _intact(out: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
     """File by file, ``provenance.json`` last; a list of all files, old and new, says until then what may be stale."""
     listed = sorted(_listed(out) | set(made))
-    part = out / _PART
-    write_json(part, listed)
-    sync(part)
-    part.replace(out / _REPLACING)
+    write_atomic(out / _REPLACING, json_text(listed))
     (out / PROVENANCE).unlink(missing_ok=True)
     for name, path in made.items():
         (out / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, part)
-        part.replace(out / name)
+        write_atomic(out / name, partial(shutil.copyfile, path))
     for name in set(listed) - set(made):
         (out / name).unlink(missing_ok=True)
-    write_json(part, record)
-    part.replace(out / PROVENANCE)
+    write_atomic(out / PROVENANCE, json_text(record))
     (out / _REPLACING).unlink()
 
 

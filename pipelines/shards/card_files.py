@@ -1,6 +1,8 @@
 """The files of a dataset directory that its manifest and its card can make anew: README.md and croissant.json."""
 
-import shutil
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,12 +10,13 @@ import polars as pl
 
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.files import aside_of, file_lock, put_in_place
 from hgld.pipelines.check.scan import opened_regular
 from hgld.pipelines.shards.cards import DataCard, dataset_card, load_card, published_differences
 from hgld.pipelines.shards.croissant import card_facts, croissant
-from hgld.pipelines.stage import sha256_of, write_json
+from hgld.pipelines.stage import json_text
 
-_ASIDE = ".card"
+_LOCK = ".dataset.lock"
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,13 @@ def remake_card(root: Path) -> RemadeCard:
         InputError: it is no dataset directory, or its manifest cannot be read.
         StorageError: the disk is full or not writable.
     """
+    if not root.is_dir():
+        raise InputError(f"{root}: there is no such folder; expected a dataset directory.")
+    with dataset_lock(root):
+        return _remake(root)
+
+
+def _remake(root: Path) -> RemadeCard:
     manifest = _read_manifest(root)
     card = known_card(manifest)
     notes = manifest.provenance.get("notes", [])
@@ -57,8 +67,6 @@ def remake_card(root: Path) -> RemadeCard:
         raise StorageError(
             f"{root} cannot be written ({error.strerror or error}). Free space there, then run again."
         ) from error
-    finally:
-        shutil.rmtree(root / _ASIDE, ignore_errors=True)
     return RemadeCard((CARD, CROISSANT), card, differences)
 
 
@@ -93,18 +101,30 @@ def _has_boxes(root: Path) -> bool:
         raise InputError(f"{root / INDEX} is no parquet table ({error}). Make it anew: hgld index {root}") from error
 
 
+@contextmanager
+def dataset_lock(root: Path) -> Iterator[None]:
+    """Hold a dataset directory against other processes that change its files.
+
+    Raises:
+        StorageError: another process holds it, or the folder is not writable.
+    """
+    busy = f"another process is changing the dataset in {root}; wait for it, or stop it."
+    with file_lock(root / _LOCK, busy, keep=False):
+        yield
+
+
 def _write(root: Path, manifest: Manifest, text: str, described: dict[str, object]) -> None:
     """Written aside, then renamed, the manifest last: stopped in between, the same command puts it right."""
-    aside = root / _ASIDE
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    (aside / CARD).write_text(text, encoding="utf-8")
-    write_json(aside / CROISSANT, described)
-    made = {
-        name: FileFacts(bytes=(aside / name).stat().st_size, sha256=sha256_of(aside / name))
-        for name in (CARD, CROISSANT)
-    }
-    files = dict(sorted({**manifest.files, **made}.items()))
-    (aside / MANIFEST).write_text(replace(manifest, files=files).to_json(), encoding="utf-8")
-    for name in (CARD, CROISSANT, MANIFEST):
-        (aside / name).replace(root / name)
+    made = {CARD: text.encode(), CROISSANT: json_text(described).encode()}
+    facts = {name: FileFacts(bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in made.items()}
+    files = dict(sorted({**manifest.files, **facts}.items()))
+    made[MANIFEST] = replace(manifest, files=files).to_json().encode()
+    asides = {name: aside_of(root / name) for name in made}
+    try:
+        for name, aside in asides.items():
+            aside.write_bytes(made[name])
+        for name, aside in asides.items():
+            put_in_place(aside, root / name)
+    finally:
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)

@@ -25,9 +25,10 @@ from hgld.data.format import BOX, IMAGE_FORMATS
 from hgld.data.images import ImageHeader, open_image, read_header, turn_of, turned
 from hgld.data.tar import ByteStream, Member, stream_members
 from hgld.errors import ImageError, InputError
+from hgld.files import aside_of, put_in_place
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.image_facts import check_decodes
-from hgld.pipelines.stage import UnitRecord, aside_of, put_in_place
+from hgld.pipelines.stage import UnitRecord
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _CHUNK = 1 << 20
@@ -315,7 +316,7 @@ class _Spool:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.path, self.aside, self.offset = path, aside_of(path), 0
+        self.path, self.aside, self.offset = path, aside_of(path, racing=True), 0
         self.file: BinaryIO = open(self.aside, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by keep or close
 
     def add(self, data: bytes) -> int:

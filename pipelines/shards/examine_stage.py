@@ -12,6 +12,7 @@ from hgld.data.format import BOX, REJECTED
 from hgld.data.index import TABLES
 from hgld.data.tar import walk_members
 from hgld.errors import ConfigError, InputError
+from hgld.files import write_atomic
 from hgld.pipelines.executor import run_units
 from hgld.pipelines.shards.catalog import Catalog, Container
 from hgld.pipelines.shards.config import MEGABYTE, ShardConfig
@@ -29,7 +30,7 @@ from hgld.pipelines.shards.examine import (
 )
 from hgld.pipelines.shards.output import amount
 from hgld.pipelines.shards.pack import LOOSE
-from hgld.pipelines.stage import Progress, aside_of, key_of, put_in_place, read_facts
+from hgld.pipelines.stage import Progress, key_of, read_facts
 
 FILES_PER_UNIT = 2_000
 _SAMPLED_MEMBERS = 200
@@ -260,8 +261,7 @@ def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, pr
         columns = [column for column in ("file", *BOX) if column in plan.items.columns]
         path = plan.pending[0].catalog
         path.parent.mkdir(parents=True, exist_ok=True)
-        plan.items.select(columns).write_parquet(aside_of(path))
-        put_in_place(aside_of(path), path)
+        write_atomic(path, plan.items.select(columns).write_parquet)
 
     def done(unit: ExamineUnit, result: Examined) -> None:
         nonlocal finished

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError
-from hgld.pipelines.stage import aside_of, put_in_place, sync
+from hgld.files import PART, aside_of, put_in_place, sync
 
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
-_PART = ".part"
 
 
 def is_url(place: str) -> bool:
@@ -78,9 +77,9 @@ class ShardOutput:
         """A local path at which to write a file before it is published: in ``scratch`` if the place is a URL."""
         if not self.is_local:
             scratch.mkdir(parents=True, exist_ok=True)
-            return aside_of(scratch / name)
+            return aside_of(scratch / name, racing=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        return aside_of(self.folder / name)
+        return aside_of(self.folder / name, racing=True)
 
     def publish(self, aside: Path, name: str) -> None:
         """Put a file that was written at :meth:`aside` in its place, whole; the file aside is gone then.
@@ -97,7 +96,7 @@ class ShardOutput:
             if self.scheme in _WHOLE_BY_NATURE:  # an upload is seen when it is complete
                 self.file_system.put_file(os.fspath(aside), target)
             else:
-                part = f"{self.path}/.{name}{_PART}"
+                part = f"{self.path}/.{name}{PART}"
                 self.file_system.put_file(os.fspath(aside), part)
                 self.file_system.mv(part, target)
         written, size = self.size(name), aside.stat().st_size
@@ -121,7 +120,7 @@ class ShardOutput:
     def remove_parts(self) -> None:
         """Remove what writers that were killed left beside the files."""
         for name in self.sizes():
-            if name.startswith(".") and name.endswith(_PART):
+            if name.startswith(".") and name.endswith(PART):
                 self.remove(name)
 
     @contextmanager

@@ -1,6 +1,5 @@
 """What a dataset was made of and how, for its manifest; and the key by which a build knows its own work."""
 
-import fcntl
 import hashlib
 import json
 import re
@@ -17,12 +16,13 @@ import polars as pl
 import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from hgld.errors import ConfigError
+from hgld.files import file_lock, sync, write_atomic
 from hgld.pipelines.hierarchy.config import key_fields
 from hgld.pipelines.shards import examine, pack
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.shards.output import ShardOutput
-from hgld.pipelines.stage import aside_of, key_of, plain, put_in_place, sha256_of, sync, write_json
+from hgld.pipelines.stage import json_text, key_of, plain, sha256_of
 
 if TYPE_CHECKING:
     from hgld.pipelines.shards.cards import DataCard
@@ -188,7 +188,8 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
         key: of the build.
 
     Raises:
-        ConfigError: the output is not empty and not this build's; or another process is at work there.
+        ConfigError: the output is not empty and not this build's.
+        StorageError: another process is at work there.
     """
     state = _read_state(path)
     sizes = output.sizes()
@@ -200,11 +201,7 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
             "empty or new folder. Choose another --out."
         )
     path.mkdir(parents=True, exist_ok=True)
-    with open(path / _LOCK, "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another process is building {output.root} now; wait for it, or stop it.") from error
+    with file_lock(path / _LOCK, f"another process is building {output.root} now; wait for it, or stop it."):
         work = WorkFolder(path)
         if state != key:
             _drop_shards(work, output, keep=())
@@ -265,8 +262,6 @@ def _read_state(path: Path) -> str | None:
 
 
 def _write_state(path: Path, key: str) -> None:
-    aside = aside_of(path / _STATE)
-    write_json(aside, {"schema_version": SCHEMA_VERSION, "key": key})
-    put_in_place(aside, path / _STATE)
+    write_atomic(path / _STATE, json_text({"schema_version": SCHEMA_VERSION, "key": key}))
     sync(path)
     sync(path.parent)

@@ -12,6 +12,7 @@ from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
 from hgld.errors import ConfigError, HierarchyError, InputError, StorageError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
+from hgld.pipelines.shards.card_files import dataset_lock, remake_card
 from hgld.pipelines.stage import silent
 from tests.pipelines.tiny_shards import FAMILIES, LEVELS, TinyShards, picture
 
@@ -336,3 +337,14 @@ def test_a_folder_whose_name_cannot_be_a_datasets_is_refused_before_anything_is_
     with pytest.raises(ConfigError, match=r"called 'bell\\x07'.*Rename the folder"):
         rebuilt(root)
     assert bytes_of(root) == before
+
+
+def test_of_two_at_once_in_one_folder_one_is_refused(tmp_path):
+    TinyShards().write(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for change in (lambda: rebuilt(tmp_path, force=True), lambda: remake_card(tmp_path)):
+        with dataset_lock(tmp_path), pytest.raises(StorageError, match="another process is changing the dataset"):
+            change()
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    rebuilt(tmp_path, force=True)
+    assert verify(tmp_path, progress=silent).findings.is_empty()  # the lock's file is gone, too

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hgld import files
 from hgld.errors import ConfigError, InputError, StorageError, TableError
-from hgld.pipelines.hierarchy.review import decision_files
 from hgld.pipelines.hierarchy.review import journal as journal_module
 from hgld.pipelines.hierarchy.review.agreement import settle
 from hgld.pipelines.hierarchy.review.decision_files import format_decision, read_decisions
@@ -146,16 +146,16 @@ def test_a_write_between_the_check_and_the_lock_is_noticed(build, monkeypatch):
     one, two = opened(build), opened(build)
     one.decide([ACTIONS[4][0]], 0)
     two.snapshot()  # takes it over
-    lock = decision_files.fcntl.flock
+    lock = files.fcntl.flock
 
     def late(descriptor: int, how: int) -> None:
-        monkeypatch.setattr(decision_files.fcntl, "flock", lock)
+        monkeypatch.setattr(files.fcntl, "flock", lock)
         two.decide([meanwhile.pop()], two.revision)
         lock(descriptor, how)
 
     meanwhile = [MOVE, ACTIONS[1][0]]
     for change in (lambda: one.decide([ACTIONS[3][0]], one.revision), lambda: one.undo(one.revision)):
-        monkeypatch.setattr(decision_files.fcntl, "flock", late)
+        monkeypatch.setattr(files.fcntl, "flock", late)
         with pytest.raises(StaleError):
             change()
         shown = one.snapshot()

@@ -252,7 +252,7 @@ class TestThePlaceOfTheOutput:
 
     def test_two_builds_of_one_place(self, loose, tmp_path, monkeypatch):
         def second(*_: object) -> None:
-            with pytest.raises(ConfigError, match="another process is building"):
+            with pytest.raises(StorageError, match="another process is building"):
                 build(loose, tmp_path / "out")
             raise Stopped
 

@@ -1,11 +1,11 @@
 """What a run is judged by: refused before the first step where it cannot be, changed when it goes on, written once."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hgld import files
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.training import loop
 from hgld.training.log import read_rows
@@ -104,16 +104,13 @@ def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp
 def test_a_summary_is_whole_or_as_it_was(data, tmp_path, monkeypatch):
     train(options(epochs=1), data, tmp_path)
     before = (tmp_path / "summary.json").read_bytes()
-    write = Path.write_text
 
-    def half(path, text, **how):
-        if path.stem != "summary":
-            return write(path, text, **how)
-        write(path, text[:20], **how)
-        raise OSError(28, "No space left on device")
+    def full(change: str) -> None:
+        if change == "replace summary.json":
+            raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(files, "fault_point", full)
     with pytest.raises(StorageError, match=r"summary\.json.*No space left"):
         train(options(epochs=1), data, tmp_path)
     assert (tmp_path / "summary.json").read_bytes() == before
-    assert not (tmp_path / "summary.part").exists()
+    assert not list(tmp_path.glob(".*.part"))

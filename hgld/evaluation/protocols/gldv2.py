@@ -20,6 +20,7 @@ from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judge
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.report import RetrievalReport
+from hgld.files import write_atomic
 
 DEPTH = 100
 HALVES = ("public", "private")
@@ -139,12 +140,9 @@ def write_submission(path: str | Path, retrieved: Mapping[str, Sequence[str]]) -
                 f"test image {query!r}: {wrong[0]!r} is not an image id; expected letters, digits, _ and -."
             )
         lines.append(f"{query},{' '.join(images)}\n")
-    part = file.with_name(f".{file.name}.part")
     try:
-        part.write_text("".join(lines), encoding="utf-8")
-        part.replace(file)
+        write_atomic(file, "".join(lines))
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise StorageError(f"{file}: cannot be written ({error.strerror}).") from error
 
 

@@ -5,7 +5,6 @@ line, and what has no place in a list of records is refused: aliases, several do
 """
 
 import errno
-import fcntl
 import math
 import os
 import unicodedata
@@ -20,8 +19,8 @@ from typing import Any, get_args
 import yaml
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from hgld.files import file_lock, sync
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS, Decision, Drop, Entry, Role
-from hgld.pipelines.stage import sync
 
 _MAX_DEPTH = 8
 # The parser's events are read one after the other: libyaml's composer recurses, and enough brackets crash the process.
@@ -352,8 +351,7 @@ def locked(path: Path) -> Iterator[FileIO]:
         StorageError: the file cannot be opened, or what is done with it fails on the disk.
     """
     try:
-        with open(path, "a+b", buffering=0) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with file_lock(path) as file:
             yield file
     except OSError as error:
         raise StorageError(

@@ -1,0 +1,184 @@
+"""Files and folders that are written whole or not at all, and locks that end with their holder.
+
+What is written lies beside its place first (``.NAME.part``), reaches the disk, and is then renamed. A process that is
+killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one.
+"""
+
+import errno
+import fcntl
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+from hgld.errors import StorageError
+
+PART = ".part"
+_CALLS = itertools.count()
+_Made = TypeVar("_Made")
+
+
+def fault_point(change: str) -> None:
+    """Do nothing: it is called before every change of the disk, and tests put a stop in its place.
+
+    Args:
+        change: what comes next, for instance ``replace report.json``.
+    """
+
+
+def sync(path: Path) -> None:
+    """Have what was written to a file or folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def aside_of(path: Path, *, racing: bool = False) -> Path:
+    """Return where a file or folder is written before it takes its place.
+
+    Args:
+        path: its place.
+        racing: several processes may write it at a time; each call then gives a place of its own.
+    """
+    return path.with_name(f".{path.name}.{os.getpid()}-{next(_CALLS)}{PART}" if racing else f".{path.name}{PART}")
+
+
+def put_in_place(aside: Path, path: Path) -> None:
+    """Have a file that was written aside reach the disk, and rename it to its place.
+
+    The folder is not synced: a name that a power failure takes away only means that the work is done again.
+    """
+    sync(aside)
+    fault_point(f"replace {path.name}")
+    aside.replace(path)
+
+
+def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *, racing: bool = False) -> None:
+    """Write a file whole, or leave what is there.
+
+    Args:
+        path: the file; its folder exists.
+        content: bytes, text (written as UTF-8), or a function that writes the file it is given.
+        racing: of :func:`aside_of`.
+    """
+    aside = aside_of(path, racing=racing)
+    try:
+        fault_point(f"write {path.name}")
+        with open(aside, "wb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not callable(content):
+                file.write(content.encode() if isinstance(content, str) else content)
+        if callable(content):
+            content(aside)
+            aside.chmod(mode)  # some writers (safetensors) make files that nobody else may read
+        put_in_place(aside, path)
+    except BaseException:
+        fault_point(f"remove {aside.name}")
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False) -> _Made:
+    """Fill a folder, and put it in the place of the one that is there; until then that one stays as it is.
+
+    Args:
+        path: the folder.
+        fill: writes files into the empty folder it is given.
+        racing: of :func:`aside_of`; the last process wins.
+
+    Returns:
+        the result of ``fill``.
+    """
+    aside = aside_of(path, racing=racing)
+    before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
+    try:
+        for left in (aside, before):
+            shutil.rmtree(left, ignore_errors=True)
+        fault_point(f"make {path.name}")
+        aside.mkdir(parents=True)
+        made = fill(aside)
+        mode = aside.stat().st_mode
+        for file in aside.rglob("*"):
+            if file.is_file():
+                file.chmod(mode & 0o666)
+            sync(file)
+        sync(aside)
+        _exchange(aside, path, before)
+        sync(path.parent)
+    finally:
+        fault_point(f"remove {aside.name}")
+        for left in (aside, before):
+            shutil.rmtree(left, ignore_errors=True)
+    return made
+
+
+def _exchange(aside: Path, path: Path, before: Path) -> None:
+    """Rename a folder to its place, and what is there to ``before``."""
+    for _ in itertools.count():
+        if path.is_symlink() or (path.exists() and not path.is_dir()):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        with suppress(FileNotFoundError):
+            fault_point(f"replace {path.name}")
+            path.rename(before)
+        try:
+            fault_point(f"replace {path.name}")
+            aside.replace(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # these: another process was faster
+                raise
+            shutil.rmtree(before, ignore_errors=True)
+        else:
+            return
+
+
+@contextmanager
+def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[FileIO]:
+    """Hold a file against other processes; the system lets go of it when this one ends, however it ends.
+
+    Args:
+        path: the file, made if it is not there.
+        busy: the message where another process holds it; empty: wait for that one.
+        keep: whether the file stays afterwards.
+
+    Yields:
+        the file, opened unbuffered for reading and appending.
+
+    Raises:
+        StorageError: another process holds it, or the file cannot be opened.
+    """
+    file = _locked(path, busy)
+    try:
+        yield file
+    finally:
+        with file:
+            if not keep:
+                fault_point(f"remove {path.name}")
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, busy: str) -> FileIO:
+    while True:
+        try:
+            file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes it
+        except OSError as error:
+            raise StorageError(
+                f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    return file
+        except BlockingIOError as error:
+            file.close()
+            raise StorageError(busy) from error
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # its last holder removed it meanwhile

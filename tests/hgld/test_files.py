@@ -1,0 +1,210 @@
+"""Files and folders are whole or as they were, wherever the process that writes them stops; locks end with it."""
+
+import multiprocessing
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from hgld import files
+from hgld.errors import StorageError
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.report import RetrievalReport
+from hgld.files import file_lock, write_atomic, write_folder
+from hgld.training.checkpoint import Checkpoint, newest_checkpoint, read_state, write_checkpoint
+
+
+class Stopped(BaseException):
+    """Stands for kill -9: error handling does not get to the disk either."""
+
+
+def at_every_point(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object]) -> Iterator[str]:
+    """Stop a run at its first, second, ... fault point until it comes to its end; give the change that did not come."""
+    for stop in range(1_000):
+        passed: list[str] = []
+
+        def point(change: str, stop: int = stop, passed: list[str] = passed) -> None:
+            passed.append(change)
+            if len(passed) > stop:
+                raise Stopped
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "fault_point", point)
+            try:
+                run()
+            except Stopped:
+                pass
+            else:
+                return
+        yield passed[stop]
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("racing", [False, True])
+@pytest.mark.parametrize("content", [b"new", "new", lambda path: path.write_bytes(b"new")], ids=["bytes", "text", "fn"])
+def test_a_file_is_the_old_one_or_the_new_one(tmp_path, monkeypatch, content, racing):
+    path = tmp_path / "report.json"
+    path.write_bytes(b"old")
+    stops = []
+    for stop in at_every_point(monkeypatch, lambda: write_atomic(path, content, racing=racing)):
+        assert path.read_bytes() == b"old"
+        stops.append(stop)
+    assert stops == ["write report.json", "replace report.json"]
+    assert path.read_bytes() == b"new"
+    assert racing or list(listed(tmp_path)) == ["report.json"]  # what stopped ones left was overwritten
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
+    (tmp_path / "x").write_text("old")
+
+    def half(path: Path) -> None:
+        path.write_text("ne")
+        raise ValueError("no more")
+
+    with pytest.raises(ValueError, match="no more"):
+        write_atomic(tmp_path / "x", half)
+    with pytest.raises(UnicodeEncodeError):
+        write_atomic(tmp_path / "x", "\ud800")
+    assert listed(tmp_path) == {"x": b"old"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_the_old_one_or_the_new_one_or_none(tmp_path, monkeypatch, there):
+    path = tmp_path / "kept"
+
+    def fill(folder: Path) -> str:
+        (folder / "deep").mkdir()
+        (folder / "deep/a").write_text("new")
+        (folder / "b").write_text("new")
+        return "made"
+
+    def run() -> None:
+        assert write_folder(path, fill) == "made"
+
+    old, new = {"old": b"old"}, {"deep/a": b"new", "b": b"new"}
+
+    def begin() -> None:
+        if there:
+            write_folder(path, lambda folder: (folder / "old").write_text("old"))
+
+    begin()
+    states = []
+    for _ in at_every_point(monkeypatch, run):
+        states.append(listed(path))
+        begin()
+    assert all(state in ([old, new, {}] if there else [{}, new]) for state in states)
+    assert states[0] == (old if there else {})
+    assert states[-1] == new
+    run()
+    assert listed(tmp_path) == {f"kept/{name}": data for name, data in new.items()}
+
+
+def test_files_have_the_rights_that_others_have(tmp_path):
+    def private(path: Path) -> None:
+        path.write_text("x")
+        path.chmod(0o600)
+
+    (tmp_path / "plain").write_text("x")
+    write_atomic(tmp_path / "atomic", private)
+    write_folder(tmp_path / "folder", lambda folder: private(folder / "in"))
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "atomic", "folder/in")}
+    assert len(modes) == 1
+
+
+def test_processes_that_race_each_write_a_whole_folder(tmp_path):
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        pool.starmap(_fill_again_and_again, [(tmp_path / "kept", "a"), (tmp_path / "kept", "b")])
+    texts = {path.name: path.read_text() for path in (tmp_path / "kept").iterdir()}
+    assert texts in ({"1": "a", "2": "a"}, {"1": "b", "2": "b"})
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def _fill_again_and_again(path: Path, letter: str) -> None:
+    def fill(folder: Path) -> None:
+        for name in ("1", "2"):
+            (folder / name).write_text(letter)
+
+    for _ in range(30):
+        write_folder(path, fill, racing=True)
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_held_once(tmp_path):
+    with file_lock(tmp_path / "lock", "somebody is at work") as file:
+        assert os.fstat(file.fileno()).st_size == 0
+        with (
+            pytest.raises(StorageError, match="somebody is at work"),
+            file_lock(tmp_path / "lock", "somebody is at work"),
+        ):
+            pass
+    with file_lock(tmp_path / "lock", "somebody is at work", keep=False):
+        pass
+    assert not (tmp_path / "lock").exists()
+    with pytest.raises(StorageError, match="cannot be opened"), file_lock(tmp_path / "no folder" / "lock"):
+        pass
+
+
+def test_a_lock_is_waited_for_and_never_held_on_a_file_that_is_gone(tmp_path):
+    """Many threads pass a lock on whose file each of them removes; a counter that is read and written loses nothing."""
+    path, counter = tmp_path / "lock", tmp_path / "counter"
+    counter.write_text("0")
+
+    def count() -> None:
+        for _ in range(25):
+            with file_lock(path, keep=False):
+                counter.write_text(str(int(counter.read_text()) + 1))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.read_text() == "100"
+
+
+# -- those who write by these ------------------------------------------------------------------------------------------
+
+
+def test_a_report_is_whole_at_every_point(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(rng.integers(0, 3, (12, 1)))
+    reports = [evaluate(torch.from_numpy(rng.normal(size=(12, 4))), labels, levels=("a",)) for _ in range(2)]
+    reports[0].save_json(tmp_path / "r.json")
+    stops = 0
+    for _ in at_every_point(monkeypatch, lambda: reports[1].save_json(tmp_path / "r.json")):
+        found = RetrievalReport.load_json(tmp_path / "r.json")
+        assert found.values == reports[0].values
+        stops += 1
+    assert stops == 4
+    assert RetrievalReport.load_json(tmp_path / "r.json").values == reports[1].values != reports[0].values
+
+
+def test_a_checkpoint_is_whole_at_every_point(tmp_path, monkeypatch):
+    def checkpoint(step: int, value: float) -> Checkpoint:
+        return Checkpoint(step, {"model": {"weight": torch.full((3,), value)}}, {"value": value})
+
+    write_checkpoint(tmp_path, checkpoint(1, 1.0))
+    values = []
+    for _ in at_every_point(monkeypatch, lambda: write_checkpoint(tmp_path, checkpoint(2, 2.0))):
+        newest = newest_checkpoint(tmp_path)
+        assert newest is not None
+        values.append(read_state(newest)["value"])
+    assert values[0] == 1.0
+    assert values[-1] == 2.0
+
+
+def test_tables_are_written_by_their_own_writers(tmp_path):
+    frame = pl.DataFrame({"a": [1, 2]})
+    write_atomic(tmp_path / "t.parquet", frame.write_parquet)
+    assert pl.read_parquet(tmp_path / "t.parquet").equals(frame)
