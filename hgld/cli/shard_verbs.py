@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, Names, SectionedCommand, complete_sources, flags, json_option, take
+from hgld.cli.options import EXISTING_FILE, FOLDER, Names, SectionedCommand, complete_sources, flags, json_option, take
 from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.terminal import is_terminal, printable
 
@@ -121,28 +121,59 @@ def verify_command() -> click.Command:
     @click.argument("root", type=FOLDER)
     @click.option("--decode", is_flag=True, help="Decode every image.")
     @click.option("--near", is_flag=True, help="Look for images of other splits that look like training images.")
+    @click.option(
+        "--near-distance",
+        type=click.IntRange(0, 5),
+        metavar="BITS",
+        help="Bits of 64 in which the hashes of such images may differ, 0 to 5; default 5. Implies --near.",
+    )
+    @click.option(
+        "--near-allow",
+        type=EXISTING_FILE,
+        metavar="FILE",
+        help="CSV with the columns key, looks_like: pairs of images that are meant to look alike. Implies --near.",
+    )
     @_workers_option
     @json_option
     @click.pass_context
-    def verify(ctx: click.Context, root: Path, decode: bool, near: bool, workers: int, as_json: bool) -> None:
+    def verify(
+        ctx: click.Context,
+        root: Path,
+        decode: bool,
+        near: bool,
+        near_distance: int | None,
+        near_allow: Path | None,
+        workers: int,
+        as_json: bool,
+    ) -> None:
         """Read the dataset in ROOT back and list whatever is off.
 
         Sizes and checksums, the index against the tars, labels against the hierarchy, counts, classes and images that
         training shares with other splits, stray files. Nothing is changed, no link is followed.
 
-        Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset.
+        Exit code: 0 nothing is off, 1 something is, 2 ROOT is no dataset, 3 only --near found something: images that
+        look alike, which may be meant.
         """
-        from hgld.cli import EXIT_CHECK_FAILED
+        from hgld.cli import EXIT_CHECK_FAILED, EXIT_LOOK_ALIKES
+        from hgld.pipelines.check.verify import MAX_DISTANCE, NEAR
         from hgld.pipelines.check.verify import verify as verify_dataset
 
         with progress_bars() as progress:
-            found = verify_dataset(root, decode=decode, near=near, workers=workers, progress=progress)
+            found = verify_dataset(
+                root,
+                decode=decode,
+                near=near or near_distance is not None or near_allow is not None,
+                near_distance=MAX_DISTANCE if near_distance is None else near_distance,
+                near_allow=near_allow,
+                workers=workers,
+                progress=progress,
+            )
         if as_json:
             print_json(_verification_json(found))
         else:
             _show(root, found)
         if len(found.findings):
-            ctx.exit(EXIT_CHECK_FAILED)
+            ctx.exit(EXIT_LOOK_ALIKES if (found.findings["kind"] == NEAR).all() else EXIT_CHECK_FAILED)
 
     return verify
 

@@ -1,21 +1,23 @@
 """Checks of an index: against the tars, against the hierarchy, and of what its rows imply about each other."""
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import polars as pl
 
 from hgld import Hierarchy
 from hgld.data import index as files
-from hgld.data.format import SEARCH
+from hgld.data.format import SEARCH, short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
-from hgld.errors import InputError
-from hgld.pipelines.check.near_duplicates import nearest
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.pipelines.check.near_duplicates import MAX_DISTANCE, nearest, next_nearest
 from hgld.pipelines.check.scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards
+from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.stage import Progress
 
 _COMPARED = {  # columns that the index and a scan of the tars share, and what a difference is called
@@ -180,6 +182,8 @@ def _flat(facts: SplitFacts | None) -> dict[str, int]:
 
 # Checks between splits: classes, images and near-duplicates of training that the others hold too.
 
+NEAR = "near-duplicate"
+
 TRAIN = "train"
 EVALUATED = ("test", "query", "gallery")
 _COUNT_SPLITS, _NAME = "items of the split", "name of the class"  # beside levels of any name
@@ -220,12 +224,53 @@ def check_bytes(index: pl.DataFrame, findings: Findings) -> None:
     findings.add_rows(shared, "leakage", _said_splits("the bytes of"), f"no image of {TRAIN}")
 
 
-def check_near_duplicates(index: pl.DataFrame, stored: pl.DataFrame, findings: Findings) -> str | None:
+@dataclass(frozen=True)
+class NearOptions:
+    """Which look-alikes are findings.
+
+    Attributes:
+        distance: bits of 64 in which the hashes of two images may differ.
+        allowed: pairs of keys, ``{key, key}``, of images that are meant to look alike.
+    """
+
+    distance: int = MAX_DISTANCE
+    allowed: Set[Set[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.distance <= MAX_DISTANCE:
+            raise ConfigError(f"--near-distance is {self.distance}; expected 0 to {MAX_DISTANCE} bits.")
+
+
+def read_allowed(path: Path, keys: pl.Series) -> frozenset[frozenset[str]]:
+    """Read pairs of images that are meant to look alike: a CSV with the columns ``key`` and ``looks_like``.
+
+    Args:
+        path: of the CSV; a pair may stand in either order.
+        keys: of the dataset's items.
+
+    Raises:
+        TableError: it cannot be read, or names an item that the dataset lacks.
+    """
+    rows = list(CsvText.read(path).select(("key", "looks_like")))
+    known = set(keys)
+    for line, pair in rows:
+        for key in pair:
+            if key not in known:
+                raise TableError(
+                    f"{path}, line {line}: the dataset has no item {short(key)}; correct or delete the row."
+                )
+    return frozenset(frozenset(pair) for _, pair in rows)
+
+
+def check_near_duplicates(
+    index: pl.DataFrame, stored: pl.DataFrame, options: NearOptions, findings: Findings
+) -> str | None:
     """Images of other splits that look like a training image of other bytes.
 
     Args:
         index: the dataset's index.
         stored: what the shards hold, with perceptual hashes.
+        options: which of them are findings.
         findings: to add to.
 
     Returns:
@@ -239,12 +284,29 @@ def check_near_duplicates(index: pl.DataFrame, stored: pl.DataFrame, findings: F
     others = others.join(trained, on="sha256", how="anti", maintain_order="left")  # those are leakage
     if len(trained) and len(others):
         places, distances = nearest(others["hash"].to_numpy(), trained["hash"].to_numpy())
+        places = np.where(distances <= options.distance, places, -1)
+        _pass_allowed(others, trained, options, places, distances)
         near = others.with_columns(place=pl.Series(places), distance=pl.Series(distances)).filter(pl.col("place") >= 0)
         near = near.with_columns(trained=trained["key"].gather(near["place"]))
         found = pl.concat_str(pl.lit("differs in "), "distance", pl.lit(" of 64 bits from "), _said_splits(""))
-        findings.add_rows(near, "near-duplicate", found, f"no image that looks like one of {TRAIN}")
+        findings.add_rows(near, NEAR, found, f"no image that looks like one of {TRAIN}")
     plain = len(known) - len(hashed)
     return f"{plain} images are too plain to be compared by their looks." if plain else None
+
+
+def _pass_allowed(
+    others: pl.DataFrame, trained: pl.DataFrame, options: NearOptions, places: np.ndarray, distances: np.ndarray
+) -> None:
+    """Put the closest image that is not allowed in the place of one that is."""
+    partners: dict[str, set[str]] = {}
+    for pair in options.allowed:
+        for key in pair:
+            partners.setdefault(key, set()).update(pair)
+    hashes, keys = trained["hash"].to_numpy(), trained["key"]
+    for row in np.flatnonzero(others["key"].is_in(list(partners)).to_numpy() & (places >= 0)):
+        left_out = keys.is_in(list(partners[others["key"][int(row)]])).to_numpy()
+        query = others["hash"].to_numpy()[row]
+        places[row], distances[row] = next_nearest(query, hashes, left_out, options.distance)
 
 
 def _said_splits(what: str) -> pl.Expr:
@@ -278,7 +340,14 @@ class Verification:
 
 
 def verify(
-    root: Path, *, decode: bool = False, near: bool = False, workers: int = 1, progress: Progress
+    root: Path,
+    *,
+    decode: bool = False,
+    near: bool = False,
+    near_distance: int = MAX_DISTANCE,
+    near_allow: Path | None = None,
+    workers: int = 1,
+    progress: Progress,
 ) -> Verification:
     """Check a dataset directory against itself.
 
@@ -290,15 +359,20 @@ def verify(
         root: the directory.
         decode: decode every image.
         near: look for images of other splits that look like training images.
+        near_distance: bits of 64 in which the perceptual hashes of such images may differ, at most 5.
+        near_allow: pairs of images that are meant to look alike (:func:`hgld.pipelines.check.verify.read_allowed`).
         workers: shards read at a time; 0: one a core.
         progress: told of every shard.
 
     Raises:
-        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.
+        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read; or ``near_allow`` is no such list.
         SchemaError: written by another hgld.
     """
     manifest = _manifest(root)
-    return _Verifier(root, manifest).run(ScanOptions(decode=decode, hashes=near), workers, progress)
+    options = NearOptions(near_distance)
+    return _Verifier(root, manifest, options, near_allow).run(
+        ScanOptions(decode=decode, hashes=near), workers, progress
+    )
 
 
 def _manifest(root: Path) -> files.Manifest:
@@ -315,8 +389,9 @@ def _manifest(root: Path) -> files.Manifest:
 class _Verifier:
     """Runs the checks of one directory."""
 
-    def __init__(self, root: Path, manifest: files.Manifest) -> None:
+    def __init__(self, root: Path, manifest: files.Manifest, near: NearOptions, allow: Path | None) -> None:
         self.root, self.manifest, self.findings = root, manifest, Findings()
+        self.near, self.allow = near, allow
         self.notes: list[str] = []
 
     def run(self, options: ScanOptions, workers: int, progress: Progress) -> Verification:
@@ -325,6 +400,8 @@ class _Verifier:
             self._check_file(name, facts)
         index, tree = self._index(), self._tree()
         rejected = self._table(files.REJECTED)
+        if self.allow is not None and index is not None:
+            self.near = replace(self.near, allowed=read_allowed(self.allow, index["key"]))
         scans = scan_shards(self._shards(), options, workers=workers, progress=progress, task="reading shards")
         for scan in scans:
             self._check_shard(scan)
@@ -369,7 +446,7 @@ class _Verifier:
         self._note(check_classes(index, manifest, tree, findings))
         check_bytes(index, findings)
         if near:
-            self._note(check_near_duplicates(index, stored, findings))
+            self._note(check_near_duplicates(index, stored, self.near, findings))
 
     def _note(self, note: str | None) -> None:
         if note is not None:
