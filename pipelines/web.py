@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
 import urllib3.exceptions
@@ -30,6 +30,7 @@ _LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
 _PASSING_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
 _MEDIAWIKI = b'content="MediaWiki '  # the generator that each of its pages names, those of errors too
+_REDIRECTS, _MOST_REDIRECTS = {301, 302, 303, 307, 308}, 5
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
 _Answer = TypeVar("_Answer")
 
@@ -91,7 +92,7 @@ class PoliteClient:
     """Asks one thing at a time, as often and as long as is polite.
 
     Args:
-        endpoints: the addresses that will be asked, for the checks on contact and rate.
+        endpoints: the addresses that will be asked; no other host is, whatever they redirect to.
         contact: mail address or page of the operator; required for Wikimedia's servers.
         rate: requests a second at most, retries included.
         documented_rate: what Wikimedia documents as its limit for this kind of request.
@@ -131,13 +132,15 @@ class PoliteClient:
             if value <= 0:
                 raise ConfigError(f"{name} is {value}; expected a positive number.")
         self.requests = 0
+        self._hosts = sorted({urlsplit(url).hostname or "" for url in endpoints})  # nobody else is told the contact
         self._reached: set[str] = set()
         self._interval, self._timeout, self._maxlag = 1 / rate, timeout, maxlag
         self._attempts, self._retries_left, self._budget = retries, retry_cap, request_budget
         self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
         self._next_start = clock()
         self._session = session or requests.Session()
-        self._session.max_redirects = 5
+        # requests would read a redirect's whole body, however long: redirects are followed here
+        self._session.get_redirect_target = lambda resp: None
         self._session.headers.update(
             {
                 "User-Agent": f"hgld/{__version__} ({contact or 'no contact given'}) python-requests",
@@ -195,7 +198,33 @@ class PoliteClient:
         return body
 
     def _send(self, method: str, url: str, **content: Any) -> tuple[int, Mapping[str, str], bytes]:
-        """One request under the rate limit: status, headers and whole body."""
+        """One request, and those of its redirects, each under the rate limit: status, headers and whole body."""
+        if (urlsplit(url).hostname or "") not in self._hosts:
+            raise ConfigError(f"{url} is on none of the hosts that this client was made for: {', '.join(self._hosts)}.")
+        place = url
+        for _ in range(_MOST_REDIRECTS + 1):
+            self._wait_turn()
+            deadline = self._clock() + self._timeout
+            try:
+                with self._session.request(
+                    method, place, timeout=self._timeout, stream=True, allow_redirects=False, **content
+                ) as response:
+                    self._reached.add(urlsplit(place).netloc)
+                    if method != "GET" or response.status_code not in _REDIRECTS or "location" not in response.headers:
+                        return response.status_code, response.headers, self._body(response, deadline)
+                    place, content = _redirected(place, response.headers["location"]), {}
+            except requests.Timeout as error:
+                raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", passing=True) from error
+            except requests.RequestException as error:
+                reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
+                # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
+                nobody = isinstance(reason, urllib3.exceptions.NewConnectionError)
+                passing = urlsplit(url).netloc in self._reached or not nobody
+                raise AnswerError("connection", f"{url} cannot be reached ({reason})", passing=passing) from error
+        raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than {_MOST_REDIRECTS} times")
+
+    def _wait_turn(self) -> None:
+        """Wait until the rate allows the next request, and count it."""
         if self._budget and self.requests >= self._budget:
             raise BudgetSpentError
         now = self._clock()
@@ -203,28 +232,6 @@ class PoliteClient:
             self._sleep(self._next_start - now)
         self._next_start = max(now, self._next_start) + self._interval
         self.requests += 1
-        deadline = self._clock() + self._timeout
-        content |= {"timeout": self._timeout, "stream": True, "allow_redirects": method == "GET"}
-        came: list[requests.Response] = []
-        try:
-            with self._session.request(method, url, hooks=noting(came), **content) as response:
-                self._reached.add(urlsplit(url).netloc)
-                return response.status_code, response.headers, self._body(response, deadline)
-        except requests.TooManyRedirects as error:
-            raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than 5 times") from error
-        except requests.Timeout as error:
-            raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", passing=True) from error
-        except ValueError as error:  # requests' own of such addresses are ValueErrors too, like urllib3's and idna's
-            for response in came:
-                response.close()
-            said = _excerpt(str(error).encode(errors="replace"))
-            raise AnswerError("http-redirects", f"{url} leads to an address that is none ({said})") from error
-        except requests.RequestException as error:
-            reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
-            # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
-            nobody = isinstance(reason, urllib3.exceptions.NewConnectionError)
-            passing = urlsplit(url).netloc in self._reached or not nobody
-            raise AnswerError("connection", f"{url} cannot be reached ({reason})", passing=passing) from error
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
         """The decoded body; read1 returns what one read gave, so that a trickle cannot hide from the deadline."""
@@ -272,6 +279,26 @@ class PoliteClient:
             ) from error
         self._retries_left -= 1
         self._on_wait(state.upcoming_sleep, str(error))
+
+
+def _redirected(place: str, location: str) -> str:
+    """Return the address that a redirect leads to: one of the same host, by the same scheme or from http to https."""
+    said = location.encode("latin-1", errors="replace").decode(errors="replace")
+    shown = _excerpt(said.encode(errors="replace"))
+    try:
+        target = urljoin(place, said)
+    except ValueError:
+        target = ""
+    if not is_http_address(target):
+        raise AnswerError("http-redirects", f"{place} leads to an address that is none ({shown})")
+    ports = {"http": 80, "https": 443}
+    here, there = ((p.scheme, p.hostname, p.port or ports[p.scheme]) for p in (urlsplit(place), urlsplit(target)))
+    if there not in (here, ("https", here[1], 443) if here[0::2] == ("http", 80) else here):
+        raise AnswerError(
+            "http-redirects",
+            f"{place} leads elsewhere ({shown}), where nobody is asked; give that address if it is one",
+        )
+    return target
 
 
 def _refuse_impatience(error: AnswerError) -> None:

@@ -365,7 +365,8 @@ def verify(
         progress: told of every shard.
 
     Raises:
-        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read; or ``near_allow`` is no such list.
+        InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.
+        TableError: ``near_allow`` is no such list.
         SchemaError: written by another hgld.
     """
     manifest = _manifest(root)

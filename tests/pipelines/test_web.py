@@ -242,6 +242,71 @@ def test_a_redirect_to_no_address_is_a_failure_of_that_answer(server, connect, p
     assert str(caught.value).isprintable()
 
 
+ELSEWHERE = (
+    "http://example.org/w/api.php",
+    "//example.org/",
+    "https://localhost/",  # another port than the server's
+    "http://127.0.0.1:9/",
+    "http://wikidata.org@example.org/",
+)
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_redirects_to_other_hosts_are_not_followed(server, connect, place):
+    server.faults += [lambda handler: handler.send(302, b"", Location=place)]
+    client = connect()
+    with pytest.raises(AnswerError, match=r"leads elsewhere .* where nobody is asked") as caught:
+        client.api(server.url, ASK)
+    assert (caught.value.kind, caught.value.passing) == ("http-redirects", False)
+    assert (len(server.log), client.requests) == (1, 1)
+
+
+def test_schemes_of_redirects():
+    assert web._redirected("http://x.org/a", "https://x.org/b") == "https://x.org/b"
+    assert web._redirected("https://x.org/a", "/b?c=d") == "https://x.org/b?c=d"
+    assert web._redirected("https://x.org:443/a", "https://x.org/b") == "https://x.org/b"
+    for place, target in (("https://x.org/a", "http://x.org/a"), ("http://x.org:8080/", "https://x.org/")):
+        with pytest.raises(AnswerError, match="leads elsewhere"):
+            web._redirected(place, target)
+
+
+def test_every_redirect_is_a_request(server, connect, clock):
+    def on_the_way(handler) -> None:
+        handler.send(301, b"", Location=handler.path)
+
+    server.faults += [on_the_way] * 3
+    client = connect(rate=2, request_budget=5)
+    assert label(client.api(server.url, ASK)) == "castle"
+    assert len(server.log) == client.requests == 4
+    assert clock.now - 100 >= 1.5  # three pauses of the rate
+    server.faults += [on_the_way] * 3
+    with pytest.raises(BudgetSpentError):
+        client.api(server.url, ASK)
+    assert len(server.log) == client.requests == 5
+
+
+def test_a_redirect_whose_body_does_not_end_is_followed_at_once(server, connect):
+    def endless(handler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", handler.path)
+        handler.send_header("Content-Length", str(1 << 40))
+        handler.end_headers()
+        handler.wfile.write(b"x" * 1000)
+
+    server.faults += [endless]
+    started = time.monotonic()
+    assert label(connect().api(server.url, ASK)) == "castle"
+    assert time.monotonic() - started < 3
+
+
+def test_no_other_host_is_told_the_contact(server, connect):
+    client = connect(contact="me@example.org")
+    for ask in (lambda: client.api("http://example.org/w/api.php", ASK), lambda: client.page("http://example.org/A")):
+        with pytest.raises(ConfigError, match="none of the hosts that this client was made for: 127"):
+            ask()
+    assert not server.log
+
+
 @pytest.mark.parametrize("place", [*NO_ADDRESSES, "http://wikidata..local/w/api.php", "ftp://x/", "http:///api.php"])
 def test_addresses_that_nobody_can_have_are_refused_before_anything_is_asked(place):
     with pytest.raises(ConfigError, match="is not an address"):
