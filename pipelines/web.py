@@ -296,7 +296,7 @@ def _redirected(place: str, location: str) -> str:
     if there not in (here, ("https", here[1], 443) if here[0::2] == ("http", 80) else here):
         raise AnswerError(
             "http-redirects",
-            f"{place} leads elsewhere ({shown}), where nobody is asked; give that address if it is one",
+            f"{place} leads elsewhere ({shown}), where nobody is asked; give that one if meant",
         )
     return target
 

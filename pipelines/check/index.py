@@ -1,4 +1,4 @@
-"""What the items of all shards agree on: levels, class names, parents. Items that contradict the most are set aside."""
+"""The items of all shards as one table: levels, class names and parents, on which all of them must agree."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ import polars as pl
 import hgld
 from hgld import Hierarchy
 from hgld.data import index as files
+from hgld.data.format import short
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.files import put_in_place, sync
@@ -25,7 +26,7 @@ _CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # at most; so a single tar of a set o
 
 
 class ItemConsensus:
-    """Items of scanned shards, narrowed down to those that agree with each other.
+    """Items of scanned shards; keys that repeat and items of another split than their shard's are set aside.
 
     Attributes:
         levels: names of the levels, finest first.
@@ -33,7 +34,7 @@ class ItemConsensus:
     """
 
     def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
-        """Gather the sound items, settle their levels, splits, names and parents.
+        """Gather the sound items, and hold their levels, names and parents against each other.
 
         Args:
             scans: in the order that the index is to have.
@@ -42,8 +43,8 @@ class ItemConsensus:
 
         Raises:
             ConfigError: ``levels`` contradict the items.
-            InputError: no sound item, too many levels, or labels so far beyond the number of items that the tables of
-                their classes' names would fill the memory.
+            InputError: no sound item; two items that contradict each other; too many levels, or labels so far beyond
+                the number of items that the tables of their classes' names would fill the memory.
         """
         self._rejected = [_faults(scan) for scan in scans]
         rows = [scan.items.with_columns(pl.lit(scan.name).alias("shard")) for scan in scans]
@@ -57,16 +58,13 @@ class ItemConsensus:
         self.levels = self._settle_levels(root, levels)
         split = pl.col("split").first().over("shard")
         self._set_aside(pl.col("split") != split, "other-split", "in a shard of split", split)
-        self.items = self.items.with_columns(
-            *(pl.col("labels").list.get(c).alias(_label(c)) for c in range(len(self.levels))),
-            *(pl.col("names").list.get(c).alias(_name(c)) for c in range(len(self.levels))),
-        )
         self._refuse_sparse(root)
-        for c in range(len(self.levels)):
-            self._settle(_label(c), _name(c), pl.col(_label(c)) >= 0, "other-name")
-        for c in range(len(self.levels) - 1):
-            both = (pl.col(_label(c)) >= 0) & (pl.col(_label(c + 1)) >= 0)
-            self._settle(_label(c), _label(c + 1), both, "other-parent")
+        for c, level in enumerate(self.levels):
+            known = self.items.filter(_label(c) >= 0)
+            self._agree(root, known, _label(c), _name(c), f"the name of class {{}} of {level!r}")
+            if c + 1 < len(self.levels):
+                above = f"the class of {self.levels[c + 1]!r} above class {{}} of {level!r}"
+                self._agree(root, known.filter(_label(c + 1) >= 0), _label(c), _label(c + 1), above)
 
     def rejected(self) -> pl.DataFrame:
         """Members and items set aside, with the columns of ``rejected.parquet``."""
@@ -79,7 +77,7 @@ class ItemConsensus:
             HierarchyError: two classes of a level have the same name.
         """
         depth = range(len(self.levels))
-        labels = self.items.select(_label(c) for c in depth).to_numpy()
+        labels = self.items.select(_label(c).alias(str(c)) for c in depth).to_numpy()
         return Hierarchy.from_labels(labels, self.levels, [self._class_names(c) for c in depth])
 
     def index(self) -> pl.DataFrame:
@@ -87,64 +85,58 @@ class ItemConsensus:
         boxed = bool(self.items["boxed"].any())
         table = self.items.select(
             *("key", "shard", "offset", "size", "split", "suffix", "width", "height", "orientation", "sha256"),
-            *(pl.col(_label(c)).alias(level) for c, level in enumerate(self.levels)),
+            *(_label(c).alias(level) for c, level in enumerate(self.levels)),
             *(pl.col("box").list.get(i).alias(side) for i, side in enumerate(BOX if boxed else ())),
         )
         return with_runs(table, self.levels[0]).select(index_schema(self.levels, boxes=boxed).names())
 
     def _settle_levels(self, root: Path, given: Sequence[str] | None) -> tuple[str, ...]:
-        depth = int(self.items["labels"].list.len().mode().sort()[0])
+        everywhere, stated = pl.lit(0), self.items.filter(pl.col("levels").list.len() > 0)
+        self._agree(root, self.items, everywhere, pl.col("labels").list.len(), "the number of labels")
+        self._agree(root, stated, everywhere, pl.col("levels").list.join(", "), "the list of levels")
+        depth = len(self.items["labels"][0])
         if depth > MOST_LEVELS:
             raise InputError(
-                f"{root}: most items have {depth} labels; expected one a level, and at most {MOST_LEVELS} levels. "
+                f"{root}: the items have {depth} labels; expected one a level, and at most {MOST_LEVELS} levels. "
                 "Write the tars with fewer."
             )
-        length = pl.col("labels").list.len()
-        self._set_aside(length != depth, "other-levels", f"most items have {depth} labels, this one", length)
-        stated = self.items.filter(pl.col("levels").list.len() > 0)["levels"]
         if not len(stated):
             names = check_levels(given or [f"level_{c}" for c in range(depth)], "--levels")
             if len(names) != depth:
                 raise ConfigError(f"--levels: {len(names)} names; the items of {root} have {depth} labels.")
             return names
-        usual = min(stated.value_counts().filter(pl.col("count") == pl.col("count").max())["levels"].to_list())
-        names = check_levels(usual, str(root))
+        names = check_levels(stated["levels"][0].to_list(), str(root))
         if given is not None and tuple(given) != names:
             raise ConfigError(f"--levels {','.join(given)}: the tars say {','.join(names)}. Leave --levels out.")
-        found = pl.col("levels").list.join(", ")
-        differs = (pl.col("levels").list.len() > 0) & (found != ", ".join(names))
-        self._set_aside(differs, "other-levels", f"most items have {', '.join(names)}, this one", found)
         return names
+
+    def _agree(self, root: Path, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
+        """Refuse two items that have the same ``of`` and another ``value``."""
+        answers = items.select("shard", "key", of.alias("of"), value.alias("value"))
+        answers = answers.unique(("of", "value"), keep="first", maintain_order=True)
+        twice = answers.filter(pl.col("of").is_duplicated())
+        if len(twice):
+            first, second = twice.filter(of=twice["of"][0]).head(2).rows(named=True)
+            raise InputError(
+                f"{root}: {what.format(first['of'])} is {short(first['value'])} in item {first['key']!r} of "
+                f"{first['shard']} and {short(second['value'])} in item {second['key']!r} of {second['shard']}; "
+                "expected one answer. Correct the JSON of the wrong one, or leave that item out."
+            )
 
     def _refuse_sparse(self, root: Path) -> None:
         """Every class below the largest label has a name and a parent, so a single label can be a table of millions."""
         most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
-        largest = [int(np.max(self.items[_label(c)].to_numpy(), initial=-1)) for c in range(len(self.levels))]
+        labels = [self.items.select(_label(c).alias("label"))["label"] for c in range(len(self.levels))]
+        largest = [max(-1, int(column.to_numpy().max())) for column in labels]
         if sum(largest) + len(largest) <= most:
             return
         c = int(np.argmax(largest))
-        shard, key = self.items.select("shard", "key").row(self.items[_label(c)].arg_max() or 0)
+        shard, key = self.items.select("shard", "key").row(labels[c].arg_max() or 0)
         raise InputError(
             f"{root}: {shard} has {key!r} with label {largest[c]} at {self.levels[c]!r}; for {len(self.items)} items, "
             f"all levels together may have {most} classes. Write the tars with the classes of a level numbered from 0 "
             "without gaps, as hgld build-shards manifest does."
         )
-
-    def _settle(self, label: str, of: str, known: pl.Expr, reason: str) -> None:
-        """Set items aside whose value ``of`` is not the one that most items of their class have."""
-        usual = (
-            self.items.filter(known)
-            .group_by(label, of)
-            .len()
-            .sort(label, "len", of, descending=[False, True, False])
-            .unique(label, keep="first", maintain_order=True)
-            .select(label, pl.col(of).alias("usual"))
-        )
-        self.items = self.items.join(usual, on=label, how="left", maintain_order="left")
-        differs = known & (pl.col(of) != pl.col("usual"))
-        said = [pl.col(label), pl.lit("has"), pl.col(of), pl.lit("here and in most items"), pl.col("usual")]
-        self._set_aside(differs, reason, f"class {label.partition(' ')[2]}:", *said)
-        self.items = self.items.drop("usual")
 
     def _set_aside(self, wrong: pl.Expr, reason: str, detail: str, *more: pl.Expr) -> None:
         marked = self.items.with_columns(wrong.fill_null(value=False).alias("wrong"))
@@ -159,19 +151,19 @@ class ItemConsensus:
         self.items = marked.filter(~pl.col("wrong")).drop("wrong")
 
     def _class_names(self, c: int) -> list[str]:
-        known = self.items.filter(pl.col(_label(c)) >= 0).select(_label(c), _name(c)).unique(_label(c))
-        names = [str(label) for label in range(int(np.max(known[_label(c)].to_numpy(), initial=-1)) + 1)]
+        known = self.items.filter(_label(c) >= 0).select(_label(c), _name(c)).unique("labels")
+        names = [str(label) for label in range(int(np.max(known["labels"].to_numpy(), initial=-1)) + 1)]
         for label, name in known.iter_rows():
             names[label] = name or names[label]
         return names
 
 
-def _label(c: int) -> str:
-    return f"label {c}"
+def _label(c: int) -> pl.Expr:
+    return pl.col("labels").list.get(c)
 
 
-def _name(c: int) -> str:
-    return f"name {c}"
+def _name(c: int) -> pl.Expr:
+    return pl.col("names").list.get(c)
 
 
 def _faults(scan: ShardScan) -> pl.DataFrame:
@@ -193,9 +185,10 @@ def _faults(scan: ShardScan) -> pl.DataFrame:
 
 # ``hgld index``: the index, the hierarchy and the manifest of a dataset directory, made anew from its tars alone.
 #
-# What the items say is taken by majority where they contradict each other; a member or item that cannot be used is a
-# row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes last,
-# so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier one.
+# Items that contradict each other about a class or the levels are refused by name; a member or item that cannot be used
+# is a row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes
+# last, so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier
+# one.
 
 _ASIDE = ".index.part"
 _EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
@@ -236,7 +229,7 @@ def rebuild_index(
     Raises:
         ConfigError: a readable index is there already, ``levels`` contradict the tars, or the folder's name cannot be a
             dataset's.
-        InputError: no tars, or no usable item in them; nothing is changed then.
+        InputError: no tars, no usable item in them, or items that contradict each other; nothing is changed then.
         HierarchyError: two classes of a level have the same name; nothing is changed then.
         StorageError: the disk is full or not writable, or another process is changing the dataset.
     """

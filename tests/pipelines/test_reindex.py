@@ -1,6 +1,7 @@
 """hgld index: what is rebuilt from the tars is what was written, and what is damaged is named and kept aside."""
 
 import json
+import re
 import tarfile
 
 import polars as pl
@@ -151,7 +152,7 @@ def test_classes_without_names_and_gaps_are_called_by_number(tmp_path):
             [7, (1 << 24) - 1],
             r"x\.tar has 'b' with label 16777215 at 'level_1'; for 2 items, .* 1048776 classes.*without",
         ),
-        ([0] * 65, r"most items have 65 labels; expected .* at most 64 levels"),
+        ([0] * 65, r"the items have 65 labels; expected .* at most 64 levels"),
     ],
 )
 def test_labels_whose_tables_would_fill_the_memory_are_refused(tmp_path, labels, message):
@@ -208,15 +209,12 @@ def bad(name):
         "duplicate-member": [("x.jpg", jpg), ("x.png", jpg), ("x.json", item)],
         "duplicate-key": [("a.jpg", jpg), ("a.json", item)],
         "other-split": [("x.jpg", jpg), ("x.json", foreign_json(split="test"))],
-        "other-levels": [("x.jpg", jpg), ("x.json", foreign_json(labels=[0], names=["cat"]))],
-        "other-name": [("x.jpg", jpg), ("x.json", foreign_json(name="dog"))],
-        "other-parent": [("x.jpg", jpg), ("x.json", foreign_json(labels=[0, 1], names=["cat", "plant"]))],
     }[name]
 
 
 REASONS = (
     *("no-json", "no-image", "bad-json", "undecodable", "empty", "unsafe-path", "duplicate-member", "duplicate-key"),
-    *("other-split", "other-levels", "other-name", "other-parent"),
+    "other-split",
 )
 
 
@@ -233,12 +231,50 @@ def test_bad_items_are_counted_named_and_kept_aside(tmp_path, reason):
     assert all(name.startswith("x.tar/") for name in kept["file"])
 
 
-@pytest.mark.parametrize("reason", [r for r in REASONS if r.startswith("other-")])
-def test_items_that_are_named_as_kept_aside_are_no_findings(tmp_path, reason):
+def test_items_that_are_named_as_kept_aside_are_no_findings(tmp_path):
     sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
-    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *bad(reason), *sound[2]])
+    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1], *bad("other-split"), *sound[2]])
     rebuilt(tmp_path)
     assert verify(tmp_path, progress=silent).findings.to_dicts() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"labels": [0], "names": ["cat"]},
+            "the number of labels is 2 in item 'a' of x.tar and 1 in item 'x' of y.tar",
+        ),
+        ({"name": "dog"}, "the name of class 0 of 'level_0' is 'cat' in item 'a' of x.tar and 'dog' in item 'x' of y"),
+        (
+            {"labels": [0, 1], "names": ["cat", "plant"]},
+            "the class of 'level_1' above class 0 of 'level_0' is 0 in item 'a' of x.tar and 1 in item 'x' of y.tar",
+        ),
+        ({"labels": [0, -1], "names": ["cat", ""]}, None),  # unknown contradicts nothing
+        ({"labels": [-1, 0], "names": ["", "animal"]}, None),
+    ],
+    ids=["levels", "name", "parent", "unknown parent", "unknown class"],
+)
+def test_items_that_contradict_each_other_are_refused_by_name(tmp_path, changes, message):
+    sound = [[(f"{key}.jpg", picture(i)), (f"{key}.json", foreign_json())] for i, key in enumerate("abc")]
+    write_tar(tmp_path / "x.tar", [*sound[0], *sound[1]])
+    write_tar(tmp_path / "y.tar", [("x.jpg", picture(50)), ("x.json", foreign_json(**changes)), *sound[2]])
+    if message is None:
+        assert len(rebuilt(tmp_path).rejected) == 0
+        return
+    with pytest.raises(InputError, match=re.escape(message)):
+        rebuilt(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar", "y.tar"]
+
+
+def test_levels_that_items_call_differently_are_refused(tmp_path):
+    levels = [{}, {"levels": ["fine", "coarse"]}, {"levels": ["fine", "top"]}]
+    members = [(f"{i}.jpg", picture(i)) for i in range(3)] + [
+        (f"{i}.json", foreign_json(**levels[i])) for i in range(3)
+    ]
+    write_tar(tmp_path / "x.tar", sorted(members))
+    with pytest.raises(InputError, match=r"the list of levels is 'fine, coarse' in item '1' .* 'fine, top'"):
+        rebuilt(tmp_path)
 
 
 def test_an_image_of_another_format_than_its_suffix_is_used_and_noted(tmp_path):
