@@ -27,6 +27,9 @@ class BatchBuffers:
         self._pin_memory = pin_memory
         self._free: deque[Tensor] = deque()
 
+    def __reduce__(self) -> tuple[type["BatchBuffers"], tuple[bool]]:
+        return BatchBuffers, (self._pin_memory,)  # the memory stays in its process
+
     def take(self, count: int, side: int) -> Tensor:
         """Memory for ``count`` images of ``side`` x ``side`` pixels, with whatever was in it.
 

@@ -302,8 +302,17 @@ class ShardDataset(Dataset[dict[str, Any]]):
             InputError: as :meth:`read_many`.
         """
         i = self._positions(indices)
-        facts = zip(i.tolist(), self.read_many(i), self._orientation[i].tolist(), self._boxes_of(i), strict=True)
-        return [EncodedImage(data, turn, box, self._where(position)) for position, data, turn, box in facts]
+        return self.encoded_from(i, self.read_many(i))
+
+    def encoded_from(self, indices: np.ndarray, data: Sequence[bytes]) -> list[EncodedImage]:
+        """Return the images of some items whose files were read by other means, as :meth:`encoded` does."""
+        facts = zip(indices.tolist(), data, self._orientation[indices].tolist(), self._boxes_of(indices), strict=True)
+        return [EncodedImage(content, turn, box, self._where(position)) for position, content, turn, box in facts]
+
+    @property
+    def places(self) -> tuple[Sequence[str], np.ndarray, np.ndarray, np.ndarray]:
+        """Names of the shards, and for every item its shard (a number into them), offset and size, each (N,)."""
+        return self._shard_names, self._shard, self._offset, self._size
 
     def _boxes_of(self, positions: np.ndarray) -> list[tuple[int, int, int, int] | None]:
         if self._boxes is None:

@@ -50,6 +50,17 @@ def is_safe_key(key: str) -> bool:
     return len(key) <= LONGEST_KEY and re.fullmatch(KEY_PATTERN, key) is not None
 
 
+def key_and_suffix(member: str) -> tuple[str, str]:
+    """Return the key of the item that a member of a shard belongs to, and its suffix in small letters.
+
+    >>> key_and_suffix("abbey/1.JPG"), key_and_suffix("abbey/1.json"), key_and_suffix("a.b/1.seg.png")
+    (('abbey/1', 'jpg'), ('abbey/1', 'json'), ('a.b/1', 'seg.png'))
+    """
+    folder, slash, name = member.rpartition("/")
+    stem, _, suffix = name.partition(".")
+    return folder + slash + stem, suffix.lower()
+
+
 def is_safe_split(split: str) -> bool:
     """Whether a split can be the beginning of a shard's name: at most 64 letters, digits and ``_``."""
     return re.fullmatch(SPLIT_PATTERN, split) is not None

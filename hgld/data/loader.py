@@ -3,12 +3,12 @@
 import atexit
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import chain, islice, pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -19,13 +19,14 @@ from torch import Tensor
 from hgld.data.batch import Batch, BatchBuffers, Fault
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import Path, decode_batch, decoder_of
+from hgld.data.images import EncodedImage
 from hgld.data.views import View, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import BatchSampler
 
 OnFault = Literal["raise", "replace", "leave"]
 
-_MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
+MOST_TRIED = 64  # items of a class that may stand in for one; so many damaged ones in a row are no accident
 
 
 class _Failed(NamedTuple):
@@ -36,13 +37,217 @@ class _Failed(NamedTuple):
     reason: str
 
 
+class BatchItems(Protocol):
+    """The items of a batch before decoding, wherever they come from.
+
+    Attributes:
+        first: slot of the first of them in the batch of all processes.
+        items: (B,) numbers by which they are asked for.
+        faults: damaged items that were met while they were sought.
+    """
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def items(self) -> NDArray[np.int64]: ...
+
+    @property
+    def faults(self) -> Sequence[Fault]: ...
+
+    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+        """Return the images as they are stored; raises InputError, whose message begins with :meth:`name`."""
+        ...
+
+    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (B, 2) width and height of the upright images, cut to their boxes."""
+        ...
+
+    def labels(self, items: NDArray[np.int64]) -> Tensor:
+        """Return (B, L) classes, finest first."""
+        ...
+
+    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (B,) numbers by which the taker knows the items."""
+        ...
+
+    def name(self, item: int) -> str:
+        """Return the name of an item for messages."""
+        ...
+
+    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
+        """Give the items that may stand in for a damaged one, the best first."""
+        ...
+
+
+class DatasetItems:
+    """Items of a dataset with an index: :class:`BatchItems` that are read where the index says."""
+
+    faults: Sequence[Fault] = ()
+
+    def __init__(self, dataset: ShardDataset, first: int, items: NDArray[np.int64]) -> None:
+        self.dataset, self.first, self.items = dataset, first, items
+
+    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+        return self.dataset.encoded(items)
+
+    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.dataset.sizes[items]
+
+    def labels(self, items: NDArray[np.int64]) -> Tensor:
+        return self.dataset.labels[torch.from_numpy(items)]
+
+    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        return items
+
+    def name(self, item: int) -> str:
+        return f"item {item}, key {self.dataset.keys[item]!r}"
+
+    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
+        """The next ones of its class, those outside the batch first; then the batch."""
+        finest = self.dataset.labels[:, 0].numpy()
+        same = np.flatnonzero(finest == finest[item]) if finest[item] >= 0 else np.empty(0, dtype=np.int64)
+        same = np.roll(same, -int(np.searchsorted(same, item, side="right")))
+        present = np.isin(same, self.items)
+        outside = same[~present][:MOST_TRIED].tolist()
+        others = chain(outside, same[present].tolist(), np.unique(self.items).tolist())
+        return (other for other in others if other not in damaged)
+
+
 class _Pending(NamedTuple):
     """A batch on which threads are working: its items, their places in the epoch, and the rows that each part fills."""
 
-    items: NDArray[np.int64]
+    wanted: BatchItems
     places: NDArray[np.int64]
     images: Tensor
     parts: "list[tuple[int, Future[list[_Failed]]]]"
+
+
+class BatchDecoder:
+    """Decode batches by threads, ahead of who takes them, and put others in the place of damaged items.
+
+    Can be pickled; its arguments are those of a :class:`Loader`.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        decoder: Path = "fast",
+        workers: int = 1,
+        prefetch: int = 2,
+        seed: int = 0,
+        pin_memory: bool = False,
+        on_fault: OnFault = "raise",
+    ) -> None:
+        decoder_of(decoder)
+        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
+            raise ConfigError(
+                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 1, at least 0, and "
+                "raise, replace or leave."
+            )
+        self._view = view
+        self._decoder: Path = decoder
+        self._workers, self._prefetch, self._seed = workers, prefetch, seed
+        self._on_fault = on_fault
+        self._buffers = BatchBuffers(pin_memory)
+
+    def batches(self, wanted: Iterable[BatchItems], epoch: int, step: int) -> Generator[Batch, None, None]:
+        """Give the decoded batches of an epoch.
+
+        Args:
+            wanted: the items of every batch from ``step`` on.
+            epoch: which the views depend on, as on the step.
+            step: of the first batch.
+        """
+        coming = enumerate(wanted, step)
+        ahead: deque[_Pending] = deque()
+        pool = ThreadPoolExecutor(self._workers, "hgld loader")
+        try:
+            ahead.extend(self._begin(pool, epoch, *one) for one in islice(coming, self._prefetch + 1))
+            while ahead:
+                yield self._finish(ahead.popleft(), epoch)
+                ahead.extend(self._begin(pool, epoch, *one) for one in islice(coming, 1))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int, wanted: BatchItems) -> _Pending:
+        """Set the threads to work on a batch."""
+        items = wanted.items
+        where = places(step, wanted.first + len(items))[wanted.first :]
+        images = self._buffers.take(len(items), self._view.size)
+        edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
+        parts = [
+            (begin, pool.submit(self._fill, wanted, items[begin:end], where[begin:end], epoch, images[begin:end]))
+            for begin, end in pairwise(edges)
+            if end > begin
+        ]
+        return _Pending(wanted, where, images, parts)
+
+    def _fill(
+        self, wanted: BatchItems, items: NDArray[np.int64], where: NDArray[np.int64], epoch: int, images: Tensor
+    ) -> list[_Failed]:
+        """Read and decode some rows of a batch."""
+        try:
+            encoded = wanted.encoded(items)
+        except InputError as error:
+            if len(items) == 1:
+                name = wanted.name(int(items[0]))
+                return [_Failed(0, name, str(error).removeprefix(f"{name}: "))]
+            rows = range(len(items))
+            alone = ((row, slice(row, row + 1)) for row in rows)
+            tried = ((row, self._fill(wanted, items[at], where[at], epoch, images[at])) for row, at in alone)
+            return [one._replace(row=row) for row, failed in tried for one in failed]
+        widths, heights = wanted.sizes(items).T
+        parameters = self._view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
+        faults: list[tuple[int, InputError]] = []
+        decode_batch(encoded, parameters, images, self._decoder, faults)
+        names = [encoded[row].where for row, _ in faults]
+        return [
+            _Failed(row, name, str(error).removeprefix(f"{name}: "))
+            for (row, error), name in zip(faults, names, strict=True)
+        ]
+
+    def _finish(self, pending: _Pending, epoch: int) -> Batch:
+        """Wait for a batch, and put others in the place of what could not be decoded."""
+        wanted = pending.wanted
+        failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
+        items, faults = self._with_stand_ins(pending, failed, epoch) if failed else (wanted.items, [])
+        indices = torch.from_numpy(wanted.indices(items))
+        return Batch(pending.images, wanted.labels(items), indices, (*wanted.faults, *faults))
+
+    def _with_stand_ins(
+        self, pending: _Pending, failed: list[_Failed], epoch: int
+    ) -> tuple[NDArray[np.int64], list[Fault]]:
+        """The batch's items and its faults, after others were decoded in the place of those that failed."""
+        wanted, first = pending.wanted, failed[0]
+        if self._on_fault == "raise":
+            raise InputError(f"{first.where}: {first.reason}")
+        index_of = wanted.indices(wanted.items).tolist()
+        if self._on_fault == "leave":
+            pending.images[[one.row for one in failed]] = 0
+            return wanted.items, [Fault(index_of[one.row], one.where, one.reason) for one in failed]
+        items, faults = wanted.items.copy(), []
+        damaged = {int(items[one.row]) for one in failed}
+        stand_ins: dict[int, int] = {}  # views of one image stay views of one image
+        for one in failed:
+            item, at = int(items[one.row]), slice(one.row, one.row + 1)
+            known = [stand_ins[item]] if item in stand_ins else wanted.candidates(item, damaged)
+            for candidate in known:
+                chosen = np.array([candidate])
+                place, image = pending.places[at], pending.images[at]
+                if candidate not in damaged and not self._fill(wanted, chosen, place, epoch, image):
+                    break
+                damaged.add(candidate)
+            else:
+                raise InputError(
+                    f"{one.where}: {one.reason} And none of the items of its class and batch that were tried can stand "
+                    "in for it: hgld verify --decode lists what is damaged."
+                )
+            items[one.row] = stand_ins[item] = candidate
+            replacement = int(wanted.indices(np.array([candidate]))[0])
+            faults.append(Fault(index_of[one.row], one.where, one.reason, replacement))
+        return items, faults
 
 
 class Loader:
@@ -89,18 +294,17 @@ class Loader:
         pin_memory: bool = False,
         on_fault: OnFault = "raise",
     ) -> None:
-        decoder_of(decoder)
-        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
-            raise ConfigError(
-                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 1, at least 0, and "
-                "raise, replace or leave."
-            )
         self.dataset, self.sampler, self.view = dataset, sampler, view
         self.wait_seconds = 0.0
-        self._decoder: Path = decoder
-        self._workers, self._prefetch, self._seed = workers, prefetch, seed
-        self._on_fault = on_fault
-        self._buffers = BatchBuffers(pin_memory)
+        self._batches = BatchDecoder(
+            view,
+            decoder=decoder,
+            workers=workers,
+            prefetch=prefetch,
+            seed=seed,
+            pin_memory=pin_memory,
+            on_fault=on_fault,
+        )
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
@@ -132,7 +336,8 @@ class Loader:
         """
         position = self.sampler.state_dict()
         epoch, first, last = position["epoch"], position["step"], len(self.sampler) - 1
-        with closing(self._batches(epoch, first)) as batches:
+        wanted = (DatasetItems(self.dataset, *self.sampler.part(epoch, step)) for step in range(first, last + 1))
+        with closing(self._batches.batches(wanted, epoch, first)) as batches:
             _open.add(batches)
             for step in range(first, last + 1):
                 began = time.perf_counter()
@@ -141,99 +346,6 @@ class Loader:
                 after = {"epoch": epoch, "step": step + 1} if step < last else {"epoch": epoch + 1, "step": 0}
                 self.sampler.load_state_dict(after)
                 yield batch
-
-    def _batches(self, epoch: int, first: int) -> Generator[Batch, None, None]:
-        steps = iter(range(first, len(self.sampler)))
-        ahead: deque[_Pending] = deque()
-        pool = ThreadPoolExecutor(self._workers, "hgld loader")
-        try:
-            ahead.extend(self._begin(pool, epoch, step) for step in islice(steps, self._prefetch + 1))
-            while ahead:
-                yield self._finish(ahead.popleft(), epoch)
-                ahead.extend(self._begin(pool, epoch, step) for step in islice(steps, 1))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int) -> _Pending:
-        """Set the threads to work on a batch."""
-        first, items = self.sampler.part(epoch, step)
-        where = places(step, first + len(items))[first:]
-        images = self._buffers.take(len(items), self.view.size)
-        edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
-        parts = [
-            (begin, pool.submit(self._fill, items[begin:end], where[begin:end], epoch, images[begin:end]))
-            for begin, end in pairwise(edges)
-            if end > begin
-        ]
-        return _Pending(items, where, images, parts)
-
-    def _fill(self, items: NDArray[np.int64], where: NDArray[np.int64], epoch: int, images: Tensor) -> list[_Failed]:
-        """Read and decode some rows of a batch."""
-        try:
-            encoded = self.dataset.encoded(items)
-        except InputError as error:
-            if len(items) == 1:
-                name = f"item {items[0]}, key {self.dataset.keys[int(items[0])]!r}"
-                return [_Failed(0, name, str(error).removeprefix(f"{name}: "))]
-            rows = range(len(items))
-            alone = ((row, slice(row, row + 1)) for row in rows)
-            tried = ((row, self._fill(items[at], where[at], epoch, images[at])) for row, at in alone)
-            return [one._replace(row=row) for row, failed in tried for one in failed]
-        widths, heights = self.dataset.sizes[items].T
-        parameters = self.view.parameters(widths, heights, seed=self._seed, epoch=epoch, positions=where)
-        faults: list[tuple[int, InputError]] = []
-        decode_batch(encoded, parameters, images, self._decoder, faults)
-        names = [encoded[row].where for row, _ in faults]
-        return [
-            _Failed(row, name, str(error).removeprefix(f"{name}: "))
-            for (row, error), name in zip(faults, names, strict=True)
-        ]
-
-    def _finish(self, pending: _Pending, epoch: int) -> Batch:
-        """Wait for a batch, and put others in the place of what could not be decoded."""
-        failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
-        items, faults = self._with_stand_ins(pending, failed, epoch) if failed else (pending.items, [])
-        indices = torch.from_numpy(items)
-        return Batch(pending.images, self.dataset.labels[indices], indices, tuple(faults))
-
-    def _with_stand_ins(
-        self, pending: _Pending, failed: list[_Failed], epoch: int
-    ) -> tuple[NDArray[np.int64], list[Fault]]:
-        """The batch's items and its faults, after others were decoded in the place of those that failed."""
-        first = failed[0]
-        if self._on_fault == "raise":
-            raise InputError(f"{first.where}: {first.reason}")
-        if self._on_fault == "leave":
-            pending.images[[one.row for one in failed]] = 0
-            return pending.items, [Fault(int(pending.items[one.row]), one.where, one.reason) for one in failed]
-        items, faults = pending.items.copy(), []
-        damaged = {int(items[one.row]) for one in failed}
-        stand_ins: dict[int, int] = {}  # views of one image stay views of one image
-        for one in failed:
-            index, at = int(items[one.row]), slice(one.row, one.row + 1)
-            known = [stand_ins[index]] if index in stand_ins else self._candidates(items, index, damaged)
-            for candidate in known:
-                chosen = np.array([candidate])
-                if candidate not in damaged and not self._fill(chosen, pending.places[at], epoch, pending.images[at]):
-                    break
-                damaged.add(candidate)
-            else:
-                raise InputError(
-                    f"{one.where}: {one.reason} And none of the items of its class and batch that were tried can stand "
-                    "in for it: hgld verify --decode lists what is damaged."
-                )
-            items[one.row] = stand_ins[index] = candidate
-            faults.append(Fault(index, one.where, one.reason, candidate))
-        return items, faults
-
-    def _candidates(self, items: NDArray[np.int64], index: int, damaged: set[int]) -> Iterator[int]:
-        """Who may stand in for an item: the next ones of its class, those outside the batch first; then the batch."""
-        finest = self.dataset.labels[:, 0].numpy()
-        same = np.flatnonzero(finest == finest[index]) if finest[index] >= 0 else np.empty(0, dtype=np.int64)
-        same = np.roll(same, -int(np.searchsorted(same, index, side="right")))
-        present = np.isin(same, items)
-        others = chain(same[~present][:_MOST_TRIED].tolist(), same[present].tolist(), np.unique(items).tolist())
-        return (other for other in others if other not in damaged)
 
 
 _open: WeakSet[Generator[Any, None, None]] = WeakSet()

@@ -1,27 +1,36 @@
 """P x K batches from shards that are read from front to end, on a disk or at URLs."""
 
+import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from itertools import count
 from os import fspath
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hgld.data.batch import Batch, BatchBuffers
-from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.batch import Batch, Fault
+from hgld.data.dataset import ShardDataset, open_dataset, read_rows
 from hgld.data.decode import Path as Decoder
-from hgld.data.decode import decoder_of
-from hgld.data.index import INDEX, read_index
+from hgld.data.images import EncodedImage
+from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
 from hgld.data.prefetch import ReadAhead
-from hgld.data.storage import expand_braces, is_shard, open_tars
-from hgld.data.stream_batches import BatchDecoder, FaultLog
-from hgld.data.stream_lanes import Chunk, IndexedItems, PlannedChunks
-from hgld.data.stream_plan import Groups, Short, StreamPlan, check_options
-from hgld.data.stream_runs import RunChunks
+from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.views import TrainView, View
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
+from hgld.samplers.batch_sampler import Short, random_words, shuffled
+from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, Window, check_options
+from hgld.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
+
+AHEAD = 2  # batches that a lane reads beyond those it must have
+_MOST_KEPT = 1000  # faults by name
+_SHARDS, _ITEMS, _DRAW = range(3)  # what random numbers of bare shards are for
 
 
 def stream(
@@ -52,12 +61,15 @@ def stream(
     the ``window`` of those that the lane has read and not yet given. The processes share the lanes, so that the union
     of their parts, in order, is the batch of a single process, whatever their number.
 
-    From a dataset directory everything is planned from its index: an epoch gives every item at least once (groups that
-    k does not divide are filled with their own items), fewer than P groups apart, which differ from epoch to epoch; no
-    class comes twice in a batch where the windows allow that; going on in the middle of an epoch reads only what is
-    still needed. From bare tars the groups are found while reading: the shards of a lane come round without end, so
-    ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going on
-    reads the epoch's shards again, without decoding.
+    From a dataset directory everything is planned from its index, by a sampler
+    (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same batches by
+    random access: an epoch gives every labelled item at least once (groups that k does not divide are filled with their
+    own items, the last batch with groups that the epoch began with); no class comes twice in a batch where the windows
+    allow that; going on in the middle of an epoch reads only what is still needed. From bare tars the groups are found
+    while reading: the shards of a lane come round without end, so ``batches_per_epoch`` says how long an epoch is;
+    classes are kept apart within a lane, not between lanes; going on reads the epoch's shards again, without decoding.
+
+    What cannot be read or decoded is replaced by another item of its class, and named: ``Batch.faults``.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,
@@ -88,21 +100,18 @@ def stream(
         InputError: no dataset is there, or it has no such split or level.
         ServiceError: the server kept failing.
     """
-    _check_processes(p, lanes, process_index, process_count)
-    check_options(p, k, lanes, window, short, seed)
+    check_options(p, k, lanes, window, short, seed, process_index, process_count)
     if min(workers, prefetch) < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
             f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1."
         )
-    decoder_of(decoder)
-    how = _Grouping(p, k, lanes, window, short, seed, process_index, process_count)
-    decoding = _Decoding(view or TrainView(), decoder, seed, process_index, workers, prefetch, pin_memory)
+    options = {"workers": workers, "prefetch": 1, "pin_memory": pin_memory, "on_fault": "replace"}
+    decoding = BatchDecoder(view or TrainView(), decoder=decoder, seed=seed, **options)  # type: ignore[arg-type]
+    grouping = _Grouping(p, k, lanes, window, short, seed, process_index, process_count)
     if isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls)):
         dataset = open_dataset(root_or_urls, split, levels=levels, storage_options=storage_options)
-        source, most = _planned(dataset, how, check_sha256)
-        if (batches_per_epoch or 0) > most:
-            raise ConfigError(f"batches_per_epoch is {batches_per_epoch}; an epoch of this stream has {most}.")
-        return ShardStream(source, batches_per_epoch or most, decoding, dataset)
+        source = _indexed(dataset, grouping, batches_per_epoch, check_sha256)
+        return ShardStream(source, len(source.sampler), decoding, prefetch, dataset)
     if levels is not None or check_sha256:
         raise ConfigError("levels and check_sha256 need the index of a dataset directory; these are bare shards.")
     if batches_per_epoch is None:
@@ -111,66 +120,38 @@ def stream(
             "(`hgld index` makes one of shards)."
         )
     urls = [fspath(root_or_urls)] if isinstance(root_or_urls, str | Path) else root_or_urls
-    return ShardStream(_bare(urls, how, storage_options), batches_per_epoch, decoding, None)
-
-
-class _Grouping(NamedTuple):
-    """Which items meet in a batch: as the arguments of :func:`stream`."""
-
-    p: int
-    k: int
-    lanes: int
-    window: int
-    short: Short
-    seed: int
-    process_index: int
-    process_count: int
-
-
-def _planned(dataset: ShardDataset, how: _Grouping, check_sha256: bool) -> tuple[PlannedChunks, int]:
-    """The chunks of a dataset directory, and the batches of an epoch."""
-    if how.k > dataset.manifest.group_size:
-        name, least = dataset.manifest.name, dataset.manifest.group_size
+    tars = open_tars(expand_braces(urls), storage_options)
+    if len(tars) < lanes:
         raise ConfigError(
-            f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
-            f"twice. Take k={least}, or build the shards with --group-size {how.k}."
-        )
-    where = f"{dataset.storage.where}/{INDEX}"
-    not_needed = ("suffix", "duplicate_of") if check_sha256 else ("suffix", "duplicate_of", "sha256")
-    frame, _ = read_index(dataset.storage.table(INDEX), where, leave_out=not_needed)
-    labels = dataset.labels.numpy().copy()  # torch moves a tensor's memory when it hands it to another process
-    items = IndexedItems(frame.filter(split=dataset.split), labels, dataset.sizes, dataset.storage)
-    groups = Groups.from_index(items.shard, items.group, labels[:, 0])
-    options = {"lanes": how.lanes, "window": how.window, "short": how.short, "seed": how.seed}
-    plan = StreamPlan(groups, how.p, how.k, **options)
-    return PlannedChunks(items, plan, how.process_index, how.process_count), len(plan)
-
-
-def _bare(urls: Sequence[str], how: _Grouping, options: Mapping[str, Any] | None) -> RunChunks:
-    tars = open_tars(expand_braces(urls), options)
-    if len(tars) < how.lanes:
-        raise ConfigError(
-            f"{len(tars)} shards for {how.lanes} lanes, each of which reads its own; take fewer lanes, more shards, or "
+            f"{len(tars)} shards for {lanes} lanes, each of which reads its own; take fewer lanes, more shards, or "
             "a dataset directory, whose lanes may share a shard."
         )
-    return RunChunks(tars, **how._asdict())
+    return ShardStream(_BareSource(tars, grouping), batches_per_epoch, decoding, prefetch, None)
 
 
-def _check_processes(p: int, lanes: int, index: int, count: int) -> None:
-    if not 0 <= index < count:
-        raise ConfigError(f"process_index is {index} of process_count {count}; expected 0 to {count - 1}.")
-    if lanes % count:
-        fitting = [n for n in range(count, p + 1, count) if p % n == 0]
-        way_out = (
-            f"take lanes={min(fitting, key=lambda n: abs(n - lanes))}"
-            if fitting
-            else f"take a multiple of {count} as p"
-        )
-        raise ConfigError(f"{count} processes cannot share {lanes} lanes equally; {way_out}, or other processes.")
+class FaultLog:
+    """The damaged items of a stream so far: all counted, the first thousand kept by name.
+
+    Attributes:
+        count: items that others stood in for; one that is met in several batches counts in each.
+        first: the first thousand of them.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[Fault] = []
+
+    def add(self, faults: Sequence[Fault]) -> None:
+        """Count the faults of a batch."""
+        self.count += len(faults)
+        self.first.extend(faults[: _MOST_KEPT - len(self.first)])
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class _Source(Protocol):
-    """Where a stream's chunks come from: a plan, or runs found while reading."""
+    """Where a stream's items come from: an index, or groups found while reading."""
 
     @property
     def unlabelled(self) -> int: ...
@@ -178,22 +159,13 @@ class _Source(Protocol):
     @property
     def dropped(self) -> int: ...
 
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """Return 32 hex digits that differ when the batches do."""
+        ...
 
-    def batches(self, epoch: int, step: int) -> Generator[list[Chunk], None, None]: ...
-
-
-@dataclass(frozen=True)
-class _Decoding:
-    """How a stream decodes: as the arguments of :func:`stream`."""
-
-    view: View
-    path: Decoder
-    seed: int
-    process_index: int
-    workers: int
-    prefetch: int
-    pin_memory: bool
+    def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
+        """Read this process's part of every batch of an epoch from ``step`` on."""
+        ...
 
 
 class ShardStream(IterableDataset[Batch]):
@@ -212,19 +184,25 @@ class ShardStream(IterableDataset[Batch]):
         wait_seconds: how long takers have waited for batches.
     """
 
-    def __init__(self, source: _Source, batches: int, decoding: _Decoding, dataset: ShardDataset | None) -> None:
+    def __init__(
+        self, source: _Source, batches: int, decoding: BatchDecoder, prefetch: int, dataset: ShardDataset | None
+    ) -> None:
         super().__init__()
         self.dataset = dataset
         self.epoch, self.step = 0, 0
         self.faults = FaultLog()
         self.wait_seconds = 0.0
-        self._source, self._batches, self._decoding = source, batches, decoding
+        self._source, self._batches, self._decoding, self._prefetch = source, batches, decoding, prefetch
         self._fingerprint = source.fingerprint()
-        self._buffers = BatchBuffers(decoding.pin_memory)
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
         return self._batches
+
+    @property
+    def sampler(self) -> ShardOrderSampler | None:
+        """The batches as positions in the dataset; None for bare shards, which are known only once they were read."""
+        return self._source.sampler if isinstance(self._source, _IndexedSource) else None
 
     @property
     def unlabelled(self) -> int:
@@ -281,7 +259,7 @@ class ShardStream(IterableDataset[Batch]):
                 f"{worker.num_workers} worker processes would each give every batch; take num_workers=0 (or 1), and "
                 "`workers`, threads, for more speed."
             )
-        with ReadAhead(self._decoded(self.epoch, self.step), self._decoding.prefetch, "hgld stream") as batches:
+        with ReadAhead(self._decoded(self.epoch, self.step), self._prefetch, "hgld stream") as batches:
             for batch in batches:
                 self.wait_seconds += batches.waited
                 self.faults.add(batch.faults)
@@ -289,21 +267,288 @@ class ShardStream(IterableDataset[Batch]):
                 yield batch
 
     def _decoded(self, epoch: int, step: int) -> Generator[Batch, None, None]:
-        how = self._decoding
-        decoder = BatchDecoder(
-            how.view,
-            how.path,
-            seed=how.seed,
-            process_index=how.process_index,
-            threads=how.workers,
-            buffers=self._buffers,
+        with (
+            closing(self._source.batches(epoch, step)) as wanted,
+            closing(self._decoding.batches(wanted, epoch, step)) as batches,
+        ):
+            for _ in range(step, len(self)):
+                yield next(batches)
+
+
+class _Grouping(NamedTuple):
+    """Which items meet in a batch: as the arguments of :func:`stream`."""
+
+    p: int
+    k: int
+    lanes: int
+    window: int
+    short: Short
+    seed: int
+    process_index: int
+    process_count: int
+
+    @property
+    def own_lanes(self) -> range:
+        """The lanes of this process."""
+        share = self.lanes // self.process_count
+        return range(self.process_index * share, (self.process_index + 1) * share)
+
+
+# -- with an index ----------------------------------------------------------------------------------------------------
+
+
+def _indexed(dataset: ShardDataset, how: _Grouping, batches: int | None, check_sha256: bool) -> "_IndexedSource":
+    if how.k > dataset.manifest.group_size:
+        name, least = dataset.manifest.name, dataset.manifest.group_size
+        raise ConfigError(
+            f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
+            f"twice. Take k={least}, or build the shards with --group-size {how.k}."
         )
-        with closing(decoder), closing(self._source.batches(epoch, step)) as found:
-            for number in range(step, len(self)):
-                yield decoder.decode(next(found), epoch, number)
+    check_order(dataset)
+    leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", *([] if check_sha256 else ["sha256"]))
+    rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
+    _, shard, _, _ = dataset.places
+    labels = dataset.labels[:, 0].numpy()
+    options = {**how._asdict(), "batches_per_epoch": batches}
+    sampler = ShardOrderSampler(shard, rows["group"].to_numpy(), labels, **options)
+    return _IndexedSource(dataset, sampler, rows["sha256"] if check_sha256 else None, how)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_buffers": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _buffers=BatchBuffers(state["_decoding"].pin_memory))
+class _IndexedSource:
+    """The items of a dataset directory, as its sampler wants them."""
+
+    def __init__(
+        self, dataset: ShardDataset, sampler: ShardOrderSampler, sha256: pl.Series | None, how: _Grouping
+    ) -> None:
+        self.dataset, self.sampler, self.sha256, self._how = dataset, sampler, sha256, how
+        self.unlabelled, self.dropped = sampler.left_out, sampler.dropped
+
+    def fingerprint(self) -> str:
+        return self.sampler.fingerprint()
+
+    def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
+        order, per_lane = self.sampler.order(epoch), self._how.p // self._how.lanes
+        dealt = [chunk for past in range(step) for chunk in self.sampler.chunks(epoch, past)]
+        needed = np.ones(len(order.run), dtype=bool)
+        needed[dealt] = False
+        with ExitStack() as stack:
+            lanes = [stack.enter_context(_IndexedLane(self, order, n, needed, per_lane)) for n in self._how.own_lanes]
+            for now in range(step, len(self.sampler)):
+                first, items = self.sampler.part(epoch, now)
+                chunks = self.sampler.chunks(epoch, now)
+                found: dict[int, EncodedImage | str] = {}
+                for lane, number in zip(lanes, self._how.own_lanes, strict=True):
+                    lane.take(chunks[number * per_lane : (number + 1) * per_lane], found)
+                yield _ReadItems(self.dataset, first, items, found)
+
+
+class _IndexedLane:
+    """One lane of an epoch: reads its groups in order and holds each until its last chunk was taken."""
+
+    def __init__(
+        self, source: _IndexedSource, order: ReadingOrder, number: int, needed: np.ndarray, per_lane: int
+    ) -> None:
+        self._source = source
+        length, total = len(order.run) // source.sampler.lanes, len(source.dataset)
+        chunks = number * length + np.flatnonzero(needed[number * length : (number + 1) * length])
+        place = np.cumsum(np.diff(order.run[chunks], prepend=-1) != 0) - 1  # of every chunk's group in the lane
+        wanted = np.unique(place[:, None] * total + order.items[chunks])  # group after group, ascending in each
+        counts, positions = np.bincount(wanted // total), wanted % total
+        self._place = dict(zip(chunks.tolist(), place.tolist(), strict=True))
+        self._left = np.bincount(place).tolist()  # chunks to come of every group
+        self._held: dict[int, dict[int, EncodedImage | str]] = {}
+        self._read = 0
+        self._groups = ReadAhead(self._read_groups(positions, counts), AHEAD * per_lane, f"hgld lane {number}")
+
+    def _read_groups(
+        self, positions: np.ndarray, counts: np.ndarray
+    ) -> Generator[dict[int, EncodedImage | str], None, None]:
+        dataset = self._source.dataset
+        with closing(indexed_files(dataset, positions, self._source.sha256)) as files:
+            for group in np.split(positions, np.cumsum(counts)[:-1]):
+                found: dict[int, bytes | str] = {position: next(files) for position in group.tolist()}
+                sound = [position for position, data in found.items() if isinstance(data, bytes)]
+                images = dataset.encoded_from(np.array(sound, np.int64), [found[i] for i in sound])  # type: ignore[misc]
+                missing = {position: reason for position, reason in found.items() if isinstance(reason, str)}
+                yield {**missing, **dict(zip(sound, images, strict=True))}
+
+    def take(self, chunks: Sequence[int], found: dict[int, EncodedImage | str]) -> None:
+        """Put the groups of some chunks into ``found``, once they have been read."""
+        for chunk in chunks:
+            place = self._place[chunk]
+            while self._read <= place:
+                self._held[self._read] = next(self._groups)
+                self._read += 1
+            found.update(self._held[place])
+            self._left[place] -= 1
+            if not self._left[place]:
+                del self._held[place]
+
+    def __enter__(self) -> "_IndexedLane":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._groups.close()
+
+
+class _ReadItems(DatasetItems):
+    """Items of a dataset that were read already; only those that stand in for others are read where they lie."""
+
+    def __init__(
+        self, dataset: ShardDataset, first: int, items: NDArray[np.int64], found: Mapping[int, EncodedImage | str]
+    ) -> None:
+        super().__init__(dataset, first, items)
+        self._found = found
+
+    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+        images = []
+        for item in items.tolist():
+            image = self._found.get(item)
+            if isinstance(image, str):
+                raise InputError(f"{self.name(item)}: {image}")
+            images += self.dataset.encoded([item]) if image is None else [image]
+        return images
+
+
+# -- without an index -------------------------------------------------------------------------------------------------
+
+
+class _BareSource:
+    """The groups of bare shards, as they are found."""
+
+    def __init__(self, tars: Sequence[Tar], how: _Grouping) -> None:
+        self.unlabelled, self.dropped = 0, 0
+        self._tars, self._how = tars, how
+
+    def fingerprint(self) -> str:
+        text = repr((2, self._how[:6], [tar.name for tar in self._tars]))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
+        """Read the shards from their beginning: what a batch holds is known only once those before it were found."""
+        how = self._how
+        tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
+        with ExitStack() as stack:
+            lanes = [stack.enter_context(_BareLane(self, tars, n, epoch, how)) for n in how.own_lanes]
+            for now in count():
+                chunks = [chunk for lane in lanes for chunk in lane.take(now)]
+                if now >= step:
+                    yield _FoundItems(how.own_lanes.start * how.p // how.lanes * how.k, chunks)
+
+    def count(self, run: Run) -> None:
+        """Count what a run left out."""
+        self.unlabelled += run.unlabelled
+        self.dropped += run.dropped
+
+
+class _Chunk(NamedTuple):
+    """The k items that are meant of a group, and what can stand in for them."""
+
+    picks: Sequence[Item]
+    others: Sequence[Item]
+    faults: Sequence[Fault]
+    window: "Sequence[_Chunk]" = ()
+
+
+class _BareLane:
+    """One lane: a window of the chunks read last, from which every batch draws."""
+
+    def __init__(self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping) -> None:
+        self._source, self._k, self._key = source, how.k, (how.seed, epoch, number)
+        self._per_batch = how.p // how.lanes
+        self._size = how.window * self._per_batch
+        self._labels: dict[int, int] = {}
+        self._window = Window(self._labels)
+        self._held: dict[int, _Chunk] = {}
+        self._entered, self._runs_read = 0, 0
+        shards = BareShards(tars, number, how.lanes, how.k, how.short)
+        self._runs = ReadAhead(shards.runs(), AHEAD * self._per_batch, f"hgld lane {number}")
+
+    def take(self, step: int) -> list[_Chunk]:
+        """The lane's chunks of a batch, of different classes where the window allows that."""
+        while len(self._held) < self._size:
+            self._enter(next(self._runs))
+        taken: set[int] = set()
+        drawn = []
+        for word in random_words(self._per_batch, *self._key, _DRAW, step).tolist():
+            number = self._window.draw(word, taken)
+            number = self._window.repeat() if number is None else number
+            taken.add(self._labels.pop(number))
+            drawn.append(self._held.pop(number))
+        others = [self._held[number] for number in self._window.chunks if self._labels[number] not in taken]
+        return [chunk._replace(window=others) for chunk in drawn]
+
+    def _enter(self, run: Run) -> None:
+        self._source.count(run)
+        order = shuffled(len(run.items), *self._key, _ITEMS, self._runs_read)
+        items = [run.items[i] for i in order.tolist()]
+        for begin in range(0, len(items), self._k):
+            picks = [items[(begin + i) % len(items)] for i in range(self._k)]
+            chosen = set(map(id, picks))
+            others = [item for item in items if id(item) not in chosen]
+            self._labels[self._entered] = items[0].labels[0]
+            self._held[self._entered] = _Chunk(picks, others, () if begin else run.faults)
+            self._window.add(self._entered)
+            self._entered += 1
+        self._runs_read += 1
+
+    def __enter__(self) -> "_BareLane":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runs.close()
+
+
+class _FoundItems:
+    """Items of bare shards: :class:`hgld.data.loader.BatchItems` that are numbered by their place in the batch."""
+
+    def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
+        self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
+        self._found: list[Item] = []
+        self._number: dict[int, int] = {}  # of an item that comes twice, the same
+        self.items = np.array([self._add(item) for chunk in chunks for item in chunk.picks])
+        self._chunk_of = {number: row // self._k for row, number in enumerate(self.items.tolist())}
+        self.faults = [fault for chunk in chunks for fault in chunk.faults]
+
+    def _add(self, item: Item) -> int:
+        if id(item) not in self._number:
+            self._number[id(item)] = len(self._found)
+            self._found.append(item)
+        return self._number[id(item)]
+
+    def _at(self, items: NDArray[np.int64]) -> list[Item]:
+        return [self._found[item] for item in items.tolist()]
+
+    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
+        return [item.image for item in self._at(items)]
+
+    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([item.size for item in self._at(items)])
+
+    def labels(self, items: NDArray[np.int64]) -> Tensor:
+        found = self._at(items)
+        for item in found:
+            if len(item.labels) != len(found[0].labels):
+                raise InputError(
+                    f"{item.image.where}: {len(item.labels)} labels; {found[0].image.where} has "
+                    f"{len(found[0].labels)}. All items of a stream need the same levels: stream one dataset at a time."
+                )
+        return torch.tensor([list(item.labels) for item in found])
+
+    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([item.number for item in self._at(items)])
+
+    def name(self, item: int) -> str:
+        return self._found[item].image.where
+
+    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
+        """The others of its group, those outside the batch first; then groups in the lane's window, as whole ones."""
+        chunk = self._chunks[self._chunk_of[item]]
+        row = [id(one) for one in chunk.picks].index(id(self._found[item]))
+        others = [*chunk.others, *chunk.picks]
+        for group in chunk.window[:MOST_TRIED]:  # row for row, so that it has k items in the batch
+            others += [*group.picks[row:], *group.picks[:row]]
+        for other in others:
+            number = self._add(other)
+            if number not in damaged:
+                yield number

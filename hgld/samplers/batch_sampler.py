@@ -125,13 +125,16 @@ class ClassItems:
     dropped: int = 0
 
     @classmethod
-    def from_labels(cls, labels: np.ndarray, *, k: int = 1, short: Short = "repeat") -> "ClassItems":
+    def from_labels(
+        cls, labels: np.ndarray, *, k: int = 1, short: Short = "repeat", what: str = "classes"
+    ) -> "ClassItems":
         """Sort items by class.
 
         Args:
             labels: (N,) class of every item; negative is unknown.
             k: items that a class shall have.
             short: what becomes of classes with fewer: they stay, are dropped and counted, or are refused.
+            what: the classes' name in messages.
 
         Raises:
             ConfigError: a class is too small and ``short`` is "refuse", or ``short`` is none of the three.
@@ -144,7 +147,7 @@ class ClassItems:
         small = count < k
         if short == "refuse" and small.any():
             raise ConfigError(
-                f"{small.sum()} of {len(count)} classes have fewer than {k} items (label {label[small][0]} has "
+                f"{small.sum()} of {len(count)} {what} have fewer than {k} items (label {label[small][0]} has "
                 f"{count[small][0]}); take short='repeat' or 'drop', or a smaller k."
             )
         dropped = 0

@@ -45,9 +45,7 @@ class EpochPlan:
 
     def __init__(self, classes: ClassItems, p: int, k: int, batches: int, *key: int) -> None:
         self._classes, self._k = classes, k
-        places = np.repeat(np.arange(len(classes.count)), classes.count)
-        words = random_words(len(places), *key, _ITEMS) >> np.uint64(_WORD)
-        self._items = classes.items[np.argsort((places << _WORD) | words.astype(np.int64), kind="stable")]
+        self._items = shuffled_within(classes, *key)
         chunks = _fitted(chunks_of(classes, k), p * batches, batches, *key)
         order = shuffled(len(chunks), *key, _CLASSES)
         dealt = np.repeat(order, chunks[order])
@@ -59,13 +57,33 @@ class EpochPlan:
         """(P, K) item numbers of a batch, a row of one class each."""
         chunks = self._table[step]
         place, number = chunks >> _WORD, chunks & ((1 << _WORD) - 1)
-        within = (number[:, None] * self._k + np.arange(self._k)) % self._classes.count[place][:, None]
-        return self._items[self._classes.start[place][:, None] + within]
+        return chunk_items(self._classes, self._items, place, number, self._k)
 
 
 def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
     """(C,) chunks of k items that it takes to cover each class."""
     return -(-classes.count // k)
+
+
+def shuffled_within(classes: ClassItems, *key: int) -> np.ndarray:
+    """(M,) the items, those of every class shuffled among themselves."""
+    places = np.repeat(np.arange(len(classes.count)), classes.count)
+    words = random_words(len(places), *key, _ITEMS) >> np.uint64(_WORD)
+    return classes.items[np.argsort((places << _WORD) | words.astype(np.int64), kind="stable")]
+
+
+def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, number: np.ndarray, k: int) -> np.ndarray:
+    """(n, k) items of some chunks, given by class and number within it; a class's last one goes on with its first.
+
+    Args:
+        classes: the classes.
+        items: their items as :func:`shuffled_within` gives them.
+        place: (n,) places of classes.
+        number: (n,) numbers of chunks.
+        k: items a chunk.
+    """
+    within = (number[:, None] * k + np.arange(k)) % classes.count[place][:, None]
+    return items[classes.start[place][:, None] + within]
 
 
 def _fitted(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:

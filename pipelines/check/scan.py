@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.data.format import IMAGE_FORMATS
+from hgld.data.format import IMAGE_FORMATS, key_and_suffix
 from hgld.data.images import read_header
 from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
@@ -252,9 +252,7 @@ class _Samples:
     def add(self, member: Member, data: bytes) -> None:
         if member.kind == "directory" and member.fault is None:
             return
-        folder, _, file_name = member.name.rpartition("/")
-        stem, _, suffix = file_name.partition(".")
-        key, suffix = f"{folder}/{stem}" if folder else stem, suffix.lower()
+        key, suffix = key_and_suffix(member.name)
         if member.fault is not None:
             self._fault(member, key if is_safe_key(key) else None, _reason(member), member.fault)
         elif suffix != "json" and suffix not in IMAGE_SUFFIXES:

@@ -13,7 +13,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.data.batch import Batch
-from hgld.data.loader import Loader
+from hgld.data.loader import BatchDecoder, Loader
 from hgld.data.views import TestView, TrainView, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
@@ -108,7 +108,7 @@ def test_an_iterator_left_open_ends_quietly_with_the_interpreter(tmp_path):
     program = """
 import concurrent.futures.thread, sys, hgld
 from hgld.data.views import TestView
-from hgld.data.loader import Loader
+from hgld.data.loader import BatchDecoder, Loader
 from hgld.samplers import EpochSampler
 
 dataset = hgld.open_dataset(sys.argv[1])
@@ -213,7 +213,7 @@ def test_an_interrupt_while_waiting_ends_the_threads(dataset, monkeypatch):
     def interrupted(self, pending, epoch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loader, "_finish", interrupted)
+    monkeypatch.setattr(BatchDecoder, "_finish", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(iter(loader))
     gc.collect()

@@ -267,7 +267,7 @@ def test_no_thread_is_left(folder, tmp_path):
 
 
 def test_a_lane_reads_no_further_ahead_than_its_window(folder, monkeypatch):
-    from hgld.data import stream_lanes
+    from hgld import stream_lanes
 
     read = Counter()
     original = stream_lanes.read_groups

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.data.stream_dealing import deal
-from hgld.data.stream_plan import Groups, StreamPlan, random_bits
 from hgld.errors import ConfigError, InputError
+from hgld.stream_dealing import deal
+from hgld.stream_plan import Groups, StreamPlan, random_bits
 
 
 def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

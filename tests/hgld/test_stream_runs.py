@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hgld.stream_lanes import BadItem, Item
+from hgld.stream_plan import Short
+from hgld.stream_runs import Run, item_number, read_items, read_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +20,6 @@ from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.index import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.storage import ShardStorage, Tar, expand_braces, is_shard, open_tars
-from hgld.data.stream_lanes import BadItem, Item
-from hgld.data.stream_plan import Short
-from hgld.data.stream_runs import Run, item_number, read_items, read_runs
 from hgld.data.views import places
 from hgld.errors import ConfigError, InputError
 from tests.fake_releases.pictures import jpeg, png
@@ -327,7 +327,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
 
 
 def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr("hgld.data.stream_runs._MOST_BAD", 20)
+    monkeypatch.setattr("hgld.stream_runs._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
     with pytest.raises(InputError, match="the 21th damaged item"):
         runs([tar], 2, 1)

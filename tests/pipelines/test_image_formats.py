@@ -2,12 +2,12 @@
 
 import polars as pl
 import torch
+from hgld.stream_lanes import Item
+from hgld.stream_runs import read_items
 
 import hgld
 from hgld.data.decode import decode_batch
 from hgld.data.format import IMAGE_FORMATS, IMAGE_SUFFIXES, REJECTED
-from hgld.data.stream_lanes import Item
-from hgld.data.stream_runs import read_items
 from hgld.data.views import TestView
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.build import build_shards

@@ -1,0 +1,365 @@
+"""P x K batches of items that are read shard after shard, and the dealing that keeps classes apart in them.
+
+The groups of all shards, the shards shuffled, form one sequence, which begins at a random place and is cut into *lanes*
+of equal length. A lane is read strictly from front to end, and every batch takes as many chunks (k items of a group)
+from each. Those that a lane has read and not yet given away are its *window*; out of the windows a batch is drawn.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from hgld.errors import ConfigError, InputError
+from hgld.samplers.batch_sampler import BatchSampler, ClassItems, Short, at_least, below, random_words, shuffled
+from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
+
+_SHARDS, _BEGIN, _DEAL = range(6, 9)  # what random numbers are for, beside those of an EpochPlan
+_TRIES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class ReadingOrder:
+    """The chunks of an epoch in the order in which they are read; lane v has an equal, contiguous part of them.
+
+    Attributes:
+        items: (C, k) item numbers of every chunk.
+        run: (C,) its group, a number that differs from its neighbours'.
+        label: (C,) its class.
+    """
+
+    items: np.ndarray
+    run: np.ndarray
+    label: np.ndarray
+
+
+class ShardOrderSampler(BatchSampler):
+    """P x K batches for shards that are read one after another; all is decided from the index, before any is opened.
+
+    Every group is shuffled and cut into chunks of k, the last one filled with the group's first items. An epoch has
+    every chunk once; what is missing in its last batch is filled with chunks that the epoch began with, others in every
+    epoch. So every labelled item comes at least once.
+
+    Args:
+        shard: (N,) number of every item's shard, in the order of the index.
+        group: (N,) its group within the shard.
+        label: (N,) its class; -1 is unknown.
+        p: classes a batch.
+        k: items a class.
+        lanes: sequences that are read side by side, over all processes; divides p.
+        window: how many batches' chunks the lanes hold together: the room in which classes are kept apart.
+        short: what becomes of groups of fewer than k items: ``repeat`` takes their items more than once in a batch,
+            ``drop`` leaves them out, ``refuse`` raises.
+        seed: of all random choices.
+        batches_per_epoch: leaves out what comes after so many batches; None: nothing.
+        process_index: which process this is.
+        process_count: of how many; divides ``lanes``.
+
+    Attributes:
+        left_out: items without a label.
+        dropped: items of groups that are too short.
+
+    Raises:
+        ConfigError: options that make no batches.
+        InputError: a group holds items of two classes.
+    """
+
+    def __init__(
+        self,
+        shard: np.ndarray,
+        group: np.ndarray,
+        label: np.ndarray,
+        p: int,
+        k: int,
+        *,
+        lanes: int = 8,
+        window: int = 8,
+        short: Short = "repeat",
+        seed: int = 0,
+        batches_per_epoch: int | None = None,
+        process_index: int = 0,
+        process_count: int = 1,
+    ) -> None:
+        check_options(p, k, lanes, window, short, seed, process_index, process_count)
+        self.p, self.k, self.lanes, self.window = p, k, lanes, window
+        runs = _runs(shard, group, label)
+        self._runs = ClassItems.from_labels(runs, k=k, short=short, what="groups")
+        self.left_out, self.dropped = self._runs.left_out, self._runs.dropped
+        first = self._runs.items[self._runs.start]
+        self._shard, self._label = shard[first].astype(np.int64), label[first].astype(np.int64)
+        chunks = int(chunks_of(self._runs, k).sum())
+        if chunks < p:
+            raise ConfigError(
+                f"there are {chunks} groups of {k} items with a known class; a batch takes {p}. "
+                "Ask for fewer classes a batch, or for fewer images of each."
+            )
+        self._all_batches = -(-chunks // p)
+        batches = self._all_batches if batches_per_epoch is None else batches_per_epoch
+        at_least(1, batches_per_epoch=batches)
+        if batches > self._all_batches:
+            raise ConfigError(f"batches_per_epoch is {batches}; an epoch of this stream has {self._all_batches}.")
+        where = {"process_index": process_index, "process_count": process_count}
+        super().__init__(batch_size=p * k, batches=batches, parts=lanes, seed=seed, **where)
+        self._dealt: tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]] | None = None
+
+    def fingerprint(self) -> str:
+        """32 hex digits that differ when the batches do."""
+        runs = (self._runs.items[self._runs.start], self._runs.count, self._label, self._shard)
+        options = (self.p, self.k, self.lanes, self.window, self.seed)
+        digest = hashlib.blake2b(repr((2, options)).encode(), digest_size=16)
+        for array in runs:
+            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+    def order(self, epoch: int) -> ReadingOrder:
+        """Return the chunks of an epoch in reading order."""
+        return self._dealing(epoch)[1]
+
+    def chunks(self, epoch: int, step: int) -> list[int]:
+        """Return the P chunks of a batch, lane after lane: numbers into the epoch's reading order."""
+        _, _, coming, dealt = self._dealing(epoch)
+        while len(dealt) <= step:
+            dealt.append(next(coming))
+        return dealt[step]
+
+    def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
+        chunks = self.chunks(epoch, step)
+        return self.order(epoch).items[chunks].reshape(-1)
+
+    def _dealing(self, epoch: int) -> tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]]:
+        if self._dealt is None or self._dealt[0] != epoch:
+            order = self._order(epoch)
+            coming = deal(order.label, self.lanes, self.p // self.lanes, self.window, self.seed, epoch, _DEAL)
+            self._dealt = (epoch, order, coming, [])
+        return self._dealt
+
+    def _order(self, epoch: int) -> ReadingOrder:
+        runs, key = self._runs, (self.seed, epoch)
+        rank = shuffled(int(self._shard.max()) + 1, *key, _SHARDS)  # place of every shard in the epoch
+        order = np.argsort(rank[self._shard], kind="stable")
+        chunks = chunks_of(runs, self.k)[order]
+        run = np.repeat(order, chunks)
+        number = np.arange(len(run)) - np.repeat(np.cumsum(chunks) - chunks, chunks)  # within its group
+        begin = int(below(random_words(1, *key, _BEGIN), len(run))[0])
+        sequence = np.resize(np.roll(np.arange(len(run)), -begin), self._all_batches * self.p)
+        run, number = run[sequence], number[sequence]
+        items = chunk_items(runs, shuffled_within(runs, *key), run, number, self.k)
+        return ReadingOrder(items, run, self._label[run])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_dealt": None}  # a dealing that has begun cannot be pickled; it is repeated
+
+
+def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """(N,) number of the group that an item belongs to, over all shards; -1 where its class is unknown."""
+    begins = np.ones(len(label), dtype=bool)
+    begins[1:] = (np.diff(shard) != 0) | (np.diff(group) != 0)
+    run = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    mixed = np.flatnonzero(label != label[first][run]) if len(label) else first
+    if mixed.size:
+        at = int(mixed[0])
+        raise InputError(
+            f"group {int(group[at])} of shard {int(shard[at])} (counted from 0) holds items of the classes "
+            f"{int(label[first[run[at]]])} and {int(label[at])}; expected one class a group. "
+            "Write the index again with `hgld index --force`."
+        )
+    return np.where(label >= 0, run, -1)
+
+
+def check_options(
+    p: int, k: int, lanes: int, window: int, short: str, seed: int, process_index: int, process_count: int
+) -> None:
+    """Refuse options that make no batches, lanes that cannot share one, and processes that cannot share the lanes.
+
+    Raises:
+        ConfigError: with the way out.
+    """
+    at_least(1, p=p, k=k, lanes=lanes, window=window)
+    if short not in get_args(Short):
+        raise ConfigError(f"short is {short!r}; expected {', '.join(get_args(Short))}.")
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(f"seed is {seed}; expected 0 to 2**64 - 1.")
+    if not 0 <= process_index < process_count:
+        raise ConfigError(
+            f"process_index is {process_index} of process_count {process_count}; expected 0 to {process_count - 1}."
+        )
+    fitting = [n for n in range(1, p + 1) if p % n == 0]
+    if p % lanes:
+        raise ConfigError(
+            f"{lanes} lanes cannot share {p} classes a batch equally; take lanes="
+            f"{max(n for n in fitting if n <= lanes)} (or any of {', '.join(map(str, fitting))}), or another p."
+        )
+    if lanes % process_count:
+        shared = [n for n in fitting if n % process_count == 0]
+        way_out = (
+            f"lanes={min(shared, key=lambda n: abs(n - lanes))}" if shared else f"a multiple of {process_count} as p"
+        )
+        raise ConfigError(
+            f"{process_count} processes cannot share {lanes} lanes equally; take {way_out}, or other processes."
+        )
+
+
+def deal(label: np.ndarray, lanes: int, per_lane: int, window: int, *key: int) -> Iterator[list[int]]:
+    """Deal the chunks of all lanes into batches.
+
+    A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
+    repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A lane
+    that holds no such class gets one from another lane's share, which takes a new one instead (an augmenting path
+    between lanes and classes). Only where that cannot be done a class is repeated.
+
+    Args:
+        label: (C,) class of every chunk in reading order; lane v has the v-th part of C / lanes chunks.
+        lanes: number of lanes.
+        per_lane: chunks that a batch takes from every lane.
+        window: batches' worth of chunks that a lane holds at most.
+        key: of the random numbers.
+
+    Yields:
+        lanes * per_lane numbers of chunks, lane after lane.
+    """
+    length = len(label) // lanes
+    batches = length // per_lane
+    classes, dense = np.unique(label, return_inverse=True)
+    remaining = np.bincount(dense, minlength=len(classes))
+    labels: list[int] = dense.tolist()
+    windows = [Window(labels) for _ in range(lanes)]
+    entered = 0
+    for step in range(batches):
+        while entered < min(length, (step + window) * per_lane):
+            for number, held in enumerate(windows):
+                held.add(number * length + entered)
+            entered += 1
+        hand = _Hand(windows, labels, per_lane)
+        urgent = np.flatnonzero(remaining >= batches - step)
+        for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
+            hand.take_class(c)
+        words = iter(random_words(lanes * per_lane, *key, step).tolist())
+        for at in range(lanes):
+            lane = (at + step) % lanes  # no lane is always the last to choose
+            while len(hand.chunks[lane]) < per_lane:
+                hand.take_any(lane, next(words))
+        dealt = [chunk for chunks in hand.chunks for chunk in chunks]
+        np.subtract.at(remaining, dense[dealt], 1)
+        yield dealt
+
+
+class _Hand:
+    """The batch that is being dealt: every lane's chunks, and the lane that each class came from."""
+
+    def __init__(self, windows: list["Window"], labels: Sequence[int], per_lane: int) -> None:
+        self._windows, self._labels, self._per_lane = windows, labels, per_lane
+        self.chunks: list[list[int]] = [[] for _ in windows]
+        self._lane_of: dict[int, int] = {}
+
+    def take_class(self, c: int) -> None:
+        """Take a chunk of class ``c``, of those lanes that still have room from the one that holds most of it."""
+        held = [
+            len(w.by_class.get(c, ())) if len(self.chunks[v]) < self._per_lane else 0
+            for v, w in enumerate(self._windows)
+        ]
+        if max(held):
+            self._take(c, held.index(max(held)))
+
+    def take_any(self, lane: int, word: int) -> None:
+        """Take a chunk from a lane: of a class that the batch does not have, where there is a way."""
+        chunk = self._windows[lane].draw(word, self._lane_of)
+        if chunk is None:
+            if self._exchange(lane):
+                return
+            chunk = self._windows[lane].repeat()
+        self.chunks[lane].append(chunk)
+        self._lane_of.setdefault(self._labels[chunk], lane)
+
+    def _take(self, c: int, lane: int) -> None:
+        chunk = self._windows[lane].by_class[c][0]
+        self._windows[lane].remove(chunk)
+        self.chunks[lane].append(chunk)
+        self._lane_of[c] = lane
+
+    def _give_back(self, c: int, lane: int) -> None:
+        chunk = next(chunk for chunk in self.chunks[lane] if self._labels[chunk] == c)
+        self.chunks[lane].remove(chunk)
+        self._windows[lane].add(chunk)
+
+    def _exchange(self, lane: int) -> bool:
+        """Let the lane take over a class of another, which takes over one of a third, until one takes a new class."""
+        via: dict[int, tuple[int, int]] = {lane: (lane, -1)}  # for a lane, who asks it for which class
+        asked = deque([lane])
+        while asked:
+            giver = asked.popleft()
+            for c in self._windows[giver].by_class:
+                owner = self._lane_of.get(c)
+                if owner is None:
+                    self._pass_on(giver, c, via)
+                    return True
+                if owner not in via:
+                    via[owner] = (giver, c)
+                    asked.append(owner)
+        return False
+
+    def _pass_on(self, giver: int, c: int, via: Mapping[int, tuple[int, int]]) -> None:
+        """Let the giver take ``c`` and give what it was asked for to who asked, and so on."""
+        self._take(c, giver)
+        taker, wanted = via[giver]
+        while taker != giver:
+            self._give_back(wanted, giver)
+            self._take(wanted, taker)
+            giver = taker
+            taker, wanted = via[giver]
+
+
+class Window:
+    """The chunks that a lane holds; drawing and removing take constant time.
+
+    Args:
+        labels: class of every chunk, by its number; may grow later.
+
+    Attributes:
+        chunks: numbers of those held.
+        by_class: the same, class by class.
+    """
+
+    __slots__ = ("_labels", "_slot", "by_class", "chunks")
+
+    def __init__(self, labels: Sequence[int] | Mapping[int, int]) -> None:
+        self._labels = labels
+        self.chunks: list[int] = []
+        self._slot: dict[int, int] = {}
+        self.by_class: dict[int, list[int]] = {}
+
+    def add(self, chunk: int) -> None:
+        self._slot[chunk] = len(self.chunks)
+        self.chunks.append(chunk)
+        self.by_class.setdefault(self._labels[chunk], []).append(chunk)
+
+    def remove(self, chunk: int) -> None:
+        slot, last = self._slot.pop(chunk), self.chunks.pop()
+        if last != chunk:
+            self.chunks[slot] = last
+            self._slot[last] = slot
+        c = self._labels[chunk]
+        self.by_class[c].remove(chunk)
+        if not self.by_class[c]:
+            del self.by_class[c]
+
+    def draw(self, word: int, taken: Container[int]) -> int | None:
+        """Take a chunk of a class that is not ``taken``, by a random word of 64 bits; None if there is none."""
+        count = len(self.chunks)
+        first = (word * count) >> 64
+        # The golden ratio's steps spread the first tries over the window; then all of it is looked through.
+        for i in range(_TRIES + count):
+            chunk = self.chunks[(first + (i * 0x9E3779B1 if i < _TRIES else i)) % count]
+            if self._labels[chunk] not in taken:
+                self.remove(chunk)
+                return chunk
+        return None
+
+    def repeat(self) -> int:
+        """Take a chunk of the class of which most are held."""
+        chunk = max(self.by_class.values(), key=len)[0]
+        self.remove(chunk)
+        return chunk
