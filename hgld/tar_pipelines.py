@@ -7,6 +7,7 @@ URLs in a shell, asks curl for the others, and rewrites them as the environment 
 
 import hashlib
 import tarfile
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -49,19 +50,20 @@ class BoundedTar:
 
     def __init__(self, members: Iterator[tuple[str, bytes]]) -> None:
         self._blocks = self._written(members)
-        self._block, self._at = b"", 0
+        self._block: bytes | memoryview = b""
+        self._at = 0
         self._error: Exception | None = None
         self._ended = False
 
-    def _written(self, members: Iterator[tuple[str, bytes]]) -> Iterator[bytes]:
+    def _written(self, members: Iterator[tuple[str, bytes]]) -> Iterator[bytes | memoryview]:
         for name, data in members:
             yield member_header(f"./{name}", len(data))  # webdataset would leave out what begins with __
-            yield data
+            yield memoryview(data)
             yield padding(len(data))
         self._ended = True
         yield END_OF_ARCHIVE
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes | memoryview:
         """At most ``size`` bytes, none at the end; an error ends the tar here and is raised by :meth:`check`."""
         while self._at >= len(self._block):
             try:
@@ -74,7 +76,7 @@ class BoundedTar:
             self._block, self._at = block, 0
         data = self._block[self._at : self._at + size]
         self._at += size
-        return data
+        return data  # of an image a view, which tarfile copies once
 
     def check(self) -> None:
         """Raise what ended the tar early."""
@@ -190,47 +192,45 @@ def _slices(
     end = offset[positions] + size[positions]
     ahead = begin[1:] - end[:-1]
     cuts = np.flatnonzero((np.diff(shard[positions]) != 0) | (ahead < 0) | (ahead > _MOST_SKIPPED)) + 1
-    for part in np.split(np.arange(len(positions)), cuts):
-        if not len(part):
-            return
-        name, start = names[shard[positions[part[0]]]], int(begin[part[0]])
-        wanted = {
-            at - start: (position, keys[i], length)
-            for i, position, at, length in zip(
-                part.tolist(),
-                positions[part].tolist(),
-                offset[positions[part]].tolist(),
-                size[positions[part]].tolist(),
-                strict=True,
-            )
-        }
+    for part in np.split(np.arange(len(positions)), cuts) if len(positions) else ():
+        name, start, end_of_part = names[shard[positions[part[0]]]], int(begin[part[0]]), int(end[part[-1]])
+        its = positions[part]
+        places = zip((offset[its] - start).tolist(), size[its].tolist(), its.tolist(), part.tolist(), strict=True)
+        wanted = deque(_Wanted(at, length, keys[i], position) for at, length, position, i in places)
         file = dataset.storage.open_stream(name, start)
-        yield from _source(
-            file, name, _wanted_members(_Part(file, name, int(end[part[-1]]) - start), name, wanted, faults)
-        )
+        yield from _source(file, name, _wanted_members(_Part(file, name, end_of_part - start), name, wanted, faults))
+
+
+class _Wanted(NamedTuple):
+    """An image where the index says that it lies in a slice."""
+
+    offset: int
+    size: int
+    key: str
+    position: int
 
 
 def _wanted_members(
-    part: _Part, where: str, wanted: dict[int, tuple[int, str, int]], faults: dict[int, str]
+    part: _Part, where: str, wanted: deque[_Wanted], faults: dict[int, str]
 ) -> Iterator[tuple[str, bytes]]:
-    """The members that are wanted, by offset: (position, key, size); why others are missing goes to ``faults``."""
+    """The members that are wanted; why others are missing goes to ``faults``."""
     reason = "no member begins there: the shard is not the one of the index"
     for member, data in stream_members(part, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
+        while wanted and wanted[0].offset < member.offset:
+            faults[wanted.popleft().position] = reason
         if member.kind == "damage" and member.fault is not None:
             reason = member.fault
-        found = wanted.pop(member.offset, None)
-        if found is None:
-            continue
-        position, key, size = found
-        if member.fault is not None:
-            faults[position] = member.fault
-        elif key_and_suffix(member.name)[0] != key or member.size != size:
-            faults[position] = f"{member.name!r} of {member.size} bytes is there, by the index {key!r} of {size}"
-        else:
-            yield f"{key}.image", data
+        if wanted and wanted[0].offset == member.offset:
+            _, size, key, position = wanted.popleft()
+            if member.fault is not None:
+                faults[position] = member.fault
+            elif key_and_suffix(member.name)[0] != key or member.size != size:
+                faults[position] = f"{member.name!r} of {member.size} bytes is there, by the index {key!r} of {size}"
+            else:
+                yield f"{key}.image", data
         if not wanted:  # nothing is read beyond
             return
-    faults.update((position, reason) for position, _, _ in wanted.values())
+    faults.update((one.position, reason) for one in wanted)
 
 
 def _matched(
@@ -245,7 +245,7 @@ def _matched(
     sample = next(coming, None)
     for position, key in zip(positions.tolist(), keys, strict=True):
         if sample is None or sample["__key__"] != key:
-            yield faults.get(position, "it was not found")
+            yield faults[position]
             continue
         data, sample = sample["image"], next(coming, None)
         if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256[position]:

@@ -24,13 +24,13 @@ from hgld.data.prefetch import ReadAhead
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.views import TrainView, View
 from hgld.errors import ConfigError, InputError
-from hgld.samplers.batch_sampler import Short, random_words, shuffled
-from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, Window, check_options
+from hgld.samplers.batch_sampler import Short, shuffled, word_source
+from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, check_options, draw
 from hgld.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
 
 AHEAD = 2  # batches that a lane reads beyond those it must have
 _MOST_KEPT = 1000  # faults by name
-_SHARDS, _ITEMS, _DRAW = range(3)  # what random numbers of bare shards are for
+_SHARDS, _LANE = range(2)  # what random numbers of bare shards are for
 
 
 def stream(
@@ -431,14 +431,9 @@ class _BareSource:
         with ExitStack() as stack:
             lanes = [stack.enter_context(_BareLane(self, tars, n, epoch, how)) for n in how.own_lanes]
             for now in count():
-                chunks = [chunk for lane in lanes for chunk in lane.take(now)]
+                chunks = [chunk for lane in lanes for chunk in lane.take()]
                 if now >= step:
                     yield _FoundItems(how.own_lanes.start * how.p // how.lanes * how.k, chunks)
-
-    def count(self, run: Run) -> None:
-        """Count what a run left out."""
-        self.unlabelled += run.unlabelled
-        self.dropped += run.dropped
 
 
 class _Chunk(NamedTuple):
@@ -449,48 +444,43 @@ class _Chunk(NamedTuple):
     faults: Sequence[Fault]
     window: "Sequence[_Chunk]" = ()
 
+    @property
+    def label(self) -> int:
+        return self.picks[0].labels[0]
+
 
 class _BareLane:
     """One lane: a window of the chunks read last, from which every batch draws."""
 
     def __init__(self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping) -> None:
-        self._source, self._k, self._key = source, how.k, (how.seed, epoch, number)
-        self._per_batch = how.p // how.lanes
+        self._source, self._k, self._per_batch = source, how.k, how.p // how.lanes
         self._size = how.window * self._per_batch
-        self._labels: dict[int, int] = {}
-        self._window = Window(self._labels)
-        self._held: dict[int, _Chunk] = {}
-        self._entered, self._runs_read = 0, 0
+        self._words = word_source(how.seed, epoch, number, _LANE)
+        self._held: list[_Chunk] = []
         shards = BareShards(tars, number, how.lanes, how.k, how.short)
         self._runs = ReadAhead(shards.runs(), AHEAD * self._per_batch, f"hgld lane {number}")
 
-    def take(self, step: int) -> list[_Chunk]:
-        """The lane's chunks of a batch, of different classes where the window allows that."""
+    def take(self) -> list[_Chunk]:
+        """The lane's chunks of the next batch, of different classes where the window allows that."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
-        taken: set[int] = set()
-        drawn = []
-        for word in random_words(self._per_batch, *self._key, _DRAW, step).tolist():
-            number = self._window.draw(word, taken)
-            number = self._window.repeat() if number is None else number
-            taken.add(self._labels.pop(number))
-            drawn.append(self._held.pop(number))
-        others = [self._held[number] for number in self._window.chunks if self._labels[number] not in taken]
+        drawn: list[_Chunk] = []
+        for word in self._words.random_raw(self._per_batch).tolist():
+            taken = {chunk.label for chunk in drawn}
+            drawn.append(self._held.pop(draw([chunk.label for chunk in self._held], taken, word)))
+        others = [chunk for chunk in self._held if chunk.label not in {one.label for one in drawn}]
         return [chunk._replace(window=others) for chunk in drawn]
 
     def _enter(self, run: Run) -> None:
-        self._source.count(run)
-        order = shuffled(len(run.items), *self._key, _ITEMS, self._runs_read)
+        self._source.unlabelled += run.unlabelled
+        self._source.dropped += run.dropped
+        order = np.argsort(self._words.random_raw(len(run.items)), kind="stable")
         items = [run.items[i] for i in order.tolist()]
         for begin in range(0, len(items), self._k):
-            picks = [items[(begin + i) % len(items)] for i in range(self._k)]
-            chosen = set(map(id, picks))
-            others = [item for item in items if id(item) not in chosen]
-            self._labels[self._entered] = items[0].labels[0]
-            self._held[self._entered] = _Chunk(picks, others, () if begin else run.faults)
-            self._window.add(self._entered)
-            self._entered += 1
-        self._runs_read += 1
+            end = begin + self._k
+            picks = [items[i % len(items)] for i in range(begin, end)]
+            others = [*items[max(0, end - len(items)) : begin], *items[end:]]
+            self._held.append(_Chunk(picks, others, () if begin else run.faults))
 
     def __enter__(self) -> "_BareLane":
         return self

@@ -17,9 +17,14 @@ from hgld.errors import ConfigError, InputError
 _HALF = np.uint64(32)
 
 
+def word_source(*key: int) -> np.random.Philox:
+    """Return a source of uint64 words, keyed by integers of which all but the first are below 2**32."""
+    return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:]))
+
+
 def random_words(count: int, *key: int) -> np.ndarray:
-    """(count,) uint64 words of Philox, keyed by integers of which all but the first are below 2**32."""
-    return np.random.Philox(np.random.SeedSequence(key[0], spawn_key=key[1:])).random_raw(count)
+    """(count,) uint64 words of Philox, keyed as in :func:`word_source`."""
+    return word_source(*key).random_raw(count)
 
 
 def shuffled(count: int, *key: int) -> np.ndarray:

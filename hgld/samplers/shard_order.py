@@ -6,8 +6,8 @@ from each. Those that a lane has read and not yet given away are its *window*; o
 """
 
 import hashlib
-from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -18,7 +18,6 @@ from hgld.samplers.batch_sampler import BatchSampler, ClassItems, Short, at_leas
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
 _SHARDS, _BEGIN, _DEAL = range(6, 9)  # what random numbers are for, beside those of an EpochPlan
-_TRIES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +207,8 @@ def deal(label: np.ndarray, lanes: int, per_lane: int, window: int, *key: int) -
 
     A class with as many chunks left as there are batches left is taken first, which keeps the last batches free of
     repetitions; the rest is drawn at random from the windows among the classes that the batch does not have yet. A lane
-    that holds no such class gets one from another lane's share, which takes a new one instead (an augmenting path
-    between lanes and classes). Only where that cannot be done a class is repeated.
+    that holds no such class takes one over from another lane, which takes a new one instead (an augmenting path between
+    lanes and classes). Only where that cannot be done a class is repeated.
 
     Args:
         label: (C,) class of every chunk in reading order; lane v has the v-th part of C / lanes chunks.
@@ -226,14 +225,14 @@ def deal(label: np.ndarray, lanes: int, per_lane: int, window: int, *key: int) -
     classes, dense = np.unique(label, return_inverse=True)
     remaining = np.bincount(dense, minlength=len(classes))
     labels: list[int] = dense.tolist()
-    windows = [Window(labels) for _ in range(lanes)]
+    held: list[list[int]] = [[] for _ in range(lanes)]
     entered = 0
     for step in range(batches):
-        while entered < min(length, (step + window) * per_lane):
-            for number, held in enumerate(windows):
-                held.add(number * length + entered)
-            entered += 1
-        hand = _Hand(windows, labels, per_lane)
+        until = min(length, (step + window) * per_lane)
+        for number, chunks in enumerate(held):
+            chunks += range(number * length + entered, number * length + until)
+        entered = until
+        hand = _Hand(held, labels, per_lane)
         urgent = np.flatnonzero(remaining >= batches - step)
         for c in urgent[np.argsort(-remaining[urgent], kind="stable")].tolist():
             hand.take_class(c)
@@ -247,119 +246,56 @@ def deal(label: np.ndarray, lanes: int, per_lane: int, window: int, *key: int) -
         yield dealt
 
 
+def draw(labels: Sequence[int], taken: Container[int], word: int) -> int:
+    """Return the place of one of the classes that is not ``taken``, by a random word; else one of the most frequent."""
+    free = [place for place, c in enumerate(labels) if c not in taken]
+    return free[(word * len(free)) >> 64] if free else labels.index(Counter(labels).most_common(1)[0][0])
+
+
 class _Hand:
     """The batch that is being dealt: every lane's chunks, and the lane that each class came from."""
 
-    def __init__(self, windows: list["Window"], labels: Sequence[int], per_lane: int) -> None:
-        self._windows, self._labels, self._per_lane = windows, labels, per_lane
-        self.chunks: list[list[int]] = [[] for _ in windows]
+    def __init__(self, held: list[list[int]], labels: Sequence[int], per_lane: int) -> None:
+        self._held, self._labels, self._per_lane = held, labels, per_lane
+        self.chunks: list[list[int]] = [[] for _ in held]
         self._lane_of: dict[int, int] = {}
 
     def take_class(self, c: int) -> None:
-        """Take a chunk of class ``c``, of those lanes that still have room from the one that holds most of it."""
-        held = [
-            len(w.by_class.get(c, ())) if len(self.chunks[v]) < self._per_lane else 0
-            for v, w in enumerate(self._windows)
-        ]
-        if max(held):
-            self._take(c, held.index(max(held)))
+        """Take a chunk of a class, of those lanes that still have room from the one that holds most of it."""
+        fitting = [[chunk for chunk in chunks if self._labels[chunk] == c] for chunks in self._held]
+        roomy = [lane for lane, chunks in enumerate(self.chunks) if len(chunks) < self._per_lane]
+        most = max(roomy, key=lambda lane: len(fitting[lane]), default=None)
+        if most is not None and fitting[most]:
+            self._take(most, fitting[most][0])
 
     def take_any(self, lane: int, word: int) -> None:
         """Take a chunk from a lane: of a class that the batch does not have, where there is a way."""
-        chunk = self._windows[lane].draw(word, self._lane_of)
-        if chunk is None:
-            if self._exchange(lane):
-                return
-            chunk = self._windows[lane].repeat()
+        held = self._held[lane]
+        labels = [self._labels[chunk] for chunk in held]
+        if all(c in self._lane_of for c in labels) and self._take_over(lane, {lane}):
+            return
+        self._take(lane, held[draw(labels, self._lane_of, word)])
+
+    def _take(self, lane: int, chunk: int) -> None:
+        self._held[lane].remove(chunk)
         self.chunks[lane].append(chunk)
         self._lane_of.setdefault(self._labels[chunk], lane)
 
-    def _take(self, c: int, lane: int) -> None:
-        chunk = self._windows[lane].by_class[c][0]
-        self._windows[lane].remove(chunk)
-        self.chunks[lane].append(chunk)
-        self._lane_of[c] = lane
-
-    def _give_back(self, c: int, lane: int) -> None:
-        chunk = next(chunk for chunk in self.chunks[lane] if self._labels[chunk] == c)
-        self.chunks[lane].remove(chunk)
-        self._windows[lane].add(chunk)
-
-    def _exchange(self, lane: int) -> bool:
-        """Let the lane take over a class of another, which takes over one of a third, until one takes a new class."""
-        via: dict[int, tuple[int, int]] = {lane: (lane, -1)}  # for a lane, who asks it for which class
-        asked = deque([lane])
-        while asked:
-            giver = asked.popleft()
-            for c in self._windows[giver].by_class:
-                owner = self._lane_of.get(c)
-                if owner is None:
-                    self._pass_on(giver, c, via)
-                    return True
-                if owner not in via:
-                    via[owner] = (giver, c)
-                    asked.append(owner)
+    def _take_over(self, lane: int, asked: set[int]) -> bool:
+        """Let a lane take a new class, or one that another lane gives up for a new one; whether there is a way."""
+        for chunk in self._held[lane]:
+            c = self._labels[chunk]
+            owner = self._lane_of.get(c)
+            if owner in asked:
+                continue
+            if owner is not None:
+                asked.add(owner)
+                if not self._take_over(owner, asked):
+                    continue
+                given = next(one for one in self.chunks[owner] if self._labels[one] == c)
+                self.chunks[owner].remove(given)
+                self._held[owner].append(given)
+                del self._lane_of[c]
+            self._take(lane, chunk)
+            return True
         return False
-
-    def _pass_on(self, giver: int, c: int, via: Mapping[int, tuple[int, int]]) -> None:
-        """Let the giver take ``c`` and give what it was asked for to who asked, and so on."""
-        self._take(c, giver)
-        taker, wanted = via[giver]
-        while taker != giver:
-            self._give_back(wanted, giver)
-            self._take(wanted, taker)
-            giver = taker
-            taker, wanted = via[giver]
-
-
-class Window:
-    """The chunks that a lane holds; drawing and removing take constant time.
-
-    Args:
-        labels: class of every chunk, by its number; may grow later.
-
-    Attributes:
-        chunks: numbers of those held.
-        by_class: the same, class by class.
-    """
-
-    __slots__ = ("_labels", "_slot", "by_class", "chunks")
-
-    def __init__(self, labels: Sequence[int] | Mapping[int, int]) -> None:
-        self._labels = labels
-        self.chunks: list[int] = []
-        self._slot: dict[int, int] = {}
-        self.by_class: dict[int, list[int]] = {}
-
-    def add(self, chunk: int) -> None:
-        self._slot[chunk] = len(self.chunks)
-        self.chunks.append(chunk)
-        self.by_class.setdefault(self._labels[chunk], []).append(chunk)
-
-    def remove(self, chunk: int) -> None:
-        slot, last = self._slot.pop(chunk), self.chunks.pop()
-        if last != chunk:
-            self.chunks[slot] = last
-            self._slot[last] = slot
-        c = self._labels[chunk]
-        self.by_class[c].remove(chunk)
-        if not self.by_class[c]:
-            del self.by_class[c]
-
-    def draw(self, word: int, taken: Container[int]) -> int | None:
-        """Take a chunk of a class that is not ``taken``, by a random word of 64 bits; None if there is none."""
-        count = len(self.chunks)
-        first = (word * count) >> 64
-        # The golden ratio's steps spread the first tries over the window; then all of it is looked through.
-        for i in range(_TRIES + count):
-            chunk = self.chunks[(first + (i * 0x9E3779B1 if i < _TRIES else i)) % count]
-            if self._labels[chunk] not in taken:
-                self.remove(chunk)
-                return chunk
-        return None
-
-    def repeat(self) -> int:
-        """Take a chunk of the class of which most are held."""
-        chunk = max(self.by_class.values(), key=len)[0]
-        self.remove(chunk)
-        return chunk

@@ -15,8 +15,10 @@ from webdataset.pipeline import DataPipeline
 
 import hgld
 from hgld.data.decode import decode_batch
+from hgld.data.loader import Loader
 from hgld.data.views import places
 from hgld.errors import ConfigError, InputError, ServiceError
+from hgld.samplers import PKSampler
 from tests.hgld.range_server import serve
 from tests.hgld.small_dataset import Item
 from tests.hgld.streamed_dataset import (
@@ -51,7 +53,7 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
     alone = set(dataset_of(one).frame.with_row_index().filter(pl.len().over("shard", "run") == 1)["index"])
     batches = list(one)
     seen = Counter(i for batch in batches for i in batch.indices.tolist())
-    assert len(batches) == len(one) == 12
+    assert len(batches) == len(one) == 13
     for batch in batches:
         assert batch.images.shape == (P * K, 3, 16, 16)
         assert batch.images.dtype == torch.uint8
@@ -60,15 +62,18 @@ def test_every_batch_has_p_classes_of_k_items_and_an_epoch_has_every_item(folder
         assert (batch.labels[:, 0].reshape(P, K) == batch.labels[::K, :1]).all()  # items of a class side by side
         assert all(len(set(pair)) == K or pair[0] in alone for pair in batch.indices.reshape(P, K).tolist())
         assert batch.faults == ()
-    assert len(labels) - len(seen) < P * K
-    assert sum(count > 1 for count in seen.values()) < len(labels) / 4  # only fillers of groups that K does not divide
+    assert seen.keys() == set(range(len(labels)))
+    assert sum(count > 1 for count in seen.values()) < len(labels) / 4  # only what fills groups and the last batch
 
 
-def test_over_epochs_every_item_comes(folder):
-    one = stream(folder)
-    seen = {i for _ in range(6) for batch in one for i in batch.indices.tolist()}
-    assert len(seen) == len(dataset_of(one))
-    assert one.state_dict()["epoch"] == 6
+def test_read_by_the_index_the_same_batches_come(folder):
+    one = stream(folder, seed=3)
+    assert one.sampler is not None
+    by_index = Loader(dataset_of(one), one.sampler, VIEW, seed=3)
+    for _ in range(2):
+        assert same_batches(list(by_index), list(one))
+    usual = PKSampler(dataset_of(one), P, K, seed=3)  # whose classes meet at random, not in the order of reading
+    assert not same_batches(list(Loader(dataset_of(one), usual, VIEW, seed=3)), list(one))
 
 
 def test_images_are_those_of_the_dataset_seen_by_the_view(folder):
@@ -144,7 +149,7 @@ def test_groups_of_one_item(tmp_path, short, dropped):
     one = stream(tmp_path, lanes=2, short=short)
     assert one.dropped == dropped
     assert all(is_pk(batch) for batch in one)
-    assert len(one) == (24 - dropped) // P
+    assert len(one) == -(-(24 - dropped) // P)
 
 
 # -- going on -------------------------------------------------------------------------------------------------
@@ -193,7 +198,7 @@ def test_a_state_of_other_batches_is_refused(folder):
     with pytest.raises(ConfigError, match="a stream that gives other batches"):
         stream(folder).load_state_dict(state)
     for wrong in ({}, {"epoch": -1, "step": 0}, {"epoch": 0, "step": 99}, {"epoch": 0, "step": 1.5}):
-        with pytest.raises(ConfigError, match="a position in epochs of 12 batches"):
+        with pytest.raises(ConfigError, match="a position in epochs of 13 batches"):
             stream(folder).load_state_dict(wrong)
 
 
@@ -267,24 +272,26 @@ def test_no_thread_is_left(folder, tmp_path):
 
 
 def test_a_lane_reads_no_further_ahead_than_its_window(folder, monkeypatch):
-    from hgld import stream_lanes
+    from hgld.data import streaming
 
-    read = Counter()
-    original = stream_lanes.read_groups
+    read: Counter[str] = Counter()
+    original = streaming.indexed_files
 
-    def counted(items, groups):
-        for group in original(items, groups):
-            read["groups"] += 1
-            yield group
+    def counted(*arguments):
+        for data in original(*arguments):
+            read["images"] += 1
+            yield data
 
-    monkeypatch.setattr(stream_lanes, "read_groups", counted)
+    monkeypatch.setattr(streaming, "indexed_files", counted)
     one = stream(folder, lanes=1, window=2, prefetch=1)
     batches = iter(one)
     for step in range(1, 4):
         next(batches)
         time.sleep(0.05)
-        # handed out, decoded ahead (1 waiting, 1 at work), the window, and what a lane reads beyond it
-        assert read["groups"] <= P * (step + 2 + 2 + stream_lanes.AHEAD) + 1
+        # handed out, decoded ahead (1 waiting, 2 in the making, 1 begun), the window, and what a lane reads beyond it;
+        # groups of 2 hold 3 items at most
+        assert read["images"] <= 3 * P * (step + 4 + 2 + streaming.AHEAD) + 3
+    assert read["images"] < len(dataset_of(one))
 
 
 def test_kept_batches_keep_their_pixels(folder):
@@ -342,8 +349,8 @@ def test_in_pipelines_of_webdataset(folder):
         ({"process_index": 2, "process_count": 2}, "expected 0 to 1"),
         ({"workers": 0}, "workers is 0"),
         ({"prefetch": 0}, "prefetch 0"),
-        ({"window": 0}, "window 0"),
-        ({"batches_per_epoch": 13}, "an epoch of this stream has 12"),
+        ({"window": 0}, "window is 0"),
+        ({"batches_per_epoch": 14}, "an epoch of this stream has 13"),
         ({"decoder": "slow"}, "'slow'"),
         ({"short": "skip"}, "'skip'"),
         ({"seed": -1}, "seed is -1"),

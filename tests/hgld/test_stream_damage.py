@@ -4,12 +4,15 @@ import polars as pl
 import pytest
 import torch
 
+from hgld.data.tar import member_header
 from hgld.errors import InputError
+from tests.hgld.small_dataset import write_dataset
 from tests.hgld.streamed_dataset import (
     K,
     P,
     damage,
     dataset_of,
+    grouped_items,
     is_pk,
     joined,
     key_in,
@@ -61,19 +64,44 @@ def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
     assert same_batches(list(one), whole[4:])
 
 
-def test_another_class_stands_in_for_a_group_without_a_sound_item(own):
+def test_for_a_group_without_a_sound_item_others_of_its_class_stand_in(own):
     folder, index = own
-    rows = index.with_row_index().filter(shard="train-000002.tar", run=0)["index"].to_list()
+    rows = index.with_row_index().filter(shard="train-000002.tar", group=0)["index"].to_list()
+    assert index.filter(fine=index["fine"][rows[0]]).height > len(rows)
     damage(folder, index, rows, no_image)
     one = stream(folder)
-    batches = list(one)
-    assert all(is_pk(batch) for batch in batches)
-    hit = [batch for batch in batches if batch.faults]
+    labels = dataset_of(one).labels[:, 0]
+    hit = [batch for batch in one if batch.faults]
     assert hit
     for batch in hit:
+        assert is_pk(batch)
         assert {fault.index for fault in batch.faults} <= set(rows)
         assert not set(rows) & set(batch.indices.tolist())
-        assert len(set(batch.labels[:, 0].tolist())) == P  # the one that stands in is of a class of its own
+        assert all(labels[fault.replacement] == labels[rows[0]] for fault in batch.faults)
+
+
+def test_what_lies_elsewhere_than_the_index_says_is_replaced_and_named(own):
+    folder, index = own
+    path, row = folder / index["shard"][30], index.row(30, named=True)
+    data = bytearray(path.read_bytes())
+    header = slice(row["offset"] - 512, row["offset"])
+    data[header] = member_header("train/9999.jpg", row["size"])  # a sound member, but another
+    other = index.row(36, named=True)
+    assert other["shard"] == row["shard"]
+    data[other["offset"] - 400] ^= 1  # and a damaged header
+    path.write_bytes(data)
+    one = stream(folder)
+    assert all(is_pk(batch) for batch in one)
+    reasons = {key_in(fault.where): fault.reason for fault in one.faults.first}
+    assert set(reasons) == {row["key"], other["key"]}
+    assert "'train/9999.jpg' of" in reasons[row["key"]]
+    assert "damaged header" in reasons[other["key"]]
+
+
+def test_an_index_that_is_not_in_the_order_of_the_tar_is_refused(tmp_path):
+    write_dataset(tmp_path, grouped_items([4] * 8), edit=lambda frame: frame.reverse())
+    with pytest.raises(InputError, match=r"train-00000\d.tar: the index has key .* needs the order of the tar"):
+        stream(tmp_path)
 
 
 def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
@@ -88,7 +116,7 @@ def test_of_a_shard_that_is_cut_off_what_is_there_is_given(own):
     faults = {key_in(fault.where): fault.reason for batch in batches for fault in batch.faults}
     assert faults.keys() <= set(lost["key"])
     assert len(faults) > len(lost) / 2
-    assert all("the shard is cut off" in reason for reason in faults.values())
+    assert all("the tar is cut off" in reason for reason in faults.values())
     assert len(inside) > 0
 
 
@@ -106,7 +134,7 @@ def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
 def test_where_nothing_is_sound_it_says_so(own):
     folder, index = own
     damage(folder, index, range(len(index)), no_image)
-    with pytest.raises(InputError, match=r"train-00000\d.tar: train/\d{4}.*hgld verify"):
+    with pytest.raises(InputError, match=r"train-00000\d.tar: item \d+, key 'train/\d{4}'.*hgld verify"):
         list(stream(folder))
 
 

@@ -2,8 +2,6 @@
 
 import polars as pl
 import torch
-from hgld.stream_lanes import Item
-from hgld.stream_runs import read_items
 
 import hgld
 from hgld.data.decode import decode_batch
@@ -44,6 +42,7 @@ def test_what_is_built_is_verified_and_decoded_and_the_rest_is_rejected(tmp_path
     for decoder in ("fast", "torchvision"):
         decode_batch(images, parameters, pixels.zero_(), decoder)
         assert (pixels.float().std(dim=(1, 2, 3)) > 0).all()
-    for tar in out.glob("*.tar"):
-        with tar.open("rb") as file:
-            assert all(isinstance(item, Item) for item in read_items(file, tar.name))
+    tars = sorted(map(str, out.glob("*.tar")))
+    bare = hgld.stream(tars, 1, 1, lanes=1, view=TestView(32, 32), batches_per_epoch=4 * len(dataset))
+    shown = {index for batch in bare for index in batch.indices.tolist()}
+    assert (len(shown), bare.faults.count) == (len(dataset), 0)

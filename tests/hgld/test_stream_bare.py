@@ -1,17 +1,17 @@
+"""Streams of tars without an index."""
+
 import io
 import json
 import tarfile
 import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hgld.stream_lanes import BadItem, Item
-from hgld.stream_plan import Short
-from hgld.stream_runs import Run, item_number, read_items, read_runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,9 +22,11 @@ from hgld.data.index import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.storage import ShardStorage, Tar, expand_braces, is_shard, open_tars
 from hgld.data.views import places
 from hgld.errors import ConfigError, InputError
+from hgld.samplers.batch_sampler import Short
+from hgld.tar_pipelines import BareShards, Run, item_number
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.range_server import serve
-from tests.hgld.streamed_dataset import VIEW, K, P, damage, joined, key_in, no_image, same_batches, tars, typical
+from tests.hgld.streamed_dataset import VIEW, K, P, damage, is_pk, joined, key_in, no_image, same_batches, tars, typical
 
 IMAGE = jpeg(np.random.default_rng(0))
 
@@ -40,8 +42,8 @@ def stream(shards, **options):
     return hgld.stream(shards, P, K, **{"view": VIEW, "lanes": 4, "batches_per_epoch": 10, **options})
 
 
-def facts(*labels: int, split: str = "train", **others) -> bytes:
-    return json.dumps(json.loads(item_json(labels, [""] * len(labels), split, "", [])) | others).encode()
+def facts(*labels: int, **others) -> bytes:
+    return json.dumps(json.loads(item_json(labels, [""] * len(labels), "train", "", [])) | others).encode()
 
 
 def write_tar(path: Path, members: Sequence[tuple[str, bytes]]) -> Tar:
@@ -58,9 +60,12 @@ def classes(labels: Sequence[int], data: bytes = IMAGE) -> list[tuple[str, bytes
     return [m for i, c in enumerate(labels) for m in ((f"{i:04d}.jpg", data), (f"{i:04d}.json", facts(c, c // 4)))]
 
 
-def found(path: Path) -> list[Item | BadItem]:
-    with path.open("rb") as file:
-        return list(read_items(file, path.name))
+def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> list[Run]:
+    reader = BareShards(tars, 0, 1, k, short).runs()
+    try:
+        return list(islice(reader, count))
+    finally:
+        reader.close()
 
 
 # -- batches --------------------------------------------------------------------------------------------------
@@ -83,26 +88,42 @@ def test_batches_have_p_classes_of_k_items_apart_within_a_lane(folder):
 def test_images_are_seen_by_the_view_and_numbered_by_their_keys(folder):
     dataset = hgld.open_dataset(folder, "train")
     numbers = {item_number(key): i for i, key in enumerate(dataset.keys)}
-    batch = list(stream(tars(folder)))[3]
-    items = [numbers[index] for index in batch.indices.tolist()]
-    assert torch.equal(batch.labels, dataset.labels[items])
-    parameters = VIEW.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=places(3, P * K))
-    expected = torch.empty_like(batch.images)
-    decode_batch(dataset.encoded(items), parameters, expected)
-    assert torch.equal(batch.images, expected)
+    for process in range(2):
+        batch = list(stream(tars(folder), process_index=process, process_count=2))[3]
+        items = [numbers[index] for index in batch.indices.tolist()]
+        assert torch.equal(batch.labels, dataset.labels[items])
+        seen = places(3, P * K // 2, process)
+        parameters = VIEW.parameters(*dataset.sizes[items].T, seed=0, epoch=0, positions=seen)
+        expected = torch.empty_like(batch.images)
+        decode_batch(dataset.encoded(items), parameters, expected)
+        assert torch.equal(batch.images, expected)
 
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_the_parts_of_all_processes_are_the_batches_of_one(folder, processes):
     parts = [list(stream(tars(folder), process_index=r, process_count=processes)) for r in range(processes)]
     assert same_batches(joined(parts), list(stream(tars(folder))))
+    assert not same_batches(parts[0], parts[1])
 
 
-def test_shards_come_round_and_epochs_differ(folder):
+def test_no_shard_is_read_by_two_processes(folder):
+    with serve(folder) as server:
+        read = []
+        for process in range(2):
+            server.requests.clear()
+            url = f"{server.url}/train-{{000000..000004}}.tar"
+            list(stream(url, process_index=process, process_count=2, lanes=2))
+            read.append({request.split()[1] for request in server.requests})
+    assert read[0] | read[1] == {f"/train-{n:06d}.tar" for n in range(5)}
+    assert not read[0] & read[1]
+
+
+def test_shards_come_round_and_epochs_and_seeds_differ(folder):
     one = stream(tars(folder), batches_per_epoch=60)
     first, second = list(one), list(one)
     assert len(first) == 60  # of data for 12
     assert not same_batches(first, second)
+    assert not same_batches(first, list(stream(tars(folder), batches_per_epoch=60, seed=1)))
     assert same_batches(first, list(stream(tars(folder), batches_per_epoch=60)))
     assert len({i for batch in first for i in batch.indices.tolist()}) == 188
 
@@ -127,6 +148,22 @@ def test_from_a_server_by_a_pattern(folder):
     assert same_batches(batches, list(stream(tars(folder))))
 
 
+def test_items_of_one_key_in_two_shards_are_two(tmp_path):
+    other = jpeg(np.random.default_rng(1))
+    write_tar(tmp_path / "a.tar", classes([0, 0, 1, 1, 2, 2, 3, 3]))
+    write_tar(tmp_path / "b.tar", classes([4, 4, 5, 5, 6, 6, 7, 7], other))
+    for batch in stream(tars(tmp_path), lanes=2, batches_per_epoch=2, view=hgld_view()):
+        for label, image in zip(batch.labels[:, 0].tolist(), batch.images, strict=True):
+            assert torch.equal(image, batch.images[batch.labels[:, 0].tolist().index(label)])
+        assert not torch.equal(batch.images[0], batch.images[-1])
+
+
+def hgld_view():
+    from hgld.data.views import TestView
+
+    return TestView(16, 16)
+
+
 # -- damage ---------------------------------------------------------------------------------------------------
 
 
@@ -144,14 +181,25 @@ def test_damaged_images_are_replaced_by_others_of_their_class_and_named(tmp_path
 
 def test_images_found_damaged_only_by_decoding_are_replaced_too(tmp_path):
     index = typical(tmp_path)
-    rows = index.with_row_index().filter(shard="train-000002.tar", run=1)["index"].to_list()
-    keys = damage(tmp_path, index, rows, lambda data: data[:-400])  # the header is sound
+    rows = index.with_row_index().filter(shard="train-000002.tar", group=1)["index"].to_list()  # a whole group
+    keys = damage(tmp_path, index, [*rows, 101], lambda data: data[:-400])  # the header is sound
     one = stream(tars(tmp_path), batches_per_epoch=40)
     batches = list(one)
-    assert all(len(set(batch.labels[:, 0].tolist())) <= P for batch in batches)
+    assert all(is_pk(batch) for batch in batches)
     assert {key_in(fault.where) for fault in one.faults.first} == set(keys)
     gone = {item_number(key) for key in keys}
-    assert not any(gone & set(batch.indices.tolist()) for batch in batches)
+    for batch in batches:
+        assert not gone & set(batch.indices.tolist())
+        assert {fault.replacement for fault in batch.faults} <= set(batch.indices.tolist())
+    parts = [list(stream(tars(tmp_path), batches_per_epoch=40, process_index=r, process_count=2)) for r in range(2)]
+    assert same_batches(joined(parts), batches)
+
+
+def test_where_nothing_is_sound_it_says_so(tmp_path):
+    index = typical(tmp_path)
+    damage(tmp_path, index, range(len(index)), lambda data: data[:-400])
+    with pytest.raises(InputError, match=r"train-00000\d.tar: key 'train/\d{4}'.*hgld verify"):
+        list(stream(tars(tmp_path)))
 
 
 def test_a_tar_that_is_cut_off_gives_what_it_has(tmp_path):
@@ -172,43 +220,36 @@ def test_a_missing_shard_is_named(tmp_path):
 
 
 def test_shards_of_another_number_of_levels_are_refused(tmp_path):
-    names = [str(tmp_path / name) for name in ("a.tar", "b.tar")]
-    write_tar(Path(names[0]), classes([0, 0, 1, 1, 2, 2, 3, 3]))
+    write_tar(tmp_path / "a.tar", classes([0, 0, 1, 1, 2, 2, 3, 3]))
     others = [(f"{i}.{s}", d) for i in range(8) for s, d in (("jpg", IMAGE), ("json", facts(i // 2)))]
-    write_tar(Path(names[1]), others)
+    write_tar(tmp_path / "b.tar", others)
     with pytest.raises(InputError, match=r"[12] labels.*All items of a stream need the same levels"):
-        list(stream(names, lanes=2))
+        list(stream(tars(tmp_path), lanes=2))
 
 
 # -- items of a tar -------------------------------------------------------------------------------------------
 
 
 def test_items_are_neighbours_that_share_a_key(tmp_path):
-    path = tmp_path / "a.tar"
     members = [
         ("x/1.json", facts(5, 1)),
         ("x/1.jpg", IMAGE),
-        ("2.PNG", png(np.random.default_rng(0))),
-        ("2.json", facts(6, 1)),
+        ("__2__/2.PNG", png(np.random.default_rng(0))),  # which webdataset takes for its own
+        ("__2__/2.json", facts(5, 1)),
     ]
-    write_tar(path, [*members, ("2.txt", b"caption"), ("README", b"no item")])
-    one, two = found(path)
-    assert isinstance(one, Item)
-    assert isinstance(two, Item)
-    assert (one.index, one.labels, one.size) == (item_number("x/1"), (5, 1), (40, 32))
-    assert one.image == EncodedImage(IMAGE, 1, None, "a.tar: key 'x/1'")
-    assert two.index == item_number("2")
+    tar = write_tar(tmp_path / "a.tar", [*members, ("__2__/2.txt", b"caption"), ("README", b"no item")])
+    (run,) = runs([tar], 2, 1)
+    one, two = run.items
+    assert (one.number, one.labels, one.size) == (item_number("x/1"), (5, 1), (40, 32))
+    assert one.image == EncodedImage(IMAGE, 1, None, f"{tar.where}: key 'x/1'")
+    assert two.number == item_number("__2__/2")
+    assert run.faults == []
 
 
 def test_orientation_and_box_are_read_from_the_item(tmp_path):
-    path = tmp_path / "a.tar"
     turned = jpeg(np.random.default_rng(0), orientation=6)
-    write_tar(
-        path, [("1.jpg", turned), ("1.json", facts(0, box=[1, 2, 31, 40])), ("2.jpg", turned), ("2.json", facts(0))]
-    )
-    boxed, whole = found(path)
-    assert isinstance(boxed, Item)
-    assert isinstance(whole, Item)
+    members = [("1.jpg", turned), ("1.json", facts(0, box=[1, 2, 31, 40])), ("2.jpg", turned), ("2.json", facts(0))]
+    boxed, whole = runs([write_tar(tmp_path / "a.tar", members)], 2, 1)[0].items
     assert (boxed.image.orientation, boxed.image.box, boxed.size) == (6, (1, 2, 31, 40), (30, 38))
     assert whole.size == (32, 40)
 
@@ -226,40 +267,31 @@ def test_orientation_and_box_are_read_from_the_item(tmp_path):
         ([("1.jpg", b"GIF89a"), ("1.json", facts(0))], "cannot be read as an image"),
         ([("1.jpg", b""), ("1.json", facts(0))], "cannot be read as an image"),
         ([("é.jpg", IMAGE), ("é.json", facts(0))], "not safe"),
+        ([(".jpg", IMAGE), (".json", facts(0))], "not safe"),
         ([("1.jpg", IMAGE), ("1.json", facts(0, box=[0, 0, 41, 5]))], "has the box"),
         ([("../1.jpg", IMAGE), ("2.txt", b"")], "leads out of the folder"),
     ],
 )
 def test_what_cannot_be_used_is_named_with_the_reason(tmp_path, members, reason):
-    path = tmp_path / "a.tar"
-    write_tar(path, [*members, *classes([3])])
-    bad = [item for item in found(path) if isinstance(item, BadItem)]
-    assert reason in bad[0].reason
-    assert bad[0].where.startswith("a.tar: ")
-    assert isinstance(found(path)[-1], Item)
+    tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
+    (run,) = runs([tar], 1, 1)
+    assert reason in run.faults[0].reason
+    assert run.faults[0].where.startswith(f"{tar.where}: ")
+    assert [item.labels for item in run.items] == [(3, 0)]
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "json", "txt", "x{}"])
 def test_members_of_one_key_do_not_fill_the_memory(tmp_path, suffix):
-    path, size = tmp_path / "a.tar", 1 << 19
-    write_tar(path, [(f"1.{suffix.format(n)}", bytes(size)) for n in range(24)])
+    size = 1 << 19
+    members = [(f"1.{suffix.format(n)}", bytes(size)) for n in range(24)]
+    tar = write_tar(tmp_path / "a.tar", [*members, *classes([3])])
+    runs([write_tar(tmp_path / "b.tar", classes([3]))], 1, 1)  # imports
     tracemalloc.start()
     try:
-        found(path)
-        assert tracemalloc.get_traced_memory()[1] < 6 * size
+        runs([tar], 1, 1)
+        assert tracemalloc.get_traced_memory()[1] < 8 * size
     finally:
         tracemalloc.stop()
-
-
-def test_links_are_not_followed(tmp_path):
-    path = tmp_path / "a.tar"
-    with tarfile.open(path, "w") as tar:
-        link = tarfile.TarInfo("1.jpg")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-    (bad,) = found(path)
-    assert isinstance(bad, BadItem)
-    assert "symbolic link" in bad.reason
 
 
 @settings(max_examples=60, deadline=None)
@@ -270,19 +302,13 @@ def test_no_damage_raises_anything_but_names_it(tmp_path_factory, at, byte, end)
     data = bytearray(path.read_bytes())
     data[at] = byte
     path.write_bytes(data[: len(data) - end])
-    for item in found(path):
-        assert isinstance(item, Item) or item.reason
+    sound = write_tar(path.with_name("sound.tar"), classes([2, 2]))
+    found = runs([Tar(sound.storage, path.name), sound], 2, 4)
+    assert any(run.items[0].labels[0] == 2 for run in found)
+    assert all(fault.reason for run in found for fault in run.faults)
 
 
 # -- runs -----------------------------------------------------------------------------------------------------
-
-
-def runs(tars: Sequence[Tar], k: int, count: int, short: Short = "repeat") -> list[Run]:
-    reader = read_runs(tars, k, short)
-    try:
-        return [next(reader) for _ in range(count)]
-    finally:
-        reader.close()
 
 
 @pytest.mark.parametrize(
@@ -311,10 +337,9 @@ def test_short_runs_are_dropped_and_counted_or_refused(tmp_path):
 
 
 def test_counts_of_what_is_left_out(tmp_path):
-    names = [str(tmp_path / f"{i}.tar") for i in range(2)]
-    for name in names:
-        write_tar(Path(name), classes([0, 0, 1, 1, 2, 2, -1, 3, 4, 4, 5, 5]))
-    one = stream(names, lanes=2, short="drop", batches_per_epoch=2, prefetch=1)
+    for i in range(2):
+        write_tar(tmp_path / f"{i}.tar", classes([0, 0, 1, 1, 2, 2, -1, 3, 4, 4, 5, 5]))
+    one = stream(tars(tmp_path), lanes=2, short="drop", batches_per_epoch=2, prefetch=1)
     list(one)
     assert one.unlabelled >= 2
     assert one.dropped >= 2
@@ -327,7 +352,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
 
 
 def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr("hgld.stream_runs._MOST_BAD", 20)
+    monkeypatch.setattr("hgld.tar_pipelines._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
     with pytest.raises(InputError, match="the 21th damaged item"):
         runs([tar], 2, 1)
@@ -364,6 +389,7 @@ def test_shards_of_one_folder_share_its_storage():
         (["a.tar"], {"batches_per_epoch": None}, "give batches_per_epoch"),
         (["a.tar"], {"levels": ["fine"]}, "levels and check_sha256 need the index"),
         (["a.tar"], {"lanes": 1, "short": "skip"}, "'skip'"),
+        (["a.tar"], {"lanes": 1, "seed": -1}, "seed is -1"),
     ],
 )
 def test_lists_that_cannot_be_streamed_are_refused(shards, options, message):

@@ -1,0 +1,205 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.errors import ConfigError, InputError
+from hgld.samplers.shard_order import ShardOrderSampler, deal
+
+
+def index_of(groups: list[tuple[int, int, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(shard, count, label) of groups in order of the index -> columns of the index."""
+    number: Counter[int] = Counter()
+    rows = []
+    for shard, count, label in groups:
+        rows += [(shard, number[shard], label)] * count
+        number[shard] += 1
+    shards, runs, labels = np.array(rows, np.int64).reshape(-1, 3).T
+    return shards, runs, labels
+
+
+def long_tailed(seed: int, classes: int = 60, shards: int = 5, group_size: int = 4):
+    """Groups as a build writes them: classes of many sizes, groups shuffled over shards."""
+    rng = np.random.default_rng(seed)
+    groups = []
+    for c in range(classes):
+        size = int(rng.integers(1, 40))
+        counts = [group_size] * max(size // group_size, 1)
+        counts[-1] = size - group_size * (len(counts) - 1)
+        groups += [(count, c) for count in counts]
+    order = rng.permutation(len(groups))
+    per_shard = -(-len(groups) // shards)
+    return index_of([(i // per_shard, *groups[g]) for i, g in enumerate(order)])
+
+
+def epoch_of(sampler: ShardOrderSampler, epoch: int = 0) -> np.ndarray:
+    return np.stack([sampler.batch(epoch, step) for step in range(len(sampler))])
+
+
+def repetitions(label: np.ndarray, lanes: int, per_lane: int, window: int, seed: int = 0) -> list[int]:
+    """Of each batch how many chunks are of a class that it has already."""
+    drawn = (label[chunks] for chunks in deal(label, lanes, per_lane, window, seed))
+    return [len(labels) - len(set(labels.tolist())) for labels in drawn]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    shape=st.sampled_from([(8, 4, 4), (8, 2, 8), (12, 3, 4), (5, 4, 1), (16, 4, 16)]),
+    window=st.integers(1, 10),
+    epoch=st.integers(0, 5),
+)
+def test_an_epoch_has_every_item_in_chunks_of_one_group(seed, shape, window, epoch):
+    p, k, lanes = shape
+    shard, group, label = long_tailed(seed)
+    sampler = ShardOrderSampler(shard, group, label, p, k, lanes=lanes, window=window, seed=seed)
+    batches = epoch_of(sampler, epoch)
+    assert set(batches.ravel().tolist()) == set(range(len(label)))
+    chunks = batches.reshape(-1, k)
+    place = shard * 1000 + group
+    assert (place[chunks] == place[chunks[:, :1]]).all()
+    size = dict(zip(*np.unique(place, return_counts=True), strict=True))
+    assert all(len(set(chunk)) == min(k, size[place[chunk[0]]]) for chunk in chunks.tolist())
+    needed = sum(-(-int(count) // k) for count in size.values())
+    assert len(sampler) == -(-needed // p)
+    again = len(chunks) - len({tuple(sorted(chunk)) for chunk in chunks.tolist()})
+    assert again <= p - 1 + sum(count < k for count in size.values())  # no more than what fills the last batch
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), window=st.integers(1, 6), lanes=st.sampled_from([1, 2, 4, 8]))
+def test_lanes_are_read_in_order_and_a_window_never_holds_more_than_it_may(seed, window, lanes):
+    shard, group, label = long_tailed(seed)
+    sampler = ShardOrderSampler(shard, group, label, 8, 4, lanes=lanes, window=window, seed=seed)
+    order, per_lane = sampler.order(0), 8 // lanes
+    length = len(order.run) // lanes
+    dealt = [sampler.chunks(0, step) for step in range(len(sampler))]
+    assert sorted(chunk for chunks in dealt for chunk in chunks) == list(range(lanes * length))
+    for step, chunks in enumerate(dealt):
+        for place, chunk in enumerate(chunks):
+            lane, position = divmod(chunk, length)
+            assert lane == place // per_lane
+            assert position < (step + window) * per_lane
+    first = order.items.min(axis=1)
+    same = (shard[first[1:]] == shard[first[:-1]]) & (order.run[1:] != order.run[:-1])
+    assert (np.diff(first)[same] > 0).sum() >= same.sum() - 1  # in the index's order but where the sequence begins
+
+
+@settings(max_examples=100, deadline=None)
+@given(counts=st.lists(st.integers(1, 12), min_size=4, max_size=30), p=st.integers(2, 4), seed=st.integers(0, 99))
+def test_with_room_for_the_epoch_no_class_is_repeated_unless_it_must_be(counts, p, seed):
+    label = np.repeat(np.arange(len(counts)), counts)
+    np.random.default_rng(seed).shuffle(label)
+    steps = len(label) // p
+    held = np.bincount(label[: steps * p])
+    assert sum(repetitions(label[: steps * p], 1, p, steps, seed)) == int(np.maximum(held - steps, 0).sum())
+
+
+def test_over_lanes_and_small_windows_classes_stay_apart():
+    label = np.random.default_rng(0).permutation(np.repeat(np.arange(500), 20))[:9984]
+    assert sum(repetitions(label, 8, 4, 8)) == 0
+    assert sum(repetitions(label, 8, 4, 1)) > 0  # which is what the window is for
+
+
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_with_few_classes_of_unlike_sizes_lanes_give_way_to_each_other(lanes, monkeypatch):
+    counts = [30, 30, 28, 25, 25, 24, *[20] * 10, *[12] * 15, *[4] * 10]  # 16 of 41 classes a batch, 35 batches
+
+    def repeated(seed):
+        label = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts))
+        return sum(repetitions(label[: len(label) // 16 * 16], lanes, 16 // lanes, 8, seed))
+
+    assert sum(map(repeated, range(8))) <= 2
+    monkeypatch.setattr("hgld.samplers.shard_order._Hand._take_over", lambda *_: False)
+    assert sum(map(repeated, range(8))) > 5
+
+
+def test_what_cannot_be_kept_apart_is_spread_evenly():
+    assert sorted(repetitions(np.array([5, 5, 5, 9]), 1, 2, 2)) == [0, 1]
+
+
+def test_epochs_differ_and_seeds_differ_and_the_same_is_the_same():
+    index = long_tailed(3)
+
+    def first(seed, epoch):
+        return epoch_of(ShardOrderSampler(*index, 8, 4, seed=seed), epoch)
+
+    assert (first(0, 0) == first(0, 0)).all()
+    assert not (first(0, 0) == first(0, 1)).all()
+    assert not (first(0, 0) == first(1, 0)).all()
+
+
+def test_the_plan_is_the_same_on_every_machine():
+    sampler = ShardOrderSampler(*index_of([(i // 10, 4 + i % 3, i % 7) for i in range(30)]), 4, 4, lanes=2, seed=5)
+    assert sampler.batch(2, 1).reshape(4, 4).tolist() == [
+        [5, 7, 8, 4],
+        [126, 128, 127, 125],
+        [83, 80, 79, 81],
+        [35, 36, 34, 38],
+    ]
+    assert sampler.fingerprint() == "2f1132b997a26d7a518e4d7a3d3b2891"
+
+
+def test_what_fills_the_last_batch_is_different_in_every_epoch():
+    sampler = ShardOrderSampler(*long_tailed(1), 32, 4, lanes=8)
+    twice = []
+    for epoch in range(6):
+        run = sampler.order(epoch).run
+        twice.append(run[: len(run) - len(np.unique(sampler.order(epoch).items, axis=0))].tolist())
+    assert all(twice)
+    assert len({tuple(runs) for runs in twice}) == 6
+
+
+def test_groups_shorter_than_k():
+    index = index_of([(0, 4, 0), (0, 2, 1), (0, 5, 2), (1, 3, 3)])
+    sampler = ShardOrderSampler(*index, 1, 4, lanes=1)
+    assert len(sampler) == 5  # 1 + 1 + 2 + 1
+    by_label = {int(index[2][items[0]]): items.tolist() for items in epoch_of(sampler)}
+    assert sorted(by_label[1]) == [4, 4, 5, 5]
+    assert set(by_label[3]) == {11, 12, 13}
+    dropped = ShardOrderSampler(*index, 1, 4, lanes=1, short="drop")
+    assert (len(dropped), dropped.dropped) == (3, 5)
+    with pytest.raises(ConfigError, match=r"2 of 4 groups have fewer than 4 items"):
+        ShardOrderSampler(*index, 1, 4, lanes=1, short="refuse")
+
+
+def test_unlabelled_groups_are_left_out_and_a_group_of_two_classes_is_refused():
+    shard, group, label = index_of([(0, 4, 7), (0, 2, -1), (1, 5, 7), (1, 3, -1), (1, 4, 2)])
+    sampler = ShardOrderSampler(shard, group, label, 2, 4, lanes=1)
+    assert sampler.left_out == 5
+    assert set(epoch_of(sampler).ravel().tolist()) == set(np.flatnonzero(label >= 0).tolist())
+    label[8] = 5
+    with pytest.raises(InputError, match=r"group 0 of shard 1 .* classes 7 and 5"):
+        ShardOrderSampler(shard, group, label, 2, 4, lanes=1)
+
+
+def test_what_cannot_be_planned_is_refused_with_the_way_out():
+    index = long_tailed(0)
+    with pytest.raises(ConfigError, match=r"take lanes=6 \(or any of 1, 2, 3, 4, 6, 12\)"):
+        ShardOrderSampler(*index, 12, 4, lanes=8)
+    with pytest.raises(ConfigError, match="k is 0; expected at least 1"):
+        ShardOrderSampler(*index, 8, 0)
+    with pytest.raises(ConfigError, match="expected repeat, drop, refuse"):
+        ShardOrderSampler(*index, 8, 4, short="skip")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="a batch takes 8192"):
+        ShardOrderSampler(*index, 8192, 4)
+    with pytest.raises(ConfigError, match="there are 0 groups"):
+        ShardOrderSampler(*index_of([]), 8, 4)
+
+
+def test_fingerprints_tell_plans_apart():
+    index = long_tailed(0)
+    other = [
+        ShardOrderSampler(*index, 8, 4),
+        ShardOrderSampler(*index, 8, 2),
+        ShardOrderSampler(*index, 16, 4),
+        ShardOrderSampler(*index, 8, 4, seed=1),
+        ShardOrderSampler(*index, 8, 4, lanes=4),
+        ShardOrderSampler(*index, 8, 4, window=4),
+        ShardOrderSampler(*index, 8, 4, short="drop"),
+        ShardOrderSampler(*long_tailed(1), 8, 4),
+    ]
+    assert len({sampler.fingerprint() for sampler in other}) == len(other)
+    assert ShardOrderSampler(*long_tailed(0), 8, 4, process_count=2).fingerprint() == other[0].fingerprint()

@@ -1,0 +1,180 @@
+"""What webdataset gets to see of tars from anywhere: nothing that could fill the memory, run, or be opened."""
+
+import bz2
+import gzip
+import lzma
+import os
+import struct
+import tracemalloc
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hgld
+from hgld.data.tar import checksum, member_header, padding
+from hgld.errors import InputError
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.stage import silent
+from hgld.tar_pipelines import BareShards, indexed_files
+from tests.hgld.streamed_dataset import VIEW, stream, tars, typical
+from tests.hgld.test_stream_bare import classes, runs, write_tar
+
+MOST_MEMORY = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("typical")
+    typical(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_opens(monkeypatch):
+    """No shell, no process, and nothing by webdataset's own means."""
+
+    def refused(*arguments, **_):
+        raise AssertionError(f"webdataset opened {arguments}")
+
+    monkeypatch.setenv("GOPEN_REWRITE", "/=pipe:touch /tmp/never;")
+    monkeypatch.setattr(import_module("webdataset.gopen"), "gopen", refused)
+    monkeypatch.setattr("subprocess.Popen", refused)
+    monkeypatch.setattr(os, "system", refused)
+
+
+def header(kind: bytes, size: int, name: bytes = b"1.jpg") -> bytes:
+    """A header with a right checksum, whatever it says."""
+    block = bytearray(member_header(name.decode(), 0))
+    block[124:136] = b"%011o\0" % size if size < 8**11 else b"\x80" + size.to_bytes(11, "big")
+    block[156:157] = kind
+    block[148:156] = b"%06o\0 " % checksum(bytes(block))
+    return bytes(block)
+
+
+def pax(*records: tuple[str, str]) -> bytes:
+    data = b""
+    for key, value in records:
+        body = f" {key}={value}\n".encode()
+        length = len(body) + len(str(len(body) + 3))
+        data += b"%d" % length + body
+    return header(b"x", len(data)) + data + padding(len(data))
+
+
+SPARSE = bytearray(header(b"S", 512))
+SPARSE[386:410] = b"%011o\0%011o\0" % (0, 512)
+SPARSE[483:495] = b"\x80" + struct.pack(">3xQ", 1 << 36)  # as long as that once it is filled with zeros
+SPARSE[148:156] = b"%06o\0 " % checksum(bytes(SPARSE))
+
+HOSTILE = {
+    "a pax header of 5 GB": header(b"x", 5 << 30),
+    "a pax header for all of 5 GB": header(b"g", 5 << 30),
+    "a long name of 5 GB": header(b"L", 5 << 30),
+    "a long link of 5 GB": header(b"K", 5 << 30),
+    "a pax header of 12 MB": header(b"x", 12 << 20) + bytes(12 << 20),
+    "a member of 5 GB": header(b"0", 5 << 30),
+    "a member of 2**60 bytes by pax": pax(("size", str(1 << 60))) + header(b"0", 0),
+    "a size for all members": pax(("size", "5"))[:156] + b"g" + pax(("size", "5"))[157:],
+    "a sparse file": bytes(SPARSE) + bytes(512),
+    "a sparse file by pax": pax(("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9" * 11))
+    + header(b"0", 512)
+    + b"9999\n".ljust(512, b"\0"),
+    "a device": header(b"3", 0),
+    "a link": header(b"2", 0),
+    "no header": os.urandom(512),
+}
+
+
+@pytest.mark.parametrize("what", sorted(HOSTILE))
+def test_hostile_headers_are_named_and_take_no_memory(what, tmp_path):
+    sound = write_tar(tmp_path / "sound.tar", classes([0, 0]))
+    (tmp_path / "hostile.tar").write_bytes(HOSTILE[what] + (tmp_path / "sound.tar").read_bytes())
+    runs([sound], 2, 1)  # imports
+    tracemalloc.start()
+    try:
+        found = runs([type(sound)(sound.storage, "hostile.tar"), sound], 2, 3)
+        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+    finally:
+        tracemalloc.stop()
+    assert any("hostile.tar" in fault.where for run in found for fault in run.faults)
+    assert {item.labels[0] for run in found for item in run.items} == {0}
+
+
+def zstd(_):
+    return b"\x28\xb5\x2f\xfd" + bytes(600)
+
+
+@pytest.mark.parametrize("squeeze", [gzip.compress, bz2.compress, lzma.compress, zstd])
+@pytest.mark.parametrize("indexed", [False, True])
+def test_compressed_shards_are_refused_and_not_unpacked(squeeze, indexed, tmp_path):
+    typical(tmp_path)
+    squeezed = squeeze(Path(tars(tmp_path)[0]).read_bytes() + bytes(16 << 20))
+    for path in map(Path, tars(tmp_path)):
+        path.write_bytes(squeezed.ljust(path.stat().st_size, b"\0"))
+    one = stream(tmp_path if indexed else tars(tmp_path), **({} if indexed else {"batches_per_epoch": 2}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match=r"train-00000\d.tar: compressed by (gzip|bzip2|xz|zstd); exp"):
+            list(one)
+        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_tar_whose_first_name_looks_compressed_is_read(tmp_path):
+    members = [(f"BZh{name}", data) for name, data in classes([0, 0])]
+    assert len(runs([write_tar(tmp_path / "a.tar", members)], 2, 1)[0].items) == 2
+
+
+def test_what_webdataset_would_run_is_no_shard(tmp_path):
+    flag = tmp_path / "flag"
+    for url in (f"pipe:touch {flag} #.tar", f"pipe://touch {flag} #.tar", f"gs://b/$(touch {flag}).tar"):
+        with pytest.raises(hgld.errors.HgldError):
+            next(iter(hgld.stream(url, 1, 1, lanes=1, batches_per_epoch=1)))
+    assert not flag.exists()
+
+
+def test_pickles_beside_an_image_are_passed_over(tmp_path):
+    flag = tmp_path / "flag"
+    bomb = f"cos\nsystem\n(S'touch {flag}'\ntR.".encode()
+    members = [("0000.pyd", bomb), ("0000.pth", bomb), ("0000.pickle", bomb), *classes([0, 0])]
+    write_tar(tmp_path / "a.tar", members)
+    (batch,) = hgld.stream([str(tmp_path / "a.tar")], 1, 2, lanes=1, batches_per_epoch=1, view=VIEW)
+    assert batch.faults == ()
+    assert not flag.exists()
+
+
+@pytest.mark.parametrize("long", ["", "n" * 90])  # names that fit a header, and those that take a pax header
+@pytest.mark.parametrize("json_first", [False, True])
+def test_slices_begin_at_a_member_wherever_they_are_cut(long, json_first, tmp_path):
+    for shard in range(2):
+        items = [(f"{shard}{long}/{name}", data) for name, data in classes([0, 0, 1, 1, 2, 2, 3, 3])]
+        if json_first:
+            items[::2], items[1::2] = items[1::2], items[::2]
+        write_tar(tmp_path / f"train-{shard:06d}.tar", [("README", b"no item"), *items])
+    rebuild_index(tmp_path, progress=silent)
+    dataset = hgld.open_dataset(tmp_path, "train")
+    files = dataset.read_many(range(len(dataset)))
+    for positions in ([0], [3], [3, 4, 5], [0, 2, 5, 7], [6, 7, 8, 9], [10, 15], [12, 2], [3, 3]):
+        assert list(indexed_files(dataset, np.array(positions))) == [files[i] for i in positions]
+
+
+def test_files_are_closed(folder, monkeypatch):
+    dataset = hgld.open_dataset(folder, "train")
+    opened = []
+    original = type(dataset.storage).open_stream
+
+    def noted(*arguments):
+        opened.append(original(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(type(dataset.storage), "open_stream", noted)
+    files = indexed_files(dataset, np.arange(len(dataset)))
+    next(files)
+    files.close()
+    bare = BareShards(hgld.data.storage.open_tars(tars(folder), None), 0, 1, 2, "repeat").runs()
+    next(bare)
+    bare.close()
+    assert len(opened) >= 2
+    assert all(file.closed for file in opened)
