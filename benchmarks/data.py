@@ -1,6 +1,6 @@
 """The data path: writing, reading, decoding, opening and planning, beside tarfile, webdataset and plain PyTorch code.
 
-Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches share memory open plan]
+Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches stream share memory open plan]
 
 Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
 are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The
@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from webdataset.compat import WebDataset
 
-from hgld import open_dataset
+from hgld import open_dataset, stream
 from hgld.data.batch import Batch, normalize
 from hgld.data.decode import decode_batch
 from hgld.data.loader import Loader
@@ -206,6 +207,52 @@ def batches(made: Made, rounds: int) -> list[Row]:
     return take_turns("batches", "images/s", sides, rounds)
 
 
+def streams(made: Made, rounds: int) -> list[Row]:
+    """Images a second in P x K batches of 256 at 224 as bytes: shard after shard, beside random access.
+
+    The shards are written anew, some 16 of them, so that eight lanes of bare shards have one each and more.
+    """
+    folder = made.work / "streamed"
+    if not (folder / "dataset.json").exists():
+        made_shards.write_hgld(folder, made.images, made.sizes, per_shard=max(8, len(made.images) // 16 // 8 * 8))
+    tars = sorted(str(path) for path in folder.glob("*.tar"))
+    steps = min(20, len(made.images) // BATCH - 1)
+
+    def measured(start: Callable[[], Iterable[object]]) -> float:
+        found = iter(start())
+        next(found)  # imports, plans, first memory and full windows
+        return rate((steps - 1) * BATCH, lambda: drain(islice(found, steps - 1)))
+
+    with served(folder) as url:
+        sides: Sides = {
+            "hgld loader, random": lambda: measured(
+                lambda: Loader(open_dataset(folder, "train"), pk_batches(made), TrainView(SIZE))
+            ),
+            "hgld stream, folder": lambda: measured(lambda: stream(folder, BATCH // 4, 4)),
+            "hgld stream, HTTP": lambda: measured(lambda: stream(url, BATCH // 4, 4)),
+            "hgld stream, bare tars": lambda: measured(lambda: stream(tars, BATCH // 4, 4, batches_per_epoch=steps)),
+        }
+        return take_turns("stream", "images/s", sides, rounds)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The folder over HTTP with ranges, by a process of its own."""
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom tests.hgld.range_server import serve\n"
+        "with serve(Path(sys.argv[1])) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, cwd=Path(__file__).parent.parent, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+
+
 def share(made: Made, rounds: int) -> list[Row]:
     """What reading adds to decoding the same bytes from memory, in percent: the same batches by turns."""
     dataset, sampler, view = open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE)
@@ -329,6 +376,7 @@ GROUPS: dict[str, Callable[[Made, int], list[Row]]] = {
     "write": write,
     "read": read,
     "batches": batches,
+    "stream": streams,
     "share": share,
     "memory": memory,
     "open": open_large,

@@ -80,12 +80,14 @@ class UnhashedTar:
         return "0" * 64
 
 
-def write_hgld(folder: Path, images: list[bytes], sizes: tuple[int, int], hashed: bool = True) -> None:
+def write_hgld(
+    folder: Path, images: list[bytes], sizes: tuple[int, int], hashed: bool = True, per_shard: int = PER_SHARD
+) -> None:
     """A dataset directory, as hgld build-shards packs it; without hashed, no checksums of images and shards."""
     folder.mkdir(parents=True, exist_ok=True)
     shards, offsets, digests = [], [], []
-    for begin in range(0, len(images), PER_SHARD):
-        name, part = shard_name("train", begin // PER_SHARD), images[begin : begin + PER_SHARD]
+    for begin in range(0, len(images), per_shard):
+        name, part = shard_name("train", begin // per_shard), images[begin : begin + per_shard]
         with open(folder / name, "wb", buffering=1 << 20) as file:
             tar = TarWriter(file) if hashed else UnhashedTar(file)
             for i, image in enumerate(part, begin):
@@ -96,16 +98,21 @@ def write_hgld(folder: Path, images: list[bytes], sizes: tuple[int, int], hashed
             sha256 = tar.finish()
         shards.append(ShardFacts(name, "train", len(part), (folder / name).stat().st_size, sha256))
     items = np.arange(len(images))
-    index = index_of(items, np.array(offsets), np.array([len(image) for image in images]), sizes, digests)
+    index = index_of(items, np.array(offsets), np.array([len(image) for image in images]), sizes, digests, per_shard)
     finish(folder, index, tuple(shards))
 
 
 def index_of(
-    items: np.ndarray, offsets: np.ndarray, bytes_of: np.ndarray, sizes: tuple[int, int], digests: list[str]
+    items: np.ndarray,
+    offsets: np.ndarray,
+    bytes_of: np.ndarray,
+    sizes: tuple[int, int],
+    digests: list[str],
+    per_shard: int = PER_SHARD,
 ) -> pl.DataFrame:
     fine, middle, coarse = items // PER_CLASS, items // PER_CLASS // 10, items // PER_CLASS // 100
     keys = pl.Series(items).cast(pl.String).str.zfill(6)
-    shards = pl.Series(items // PER_SHARD).cast(pl.String).str.zfill(6)
+    shards = pl.Series(items // per_shard).cast(pl.String).str.zfill(6)
     return pl.DataFrame(
         {"key": keys, "shard": "train-" + shards + ".tar", "offset": offsets, "size": bytes_of}
     ).with_columns(
@@ -117,7 +124,7 @@ def index_of(
         orientation=pl.lit(1, pl.Int8),
         sha256=pl.Series(digests),
         duplicate_of=pl.lit(None, pl.String),
-        group=pl.Series((items % PER_SHARD) // PER_CLASS, dtype=pl.Int32),
+        group=pl.Series((items % per_shard) // PER_CLASS, dtype=pl.Int32),
     )
 
 

@@ -193,12 +193,13 @@ def _slices(
     ahead = begin[1:] - end[:-1]
     cuts = np.flatnonzero((np.diff(shard[positions]) != 0) | (ahead < 0) | (ahead > _MOST_SKIPPED)) + 1
     for part in np.split(np.arange(len(positions)), cuts) if len(positions) else ():
-        name, start, end_of_part = names[shard[positions[part[0]]]], int(begin[part[0]]), int(end[part[-1]])
-        its = positions[part]
-        places = zip((offset[its] - start).tolist(), size[its].tolist(), its.tolist(), part.tolist(), strict=True)
-        wanted = deque(_Wanted(at, length, keys[i], position) for at, length, position, i in places)
+        its, start = positions[part], int(begin[part[0]])
+        name, length = names[int(shard[its[0]])], int(end[part[-1]]) - start
+        its_keys = keys[int(part[0]) : int(part[-1]) + 1]
+        places = zip((offset[its] - start).tolist(), size[its].tolist(), its_keys, its.tolist(), strict=True)
+        wanted = deque(_Wanted(*place) for place in places)
         file = dataset.storage.open_stream(name, start)
-        yield from _source(file, name, _wanted_members(_Part(file, name, end_of_part - start), name, wanted, faults))
+        yield from _source(file, name, _wanted_members(_Part(file, name, length), name, wanted, faults))
 
 
 class _Wanted(NamedTuple):

@@ -72,6 +72,12 @@ class TrainingData:
         self.steps_per_epoch = config.batch.steps_per_epoch or self._length
 
     @property
+    def sampler(self) -> BatchSampler:
+        """The batches of this process, as positions in the dataset."""
+        assert self._reader.sampler is not None  # streams have one of a dataset directory
+        return self._reader.sampler
+
+    @property
     def hierarchy(self) -> Hierarchy:
         """The tree of classes of the dataset, all splits."""
         return self.dataset.hierarchy
@@ -198,6 +204,24 @@ def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
         InputError: no dataset is there, or it has no such split.
     """
     return TrainingData(config, place, Processes(0, 1, torch.device("cpu"))).facts
+
+
+def epoch_coverage(config: TrainConfig, place: str) -> dict[str, int]:
+    """Count what the first epoch of a run of these options shows, on any number of processes, without reading an image.
+
+    Returns:
+        ``steps``; ``seen``, the images that come at least once; ``images`` of the training split.
+
+    Raises:
+        ConfigError: a batch that cannot be made of this dataset.
+        InputError: no dataset is there, or it has no such split.
+    """
+    data = TrainingData(config, place, Processes(0, 1, torch.device("cpu")))
+    sampler = data.sampler
+    seen = torch.zeros(len(data.dataset), dtype=torch.bool)
+    for step in range(data.steps_per_epoch):
+        seen[torch.from_numpy(sampler.batch(*divmod(step, len(sampler))))] = True
+    return {"steps": data.steps_per_epoch, "seen": int(seen.sum()), "images": len(seen)}
 
 
 def train_view(images: ImagesConfig, size: int) -> TrainView:

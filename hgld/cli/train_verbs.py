@@ -25,7 +25,11 @@ def train_command() -> click.Command:
     @click.command(cls=SectionedCommand)
     @click.argument("recipe", required=False, shell_complete=complete_recipes)
     @click.option("--list", "listed", is_flag=True, help="Name the recipes and stop.")
-    @click.option("--show", is_flag=True, help="Print what the recipe is, with all its fields, and stop.")
+    @click.option(
+        "--show",
+        is_flag=True,
+        help="Print the recipe with all its fields, with --data also how many images an epoch shows, and stop.",
+    )
     @click.option("--data", metavar="DIR|URL", help="Dataset directory; its address with --stream.")
     @click.option("--out", type=FOLDER, metavar="RUN", help="Folder of the run; one that was stopped goes on.")
     @click.option(
@@ -73,7 +77,7 @@ def train_command() -> click.Command:
             raise click.UsageError("name a RECIPE (--list names them), or the config.json of a run.")
         config = _changed(_read(recipe), given)
         if show:
-            _print_config(recipe, config, as_json)
+            _print_config(recipe, config, data, as_json)
             return 0
         if data is None or out is None:
             raise click.UsageError(
@@ -131,19 +135,28 @@ def _print_recipes(as_json: bool) -> None:
         echo(f"{cells}  {row['summary']} Published: {row['published']}.")
 
 
-def _print_config(recipe: str, config: "TrainConfig", as_json: bool) -> None:
+def _print_config(recipe: str, config: "TrainConfig", data: str | None, as_json: bool) -> None:
     from hgld.training.config import SECTIONS, flat
     from hgld.training.recipes import RECIPES
 
     told = RECIPES[recipe].text if recipe in RECIPES else f"The config of {recipe}."
+    epoch = None
+    if data is not None:
+        from hgld.training.batches import epoch_coverage
+
+        epoch = epoch_coverage(config, data)
     if as_json:
-        print_json({"recipe": config.recipe, "text": told, "fields": flat(config)})
+        print_json(
+            {"recipe": config.recipe, "text": told, "fields": flat(config), **({"epoch": epoch} if epoch else {})}
+        )
         return
     echo(told)
     for section in SECTIONS:
         echo(f"\n{section}:")
         for name, value in dataclasses.asdict(getattr(config, section.lower())).items():
             echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
+    if epoch:
+        echo(f"\nAn epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
 
 
 def _as_flag(flag: str, value: Any) -> str:

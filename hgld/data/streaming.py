@@ -310,7 +310,7 @@ def _indexed(dataset: ShardDataset, how: _Grouping, batches: int | None, check_s
     _, shard, _, _ = dataset.places
     labels = dataset.labels[:, 0].numpy()
     options = {**how._asdict(), "batches_per_epoch": batches}
-    sampler = ShardOrderSampler(shard, rows["group"].to_numpy(), labels, **options)
+    sampler = ShardOrderSampler(shard, rows["run"].to_numpy(), labels, **options)
     return _IndexedSource(dataset, sampler, rows["sha256"] if check_sha256 else None, how)
 
 

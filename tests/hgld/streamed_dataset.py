@@ -92,8 +92,8 @@ def key_in(where: str) -> str:
     return found[0]
 
 
-def stream(root: str | Path, **options: Any) -> ShardStream:
-    """Batches of P x K from a dataset directory."""
+def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
+    """Batches of P x K from a dataset directory or bare shards."""
     return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **options})
 
 

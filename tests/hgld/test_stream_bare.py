@@ -181,7 +181,7 @@ def test_damaged_images_are_replaced_by_others_of_their_class_and_named(tmp_path
 
 def test_images_found_damaged_only_by_decoding_are_replaced_too(tmp_path):
     index = typical(tmp_path)
-    rows = index.with_row_index().filter(shard="train-000002.tar", group=1)["index"].to_list()  # a whole group
+    rows = index.with_row_index().filter(shard="train-000002.tar", run=1)["index"].to_list()  # a whole group
     keys = damage(tmp_path, index, [*rows, 101], lambda data: data[:-400])  # the header is sound
     one = stream(tars(tmp_path), batches_per_epoch=40)
     batches = list(one)

@@ -66,7 +66,7 @@ def test_damage_changes_no_other_batch_and_not_what_other_processes_see(own):
 
 def test_for_a_group_without_a_sound_item_others_of_its_class_stand_in(own):
     folder, index = own
-    rows = index.with_row_index().filter(shard="train-000002.tar", group=0)["index"].to_list()
+    rows = index.with_row_index().filter(shard="train-000002.tar", run=0)["index"].to_list()
     assert index.filter(fine=index["fine"][rows[0]]).height > len(rows)
     damage(folder, index, rows, no_image)
     one = stream(folder)

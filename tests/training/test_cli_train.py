@@ -61,6 +61,15 @@ def test_show_prints_the_recipe_with_what_flags_changed(capsys):
     assert shown["fields"] == json.loads(json.dumps(flat(load_recipe("happier-sop"))))
 
 
+def test_show_with_data_says_how_many_images_an_epoch_shows(capsys, data):
+    given = (RECIPE, "--show", "--data", data, *FLAGS, "--stream")
+    assert "\nAn epoch of 6 steps shows 48 of 48 images.\n" in run(capsys, *given)[1]
+    assert "\nAn epoch of 2 steps shows 16 of 48 images.\n" in run(capsys, *given, "--steps-per-epoch", 2)[1]
+    shown = json.loads(run(capsys, *given, "--json")[1])
+    assert shown["epoch"] == {"steps": 6, "seen": 48, "images": 48}
+    assert "epoch" not in json.loads(run(capsys, RECIPE, "--show", "--json")[1])
+
+
 def test_what_show_prints_are_flags_that_give_the_same_config(capsys):
     for name in ("happier-sop", "softbin-ap-landmarks-clean", "multigrain", "happier-dyml-animal"):
         flags = [
