@@ -1,6 +1,7 @@
 """The data path: writing, reading, decoding, opening and planning, beside tarfile, webdataset and plain PyTorch code.
 
-Run with: python benchmarks/data.py --work DIR [--images 20000] [--only write read batches stream share memory open plan]
+Run with: python benchmarks/data.py --work DIR [--images 20000]
+          [--only write read batches stream share memory open plan]
 
 Everything runs on one core, and seconds are the processor's, so that other load on the machine disturbs little; files
 are in the page cache. All sides of a group take turns within every round; figures are medians over the rounds. The
@@ -243,8 +244,8 @@ def served(folder: Path) -> Iterator[str]:
         "with serve(Path(sys.argv[1])) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, str(folder)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, text=True, cwd=Path(__file__).parent.parent, **pipes) as process:
+    root, pipe = Path(__file__).parent.parent, subprocess.PIPE
+    with subprocess.Popen(command, text=True, cwd=root, stdin=pipe, stdout=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

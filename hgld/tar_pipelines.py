@@ -259,14 +259,7 @@ def _matched(
 
 
 class Item(NamedTuple):
-    """An image of a bare shard.
-
-    Attributes:
-        number: made from its key.
-        image: its bytes and how to read them.
-        size: width and height of the upright image, cut to its box.
-        labels: (L,) its classes, finest first.
-    """
+    """An image of a bare shard: a number made from its key, its size upright and cut to its box, its classes."""
 
     number: int
     image: EncodedImage

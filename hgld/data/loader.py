@@ -38,46 +38,26 @@ class _Failed(NamedTuple):
 
 
 class BatchItems(Protocol):
-    """The items of a batch before decoding, wherever they come from.
+    """The items of a batch before decoding, wherever they come from; they are asked for by numbers (B,).
 
-    Attributes:
-        first: slot of the first of them in the batch of all processes.
-        items: (B,) numbers by which they are asked for.
-        faults: damaged items that were met while they were sought.
+    ``first`` is the slot of the first in the batch of all processes, ``faults`` what was found damaged while they were
+    sought. ``encoded`` raises an InputError that begins with the item's ``name``. ``sizes`` are those of the upright
+    images, cut to their boxes; ``labels`` (B, L); ``indices`` the numbers by which the taker knows the items;
+    ``candidates`` may stand in for a damaged item, the best first.
     """
 
     @property
     def first(self) -> int: ...
-
     @property
     def items(self) -> NDArray[np.int64]: ...
-
     @property
     def faults(self) -> Sequence[Fault]: ...
-
-    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]:
-        """Return the images as they are stored; raises InputError, whose message begins with :meth:`name`."""
-        ...
-
-    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (B, 2) width and height of the upright images, cut to their boxes."""
-        ...
-
-    def labels(self, items: NDArray[np.int64]) -> Tensor:
-        """Return (B, L) classes, finest first."""
-        ...
-
-    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (B,) numbers by which the taker knows the items."""
-        ...
-
-    def name(self, item: int) -> str:
-        """Return the name of an item for messages."""
-        ...
-
-    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """Give the items that may stand in for a damaged one, the best first."""
-        ...
+    def encoded(self, items: NDArray[np.int64]) -> list[EncodedImage]: ...
+    def sizes(self, items: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def labels(self, items: NDArray[np.int64]) -> Tensor: ...
+    def indices(self, items: NDArray[np.int64]) -> NDArray[np.int64]: ...
+    def name(self, item: int) -> str: ...
+    def candidates(self, item: int, damaged: set[int]) -> Iterator[int]: ...
 
 
 class DatasetItems:

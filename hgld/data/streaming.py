@@ -6,10 +6,9 @@ from contextlib import ExitStack, closing
 from itertools import count
 from os import fspath
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -110,7 +109,7 @@ def stream(
     grouping = _Grouping(p, k, lanes, window, short, seed, process_index, process_count)
     if isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls)):
         dataset = open_dataset(root_or_urls, split, levels=levels, storage_options=storage_options)
-        source = _indexed(dataset, grouping, batches_per_epoch, check_sha256)
+        source = _IndexedSource(dataset, grouping, batches_per_epoch, check_sha256)
         return ShardStream(source, len(source.sampler), decoding, prefetch, dataset)
     if levels is not None or check_sha256:
         raise ConfigError("levels and check_sha256 need the index of a dataset directory; these are bare shards.")
@@ -150,24 +149,6 @@ class FaultLog:
         return self.count
 
 
-class _Source(Protocol):
-    """Where a stream's items come from: an index, or groups found while reading."""
-
-    @property
-    def unlabelled(self) -> int: ...
-
-    @property
-    def dropped(self) -> int: ...
-
-    def fingerprint(self) -> str:
-        """Return 32 hex digits that differ when the batches do."""
-        ...
-
-    def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
-        """Read this process's part of every batch of an epoch from ``step`` on."""
-        ...
-
-
 class ShardStream(IterableDataset[Batch]):
     """Batches from shards read from front to end; :func:`stream` makes it.
 
@@ -185,7 +166,12 @@ class ShardStream(IterableDataset[Batch]):
     """
 
     def __init__(
-        self, source: _Source, batches: int, decoding: BatchDecoder, prefetch: int, dataset: ShardDataset | None
+        self,
+        source: "_IndexedSource | _BareSource",
+        batches: int,
+        decoding: BatchDecoder,
+        prefetch: int,
+        dataset: ShardDataset | None,
     ) -> None:
         super().__init__()
         self.dataset = dataset
@@ -193,7 +179,7 @@ class ShardStream(IterableDataset[Batch]):
         self.faults = FaultLog()
         self.wait_seconds = 0.0
         self._source, self._batches, self._decoding, self._prefetch = source, batches, decoding, prefetch
-        self._fingerprint = source.fingerprint()
+        self._fingerprint = source.fingerprint
 
     def __len__(self) -> int:
         """Batches of an epoch, the same on every process."""
@@ -226,7 +212,7 @@ class ShardStream(IterableDataset[Batch]):
             self.epoch, self.step = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, by the batches handed out: ``epoch``, ``step``, and what it is a stream of."""
+        """Return the position by the batches handed out, ``epoch`` and ``step``, and a fingerprint of the stream."""
         return {"epoch": self.epoch, "step": self.step, "fingerprint": self._fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -276,7 +262,7 @@ class ShardStream(IterableDataset[Batch]):
 
 
 class _Grouping(NamedTuple):
-    """Which items meet in a batch: as the arguments of :func:`stream`."""
+    """The arguments of :func:`stream` that say which items meet in a batch."""
 
     p: int
     k: int
@@ -297,34 +283,24 @@ class _Grouping(NamedTuple):
 # -- with an index ----------------------------------------------------------------------------------------------------
 
 
-def _indexed(dataset: ShardDataset, how: _Grouping, batches: int | None, check_sha256: bool) -> "_IndexedSource":
-    if how.k > dataset.manifest.group_size:
-        name, least = dataset.manifest.name, dataset.manifest.group_size
-        raise ConfigError(
-            f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
-            f"twice. Take k={least}, or build the shards with --group-size {how.k}."
-        )
-    check_order(dataset)
-    leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", *([] if check_sha256 else ["sha256"]))
-    rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
-    _, shard, _, _ = dataset.places
-    labels = dataset.labels[:, 0].numpy()
-    options = {**how._asdict(), "batches_per_epoch": batches}
-    sampler = ShardOrderSampler(shard, rows["run"].to_numpy(), labels, **options)
-    return _IndexedSource(dataset, sampler, rows["sha256"] if check_sha256 else None, how)
-
-
 class _IndexedSource:
     """The items of a dataset directory, as its sampler wants them."""
 
-    def __init__(
-        self, dataset: ShardDataset, sampler: ShardOrderSampler, sha256: pl.Series | None, how: _Grouping
-    ) -> None:
-        self.dataset, self.sampler, self.sha256, self._how = dataset, sampler, sha256, how
-        self.unlabelled, self.dropped = sampler.left_out, sampler.dropped
-
-    def fingerprint(self) -> str:
-        return self.sampler.fingerprint()
+    def __init__(self, dataset: ShardDataset, how: _Grouping, batches: int | None, check_sha256: bool) -> None:
+        if how.k > dataset.manifest.group_size:
+            name, least = dataset.manifest.name, dataset.manifest.group_size
+            raise ConfigError(
+                f"k is {how.k}, but in {name} only {least} items of a class stand together, which a batch would hold "
+                f"twice. Take k={least}, or build the shards with --group-size {how.k}."
+            )
+        check_order(dataset)
+        leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", *([] if check_sha256 else ["sha256"]))
+        rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
+        place = (dataset.places[1], rows["run"].to_numpy(), dataset.labels[:, 0].numpy())
+        self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
+        self.dataset, self.sha256, self._how = dataset, rows["sha256"] if check_sha256 else None, how
+        self.unlabelled, self.dropped = self.sampler.left_out, self.sampler.dropped
+        self.fingerprint = self.sampler.fingerprint()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
         order, per_lane = self.sampler.order(epoch), self._how.p // self._how.lanes
@@ -332,7 +308,7 @@ class _IndexedSource:
         needed = np.ones(len(order.run), dtype=bool)
         needed[dealt] = False
         with ExitStack() as stack:
-            lanes = [stack.enter_context(_IndexedLane(self, order, n, needed, per_lane)) for n in self._how.own_lanes]
+            lanes = [_IndexedLane(self, order, n, needed, per_lane, stack) for n in self._how.own_lanes]
             for now in range(step, len(self.sampler)):
                 first, items = self.sampler.part(epoch, now)
                 chunks = self.sampler.chunks(epoch, now)
@@ -346,7 +322,13 @@ class _IndexedLane:
     """One lane of an epoch: reads its groups in order and holds each until its last chunk was taken."""
 
     def __init__(
-        self, source: _IndexedSource, order: ReadingOrder, number: int, needed: np.ndarray, per_lane: int
+        self,
+        source: _IndexedSource,
+        order: ReadingOrder,
+        number: int,
+        needed: np.ndarray,
+        per_lane: int,
+        stack: ExitStack,
     ) -> None:
         self._source = source
         length, total = len(order.run) // source.sampler.lanes, len(source.dataset)
@@ -358,7 +340,8 @@ class _IndexedLane:
         self._left = np.bincount(place).tolist()  # chunks to come of every group
         self._held: dict[int, dict[int, EncodedImage | str]] = {}
         self._read = 0
-        self._groups = ReadAhead(self._read_groups(positions, counts), AHEAD * per_lane, f"hgld lane {number}")
+        groups = self._read_groups(positions, counts)
+        self._groups = stack.enter_context(ReadAhead(groups, AHEAD * per_lane, f"hgld lane {number}"))
 
     def _read_groups(
         self, positions: np.ndarray, counts: np.ndarray
@@ -383,12 +366,6 @@ class _IndexedLane:
             self._left[place] -= 1
             if not self._left[place]:
                 del self._held[place]
-
-    def __enter__(self) -> "_IndexedLane":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._groups.close()
 
 
 class _ReadItems(DatasetItems):
@@ -419,17 +396,15 @@ class _BareSource:
     def __init__(self, tars: Sequence[Tar], how: _Grouping) -> None:
         self.unlabelled, self.dropped = 0, 0
         self._tars, self._how = tars, how
-
-    def fingerprint(self) -> str:
-        text = repr((2, self._how[:6], [tar.name for tar in self._tars]))
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        text = repr((2, how[:6], [tar.name for tar in tars]))
+        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def batches(self, epoch: int, step: int) -> Generator[BatchItems, None, None]:
         """Read the shards from their beginning: what a batch holds is known only once those before it were found."""
         how = self._how
         tars = [self._tars[i] for i in shuffled(len(self._tars), how.seed, epoch, _SHARDS)]
         with ExitStack() as stack:
-            lanes = [stack.enter_context(_BareLane(self, tars, n, epoch, how)) for n in how.own_lanes]
+            lanes = [_BareLane(self, tars, n, epoch, how, stack) for n in how.own_lanes]
             for now in count():
                 chunks = [chunk for lane in lanes for chunk in lane.take()]
                 if now >= step:
@@ -452,13 +427,15 @@ class _Chunk(NamedTuple):
 class _BareLane:
     """One lane: a window of the chunks read last, from which every batch draws."""
 
-    def __init__(self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping) -> None:
+    def __init__(
+        self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack
+    ) -> None:
         self._source, self._k, self._per_batch = source, how.k, how.p // how.lanes
         self._size = how.window * self._per_batch
         self._words = word_source(how.seed, epoch, number, _LANE)
         self._held: list[_Chunk] = []
-        shards = BareShards(tars, number, how.lanes, how.k, how.short)
-        self._runs = ReadAhead(shards.runs(), AHEAD * self._per_batch, f"hgld lane {number}")
+        runs = BareShards(tars, number, how.lanes, how.k, how.short).runs()
+        self._runs = stack.enter_context(ReadAhead(runs, AHEAD * self._per_batch, f"hgld lane {number}"))
 
     def take(self) -> list[_Chunk]:
         """The lane's chunks of the next batch, of different classes where the window allows that."""
@@ -481,12 +458,6 @@ class _BareLane:
             picks = [items[i % len(items)] for i in range(begin, end)]
             others = [*items[max(0, end - len(items)) : begin], *items[end:]]
             self._held.append(_Chunk(picks, others, () if begin else run.faults))
-
-    def __enter__(self) -> "_BareLane":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._runs.close()
 
 
 class _FoundItems:

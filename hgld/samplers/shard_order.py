@@ -24,10 +24,7 @@ _SHARDS, _BEGIN, _DEAL = range(6, 9)  # what random numbers are for, beside thos
 class ReadingOrder:
     """The chunks of an epoch in the order in which they are read; lane v has an equal, contiguous part of them.
 
-    Attributes:
-        items: (C, k) item numbers of every chunk.
-        run: (C,) its group, a number that differs from its neighbours'.
-        label: (C,) its class.
+    ``items`` (C, k) are those of every chunk, ``run`` (C,) its group, ``label`` (C,) its class.
     """
 
     items: np.ndarray
