@@ -16,6 +16,7 @@ import hgld
 from hgld.data.batch import Batch
 from hgld.data.dataset import ShardDataset
 from hgld.data.index import MANIFEST
+from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream
 from hgld.data.views import TrainView
 from tests.fake_releases.pictures import jpeg
@@ -93,8 +94,9 @@ def key_in(where: str) -> str:
 
 
 def stream(root: str | Path | list[str], **options: Any) -> ShardStream:
-    """Batches of P x K from a dataset directory or bare shards."""
-    return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **options})
+    """Batches of P x K from a dataset directory or, ten an epoch, from bare shards."""
+    length = {"batches_per_epoch": 10} if isinstance(root, list) or is_shard(str(root)) else {}
+    return hgld.stream(root, P, K, **{"view": VIEW, "lanes": 4, **length, **options})
 
 
 def dataset_of(one: ShardStream) -> ShardDataset:
