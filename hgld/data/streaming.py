@@ -21,11 +21,11 @@ from hgld.data.images import EncodedImage
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
 from hgld.data.prefetch import ReadAhead
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
+from hgld.data.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
 from hgld.data.views import TrainView, View
 from hgld.errors import ConfigError, InputError
 from hgld.samplers.batch_sampler import Short, shuffled, word_source
 from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, check_options, draw
-from hgld.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
 
 AHEAD = 2  # batches that a lane reads beyond those it must have
 _MOST_KEPT = 1000  # faults by name

@@ -19,10 +19,10 @@ from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.index import MAX_ITEM_JSON_BYTES, item_json
 from hgld.data.storage import ShardStorage, Tar, expand_braces, is_shard, open_tars
+from hgld.data.tar_pipelines import BareShards, Run, item_number
 from hgld.data.views import TestView, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers.batch_sampler import Short
-from hgld.tar_pipelines import BareShards, Run, item_number
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.range_server import serve
 from tests.hgld.streamed_dataset import VIEW, K, P, damage, is_pk, joined, key_in, same_batches, stream, tars, typical
@@ -280,7 +280,7 @@ def test_tars_without_a_class_are_refused(tmp_path):
 
 
 def test_a_tar_full_of_rubbish_ends_soon(tmp_path, monkeypatch):
-    monkeypatch.setattr("hgld.tar_pipelines._MOST_BAD", 20)
+    monkeypatch.setattr("hgld.data.tar_pipelines._MOST_BAD", 20)
     tar = write_tar(tmp_path / "a.tar", [(f"{i}.jpg", b"") for i in range(30)])
     with pytest.raises(InputError, match="the 21th damaged item"):
         runs([tar], 2, 1)

@@ -6,8 +6,8 @@ import torch
 
 import hgld
 from hgld.data.tar import member_header
+from hgld.data.tar_pipelines import item_number
 from hgld.errors import InputError
-from hgld.tar_pipelines import item_number
 from tests.hgld.small_dataset import write_dataset
 from tests.hgld.streamed_dataset import (
     K,

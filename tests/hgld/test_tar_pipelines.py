@@ -14,10 +14,10 @@ import pytest
 
 import hgld
 from hgld.data.tar import checksum, member_header, padding
+from hgld.data.tar_pipelines import BareShards, indexed_files
 from hgld.errors import InputError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.stage import silent
-from hgld.tar_pipelines import BareShards, indexed_files
 from tests.hgld.streamed_dataset import VIEW, stream, tars, typical
 from tests.hgld.test_stream_bare import classes, runs, write_tar
 
