@@ -51,12 +51,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(import_module(_EXPORTS[name]), name)
-    if name in _NAMESPACES:
-        return import_module(f"hgld.{name}")
-    raise AttributeError(f"module 'hgld' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            return getattr(import_module(_EXPORTS[name]), name)
+        if name in _NAMESPACES:
+            return import_module(f"hgld.{name}")
+        raise AttributeError(f"module 'hgld' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,67 +1,266 @@
-"""What ``pip install .`` gives: every file of the packages, and a command that works away from the clone."""
+"""One installed name, ``hgld``: what wheel, sdist and editable install hold, and commands beside folders called as ours.
+
+People keep a ``training.py`` or a ``data_cards/`` of their own; nothing of hgld may be taken for it, nor it for hgld.
+"""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from hgld.cli import VERBS
+from tests.documented_files import write_documented_files
+
 ROOT = Path(__file__).parents[1]
-ROOMS = ("hgld", "pipelines", "training", "data_cards")
+ROOMS = ("pipelines", "training", "data_cards")
+PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet")
+OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation")
+WITHOUT_CACHES = shutil.ignore_patterns("__pycache__")
 
 
-def run(*words: object, cwd: Path, **environment: str) -> str:
+def run(*words: object, cwd: Path, python: Path | str = sys.executable, code: int = 0, **environment: str) -> str:
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [str(python), *map(str, words)],
         cwd=cwd,
-        env=os.environ | environment,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The folder that the wheel was installed to, and the clone that it was made of."""
-    clone, place = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("place")
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, clone / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, clone)
-    pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
-    run(*pip, "wheel", ".", "--no-deps", "--no-index", "--no-build-isolation", "--wheel-dir", place, cwd=clone)
-    (wheel,) = place.glob("hgld-*.whl")
-    run(*pip, "install", wheel, "--no-deps", "--no-index", "--no-compile", "--target", place / "lib", cwd=place)
-    return place / "lib", clone
-
-
 def files_of(folder: Path) -> set[str]:
+    """Return the files of a package, those behind links too."""
     return {
-        path.relative_to(folder).as_posix()
-        for room in ROOMS
-        for path in (folder / room).rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
+        (Path(place) / name).relative_to(folder).as_posix()
+        for place, _, names in os.walk(folder, followlinks=True)
+        for name in names
+        if not name.endswith(".pyc")
     }
 
 
-@pytest.mark.slow
-def test_the_wheel_holds_every_file_of_the_packages(installed):
-    lib, clone = installed
-    assert files_of(lib) == files_of(clone)
+def new_environment(place: Path) -> Path:
+    """Return the Python of a new environment: it sees what this one sees, and what is installed into it first."""
+    run("-m", "venv", "--without-pip", place, cwd=place.parent)
+    python = place / "bin" / "python"
+    own = run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=place, python=python).strip()
+    (Path(own) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+# -- beside folders called as ours ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """Somebody's folder, with modules and packages called as the rooms: to import one of them is to fail."""
+    folder = tmp_path_factory.mktemp("hostile")
+    trap = "raise RuntimeError('a file of the user was imported in place of one of hgld')\n"
+    for name in ("training.py", "pipelines.py", "data_cards.py"):
+        (folder / name).write_text(trap)
+    for name in ("training", "data_cards"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(trap)
+    return folder
+
+
+EVERY_MODULE = """
+import importlib, pkgutil, sys, hgld
+for module in pkgutil.walk_packages(hgld.__path__, "hgld."):
+    if module.name != "hgld.__main__":
+        importlib.import_module(module.name)
+rooms = {"pipelines", "training", "data_cards"}
+assert not rooms & set(sys.modules), rooms & set(sys.modules)
+print(sum(name.startswith("hgld.") for name in sys.modules))
+"""
+
+
+HERE_FIRST = os.pathsep.join((".", str(ROOT)))  # the path of a checkout, behind the current folder
+
+
+def test_recipes_are_listed_beside_folders_called_as_ours(hostile):
+    assert "happier-sop" in run("-m", "hgld", "train", "--list", cwd=hostile, PYTHONPATH=HERE_FIRST)
+
+
+@pytest.mark.checks
+def test_every_module_is_found_beside_folders_called_as_ours(hostile):
+    assert int(run("-c", EVERY_MODULE, cwd=hostile, PYTHONPATH=HERE_FIRST)) > 150
+
+
+# -- the wheel -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """What git hands out: the rooms, and links to them."""
+    folder = tmp_path_factory.mktemp("clone")
+    for room in ("hgld", *ROOMS):
+        shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=WITHOUT_CACHES)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(clone, tmp_path_factory):
+    place = tmp_path_factory.mktemp("wheel")
+    run(*PIP, "wheel", clone, *OFFLINE, "--wheel-dir", place, cwd=place)
+    (made,) = place.glob("hgld-*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The Python of an environment with the wheel in it."""
+    python = new_environment(tmp_path_factory.mktemp("installed") / "venv")
+    run(*PIP, "--python", python, "install", wheel, "--no-deps", "--no-index", cwd=wheel.parent)
+    return python
+
+
+def packed(wheel: Path) -> set[str]:
+    """Return the files of the package in a wheel, by their place in it."""
+    with ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if not name.startswith(("hgld/", "hgld-"))]
+        return {name.removeprefix("hgld/") for name in archive.namelist() if name.startswith("hgld/")}
+
+
+def test_the_links_to_the_rooms_are_links():
+    for room in ROOMS:
+        link = ROOT / "hgld" / room
+        assert (link.is_symlink(), os.readlink(link)) == (True, f"../{room}")
+
+
+@pytest.mark.checks
+def test_the_wheel_installs_one_name_with_every_file_in_it(wheel, clone):
+    assert packed(wheel) == files_of(clone / "hgld")
+    assert {f"{room}/__init__.py" for room in ROOMS} | {"py.typed"} <= packed(wheel)
+    with ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/top_level.txt")]
+        assert archive.read(name).split() == [b"hgld"]
+
+
+@pytest.mark.checks
+def test_the_sdist_makes_the_same_wheel(clone, wheel, tmp_path):
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    run("-c", build, tmp_path, cwd=clone)
+    (sdist,) = tmp_path.glob("hgld-*.tar.gz")
+    run(*PIP, "wheel", sdist, *OFFLINE, "--wheel-dir", tmp_path, cwd=tmp_path)
+    (made,) = tmp_path.glob("hgld-*.whl")
+    assert packed(made) == packed(wheel)
+
+
+@pytest.mark.checks
+def test_an_editable_install_is_the_clone(clone, hostile, tmp_path):
+    python = new_environment(tmp_path / "venv")
+    run(*PIP, "--python", python, "install", "--editable", clone, *OFFLINE, cwd=tmp_path)
+    place = "import hgld.training, hgld.data_cards; print(hgld.training.__file__)"
+    assert Path(run("-c", place, cwd=tmp_path, python=python).strip()).is_relative_to(clone)
+    assert "happier-sop" in run("-m", "hgld", "train", "--list", cwd=hostile, python=python, PYTHONPATH=".")
+    (clone / "training" / "just_written.py").write_text("here = True\n")
+    try:
+        run("-c", "from hgld.training.just_written import here; assert here", cwd=tmp_path, python=python)
+    finally:
+        (clone / "training" / "just_written.py").unlink()
+
+
+# -- every verb, installed, beside folders called as ours ----------------------------------------------------------
+
+QUICK = "--epochs 1 --warmup-steps 0 --size 24 --resize 28 --batch-size 16 --device cpu"
+LEVELS = "--levels fine,coarse,top"
+COMMANDS = f"""
+datasets
+download --help
+demo --help
+completion bash
+build-hierarchy --sample --encoder lexical --out labels
+compare labels/train_label_to_hierarchical.csv released/train_label_to_hierarchical.csv
+build-shards manifest --source labels.csv --images . {LEVELS} --test-classes 0.5 --seed 0 --out shards
+index tars
+verify shards --decode
+card shards
+train --list
+train small-grocery --data shards --out run --seed 0 {QUICK}
+embed --checkpoint run --data shards --split test --out made.npy
+evaluate --checkpoint run --data shards --split test
+evaluate --embeddings test.npy --labels test.parquet {LEVELS.replace(",top", "")}
+report run --data shards --out report.html
+search photo.jpg --checkpoint run --data shards
+export --checkpoint run --format torch --out model.pt2
+"""
+
+
+def commands() -> Iterator[list[str]]:
+    return (line.split() for line in COMMANDS.strip().splitlines())
+
+
+def test_the_commands_are_those_of_every_verb():
+    assert {words[0] for words in commands()} | {"review"} == set(VERBS)
 
 
 @pytest.mark.slow
-def test_the_installed_command_works_away_from_the_clone(installed, tmp_path):
-    lib, _ = installed
-    where = run("-c", "import hgld; print(hgld.__file__)", cwd=tmp_path, PYTHONPATH=str(lib))
-    assert Path(where.strip()).is_relative_to(lib)
-    hgld = lib / "bin" / "hgld"
-    assert "landmarks that hgld ships" in run(hgld, "demo", "--help", cwd=tmp_path, PYTHONPATH=str(lib))
-    build = ("build-hierarchy", "--sample", "--encoder", "lexical", "--out", "labels")
-    run(hgld, *build, cwd=tmp_path, PYTHONPATH=str(lib))
-    assert (tmp_path / "labels" / "report.html").is_file()
+@pytest.mark.parametrize("path", ["", "."])
+def test_every_verb_works_beside_folders_called_as_ours(installed, hostile, path, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    shutil.copytree(hostile, here)
+    monkeypatch.chdir(here)
+    write_documented_files(here, ["schema_version: 1\ndecisions: []\n"] * 2)
+    for words in commands():
+        run("-m", "hgld", *words, cwd=here, python=installed, PYTHONPATH=path)
+    assert (here / "report.html").is_file()
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
+    train = ("train", "small-grocery", "--data", "shards", "--out", "run2", "--seed", "0", *QUICK.split())
+    run(*launch, *train, cwd=here, python=installed, PYTHONPATH=path, OMP_NUM_THREADS="1")
+    assert (here / "run2" / "evaluations.csv").is_file()
+    review = [str(installed), "-m", "hgld", "review", "labels", "--no-browser"]
+    with subprocess.Popen(review, cwd=here, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE) as page:
+        assert page.stdout is not None
+        assert b"http://127.0.0.1:" in page.stdout.readline()
+        page.send_signal(signal.SIGINT)
+
+
+@pytest.mark.checks
+def test_the_command_is_installed(installed, hostile):
+    assert "happier-sop" in run("train", "--list", cwd=hostile, python=installed.with_name("hgld"), PYTHONPATH=".")
+
+
+# -- types ---------------------------------------------------------------------------------------------------------
+
+GOOD = """
+import torch
+
+import hgld
+from hgld.data import Loader, TestView, open_dataset
+
+loss = hgld.losses.SupHAP(alpha=1.0)
+value = loss(torch.eye(4), torch.tensor([0, 0, 1, 1]))
+tree = hgld.Hierarchy.from_columns({"landmark": ["a", "b"], "top": ["x", "x"]})
+test = open_dataset("shards", "test")
+batches = Loader(test, hgld.samplers.EpochSampler(len(test), batch_size=4, shuffle=False), TestView(size=64, resize=72))
+"""
+BAD = {
+    "hgld.losses.SupHAP(alfa=1)": "alfa",
+    "hgld.losses.SupHAPP()": "SupHAPP",
+    "hgld.open_dataset(1.5)": "float",
+}
+
+
+@pytest.mark.checks
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_checkers_see_the_signatures_of_the_installed_wheel(checker, installed, tmp_path):
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text("import hgld\n" + "".join(f"{line}\n" for line in BAD))
+    options = {"mypy": ("--python-executable",), "pyright": ("--pythonpath",)}[checker]
+    check = ("-m", checker, *options, installed)
+    run(*check, "good.py", cwd=tmp_path)
+    found = run(*check, "bad.py", cwd=tmp_path, code=1).splitlines()
+    for number, word in enumerate(BAD.values(), start=2):
+        assert any(f"bad.py:{number}:" in line and word in line for line in found), found

@@ -31,7 +31,9 @@ _EXPORTS = {
 __all__ = list(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module 'hgld.data' has no attribute {name!r}")
-    return getattr(import_module(_EXPORTS[name]), name)
+if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
+
+    def __getattr__(name: str) -> Any:
+        if name not in _EXPORTS:
+            raise AttributeError(f"module 'hgld.data' has no attribute {name!r}")
+        return getattr(import_module(_EXPORTS[name]), name)

@@ -103,10 +103,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(import_module(_EXPORTS[name]), name)
-    raise AttributeError(f"module 'hgld.losses' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name for a good one
+
+    def __getattr__(name: str) -> Any:
+        if name in _EXPORTS:
+            return getattr(import_module(_EXPORTS[name]), name)
+        raise AttributeError(f"module 'hgld.losses' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
