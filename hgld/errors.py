@@ -9,13 +9,17 @@
     │   ├── HierarchyError     labels that do not form a tree
     │   └── SchemaError        a file of another schema version than this hgld reads
     ├── ConfigError            options that contradict each other or cannot be served
-    ├── MissingResourceError   model weights or an optional package that cannot be had here
+    ├── MissingResourceError   model weights or another thing that cannot be had here
+    │   └── MissingExtraError  an optional package is not installed; the extra of hgld that brings it is named
     ├── ServiceError           a remote service that kept refusing or answered nonsense
     ├── DivergenceError        a training loss that is no number
     └── StorageError           the disk: full, read-only, or changed under our feet
 
 Every message names the file and the row or member, what was found, what was expected and the way out.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class HgldError(Exception):
@@ -58,7 +62,11 @@ class ConfigError(HgldError, ValueError):
 
 
 class MissingResourceError(HgldError):
-    """Model weights or an optional package that cannot be had here."""
+    """Model weights or another thing that cannot be had here."""
+
+
+class MissingExtraError(MissingResourceError):
+    """An optional package that is not installed."""
 
 
 class ServiceError(HgldError):
@@ -71,3 +79,25 @@ class DivergenceError(HgldError, ArithmeticError):
 
 class StorageError(HgldError, OSError):
     """The disk is full, read-only, or changed while we were writing."""
+
+
+@contextmanager
+def takes_extra(extra: str, purpose: str, way_out: str = "") -> Iterator[None]:
+    """Name the extra that brings a package, where an import within finds it not installed.
+
+    Args:
+        extra: of hgld, as in ``pip install 'hgld[extra]'``.
+        purpose: what takes the package, to begin the message with.
+        way_out: what else can be done, to end it with.
+
+    Raises:
+        MissingExtraError: a package that is imported within is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "hgld"):
+            raise
+        message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
+        raise MissingExtraError(f"{message} {way_out}".rstrip()) from error

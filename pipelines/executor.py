@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from hgld.errors import HgldError, MissingResourceError
+from hgld.errors import HgldError, MissingResourceError, takes_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,12 +210,8 @@ def _result(ray: Any, reference: Any, unit: Unit) -> Any:
 @contextmanager
 def _cluster(workers: int, address: str) -> "Iterator[Any]":
     """Ray, connected to the cluster at ``address`` or to one that lives as long as this context."""
-    try:
+    with takes_extra("ray", "--executor ray"):
         import ray
-    except ImportError as error:
-        raise MissingResourceError(
-            "--executor ray needs Ray, which is not installed: pip install 'hgld[ray]'."
-        ) from error
     if ray.is_initialized():
         yield ray
         return

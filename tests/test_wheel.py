@@ -194,7 +194,7 @@ evaluate --checkpoint run --data shards --split test
 evaluate --embeddings test.npy --labels test.parquet {LEVELS.replace(",top", "")}
 report run --data shards --out report.html
 search photo.jpg --checkpoint run --data shards
-export --checkpoint run --format torch --out model.pt2
+export --checkpoint run --out model.pt
 """
 
 

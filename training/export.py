@@ -6,14 +6,14 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.util import find_spec
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.files import put_in_place
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig
@@ -69,7 +69,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.
         ConfigError: an unknown format, or a model that the format cannot hold.
-        MissingResourceError: the packages that ONNX takes are not installed.
+        MissingExtraError: a package that ONNX takes is not installed.
         StorageError: the files cannot be written.
     """
     writers: dict[str, tuple[_Writer, _Runner]] = {
@@ -78,8 +78,10 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
     }
     if format not in writers:
         raise ConfigError(f"format is {format!r}; expected {' or '.join(get_args(Format))}.")
-    if format == "onnx" and (missing := [name for name in _ONNX_PACKAGES if find_spec(name) is None]):
-        raise MissingResourceError(f"format onnx takes the packages {', '.join(missing)}: pip install 'hgld[onnx]'.")
+    if format == "onnx":
+        with takes_extra("onnx", "format onnx", "Or take format torchscript."):
+            for name in _ONNX_PACKAGES:
+                import_module(name)
     model, config = load_model(place, which)
     embedder, size = ImageEmbedder(model).eval(), config.images.size
     record = out.with_name(out.name + ".json")

@@ -1,10 +1,9 @@
-"""What a run writes down: ``log.csv``, ``evaluations.csv``, ``faults.csv`` and TensorBoard; Weights & Biases if asked.
+"""What a run writes down: ``log.csv``, ``evaluations.csv``, ``faults.csv``; TensorBoard where installed, W&B if asked.
 
 A run that goes on from a checkpoint first removes the rows of steps that it will do again.
 """
 
 import csv
-import importlib.util
 import io
 import time
 from collections import defaultdict
@@ -12,13 +11,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hgld.errors import MissingResourceError, StorageError
+from hgld.errors import StorageError, takes_extra
 from hgld.files import write_atomic
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
@@ -34,7 +36,7 @@ class RunLog:
         wandb: project of Weights & Biases to log to as well; empty: none.
 
     Raises:
-        MissingResourceError: Weights & Biases is asked for and not installed.
+        MissingExtraError: Weights & Biases is asked for and not installed.
     """
 
     def __init__(
@@ -46,14 +48,12 @@ class RunLog:
         wandb: str = "",
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
         self._run = run
         for path in (run / LOG, run / EVALUATIONS, *run.glob("faults*.csv")):
             _keep_rows(path, "step", from_step)
         if judged is not None:  # a kill may have come between an evaluation and the checkpoint that knows of it
             _keep_rows(run / EVALUATIONS, "epoch", judged)
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=from_step or None)
+        self._board = _board(run, from_step)
         self._wandb = _start_wandb(wandb, run, config or {}) if wandb else None
 
     def step(self, step: int, row: Mapping[str, float]) -> None:
@@ -65,8 +65,16 @@ class RunLog:
         _append(self._run / EVALUATIONS, {"step": step, "epoch": epoch, "split": split, **values})
         self._show(step, {f"{split}/{name}": value for name, value in values.items()})
 
+    @property
+    def note(self) -> str:
+        """What people are to be told of the log; empty: nothing."""
+        if self._board is not None:
+            return ""
+        return f"{self._run}: the curves are in log.csv alone; for TensorBoard: pip install 'hgld[tensorboard]'."
+
     def close(self) -> None:
-        self._board.close()
+        if self._board is not None:
+            self._board.close()
         if self._wandb is not None:
             self._wandb.finish()
 
@@ -75,8 +83,9 @@ class RunLog:
         self._show(step, {f"{prefix}/{name}": value for name, value in row.items()})
 
     def _show(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(name, value, step)
         if self._wandb is not None:
             self._wandb.log(dict(values), step=step)
 
@@ -140,13 +149,18 @@ def _keep_rows(path: Path, column: str, until: int) -> None:
     _replace(path, rows, list(rows[0]))
 
 
+def _board(run: Path, from_step: int) -> "SummaryWriter | None":
+    """The writer of TensorBoard's files, where the extra that brings it is installed."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ModuleNotFoundError:
+        return None
+    return SummaryWriter(str(run / "tensorboard"), purge_step=from_step or None)
+
+
 def _start_wandb(project: str, run: Path, config: Mapping[str, Any]) -> Any:
-    if importlib.util.find_spec("wandb") is None:
-        raise MissingResourceError(
-            f"--wandb {project}: the package wandb is not installed. Install it (pip install wandb), or leave the "
-            "option out: log.csv and TensorBoard are always written."
-        )
-    import wandb  # pyright: ignore[reportMissingImports]
+    with takes_extra("wandb", f"--wandb {project}", "Or leave the option out: log.csv is always written."):
+        import wandb  # pyright: ignore[reportMissingImports]
 
     # One run of Weights & Biases for one folder, however often it is stopped and goes on.
     return wandb.init(project=project, dir=str(run), id=run.resolve().name, resume="allow", config=dict(config))

@@ -120,6 +120,8 @@ def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary
     phases = {"forward": run.model, "loss": run.criterion}
     watch = Watch(stop, shown, log, StepProfile(run.processes.device, phases) if profile else None)
     shown.begin(run.step, run.total)
+    if log is not None and log.note:
+        shown.note(log.note)
     try:
         finished = _epochs(run, watch)
     finally:

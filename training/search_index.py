@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
-from importlib.util import find_spec
 from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
-from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, InputError, StorageError, takes_extra
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.files import write_folder
 from hgld.training.config import read_json_object
@@ -52,7 +51,7 @@ class FaissIndex:
 
         Raises:
             InputError: embeddings that cannot be ranked: NaN, zero vectors, none at all.
-            MissingResourceError: faiss is not installed.
+            MissingExtraError: faiss is not installed.
         """
         vectors = prepare_embeddings(embeddings, "gallery").numpy()
         return cls((_ivf if kind == "ivf" else _hnsw)(faiss(), vectors), kind)
@@ -133,7 +132,7 @@ def read_index(path: Path, kind: IndexKind, items: int, dimensions: int) -> Fais
 
     Raises:
         InputError: it cannot be read, or is another index.
-        MissingResourceError: faiss is not installed.
+        MissingExtraError: faiss is not installed.
     """
     most = items * (8 * dimensions + _MOST_BYTES_AN_ITEM) + (
         1 << 20
@@ -160,13 +159,10 @@ def faiss() -> Any:
     """The package.
 
     Raises:
-        MissingResourceError: it is not installed.
+        MissingExtraError: it is not installed.
     """
-    if find_spec("faiss") is None:
-        raise MissingResourceError(
-            "an index takes the package faiss-cpu: pip install 'hgld[faiss]'. Without an index the search is exact."
-        )
-    return import_module("faiss")
+    with takes_extra("faiss", "an index", "Without an index the search is exact."):
+        return import_module("faiss")
 
 
 def _ivf(faiss: Any, vectors: np.ndarray) -> Any:
@@ -341,7 +337,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
 
     Raises:
         ConfigError: the dataset is at a URL, where nothing can be kept, and no file is given.
-        MissingResourceError: faiss is not installed.
+        MissingExtraError: faiss is not installed.
         InputError: the file cannot be read, or ``search/`` is a link.
     """
     faiss()  # before any work

@@ -8,7 +8,7 @@ import click
 
 from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option
 from hgld.cli.output import echo, print_json, print_rich, progress_bars
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, takes_extra
 
 if TYPE_CHECKING:
     from hgld.pipelines.download import Fetched
@@ -184,7 +184,8 @@ def download_command() -> click.Command:
             )
         if not tars and not metadata:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
-        from hgld.pipelines.download import Downloader, download_gldv2
+        with takes_extra("scrape", "hgld download"):
+            from hgld.pipelines.download import Downloader, download_gldv2
         from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
         with progress_bars() as progress:

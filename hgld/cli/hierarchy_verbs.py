@@ -8,6 +8,7 @@ import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, Structure, flags, json_option, take
 from hgld.cli.output import echo, print_json, progress_bars
+from hgld.errors import takes_extra
 from hgld.terminal import is_terminal
 
 if TYPE_CHECKING:
@@ -164,10 +165,11 @@ def review_command() -> click.Command:
         why; build again with --decisions FILE to apply it. The page is on this machine only; Ctrl-C ends it.
         """
         from hgld.pipelines.hierarchy.review.journal import Journal
-        from hgld.pipelines.hierarchy.review.server import serve
         from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
         from hgld.pipelines.hierarchy.review.tables import BuildTables
 
+        with takes_extra("review", "hgld review"):
+            from hgld.pipelines.hierarchy.review.server import serve
         journal = Journal(
             decisions or build / "decisions.yaml",
             _user() if who is None else who,

@@ -28,7 +28,7 @@ from hgld.data.images import (
     upright_size,
 )
 from hgld.data.views import ViewParameters, change_colors
-from hgld.errors import ConfigError, ImageError, InputError
+from hgld.errors import ConfigError, ImageError, InputError, takes_extra
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -183,7 +183,8 @@ def decoder_of(path: str) -> _Decoder:
     """
     if path not in _PATHS:
         raise ConfigError(f"decoder {path!r}: expected one of {', '.join(_PATHS)}.")
-    return import_module(_PATHS[path]).decode  # torchvision's transforms take a second to import
+    with takes_extra("torchvision", f"decoder {path}", "Or take decoder fast."):
+        return import_module(_PATHS[path]).decode  # torchvision's transforms take a second to import
 
 
 def decode_batch(

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from braceexpand import braceexpand
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError, takes_extra
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -331,13 +331,14 @@ class RemoteFiles:
     def _file_system(self) -> "AbstractFileSystem":
         """This process's own: connections do not survive a fork."""
         if self._system is None or self._process != os.getpid():
-            import fsspec
-
             is_http = self._parts.scheme in _HTTP
             try:
-                self._system = fsspec.filesystem(
-                    self._parts.scheme, **(_http_options(self._options) if is_http else self._options)
-                )
+                with takes_extra("url", f"reading {_without_secrets(self._root)}"):
+                    import fsspec
+
+                    self._system = fsspec.filesystem(
+                        self._parts.scheme, **(_http_options(self._options) if is_http else self._options)
+                    )
             except ImportError as error:
                 raise MissingResourceError(f"{_without_secrets(self._root)}: {error}.") from error
             self._process = os.getpid()
@@ -474,7 +475,8 @@ class _RemoteStream(io.RawIOBase):
 
 def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) -> T:
     """The answer, asked for again with growing pauses while ``again`` says so."""
-    from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+    with takes_extra("url", "reading a dataset at a URL"):
+        from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
     def give_last(state: RetryCallState) -> T:
         assert state.outcome is not None

@@ -61,14 +61,14 @@ def stream(
     of their parts, in order, is the batch of a single process, whatever their number.
 
     From a dataset directory everything is planned from its index, by a sampler
-    (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same batches
-    by random access: an epoch gives every labelled item at least once (groups that k does not divide are filled with
-    their own items, the last batch with groups that the epoch began with); no class comes twice in a batch where the windows
-    allow that; going on in the middle of an epoch reads only what is still needed. From bare tars the groups are found
-    while reading: the shards of a lane come round without end, so ``batches_per_epoch`` says how long an epoch is;
-    classes are kept apart within a lane, not between lanes; going on reads the epoch's shards again, without decoding.
-
-    What cannot be read or decoded is replaced by another item of its class, and named: ``Batch.faults``.
+    (:class:`hgld.samplers.shard_order.ShardOrderSampler`) that gives a :class:`hgld.data.loader.Loader` the same
+    batches by random access: an epoch gives every labelled item at least once (groups that k does not divide are
+    filled with their own items, the last batch with groups that the epoch began with); no class comes twice in a
+    batch where the windows allow that; going on in the middle of an epoch reads only what is still needed. From
+    bare tars the groups are found while reading: the shards of a lane come round without end, so
+    ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going
+    on reads the epoch's shards again, without decoding.  What cannot be read or decoded is replaced by another item
+    of its class, and named: ``Batch.faults``.
 
     Args:
         root_or_urls: a dataset directory or its URL; or the shards, as a list or as one string that ends in ``.tar``,

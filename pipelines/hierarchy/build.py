@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from hgld.errors import ConfigError, StorageError
+from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.files import file_lock, write_atomic
 from hgld.pipelines.hierarchy import (
     assign,
@@ -29,8 +30,10 @@ from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
 from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, provenance, read_provenance, sealed
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decision_files import read_decisions
-from hgld.pipelines.hierarchy.scrape import scrape
 from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
+
+if TYPE_CHECKING:
+    from hgld.pipelines.hierarchy.scrape.scrape import Plan
 
 STAGES = "stages"
 LOCK = ".hgld-build"
@@ -52,7 +55,7 @@ class Build:
     directory: Path
     stages: Mapping[str, StageRun] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
-    plan: scrape.Plan | None = None
+    plan: "Plan | None" = None
 
 
 def build_hierarchy(out: Path, config: BuildConfig, progress: Progress, *, dry_run: bool = False) -> Build:
@@ -139,7 +142,7 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
     elif config.source == "names":
         scraped = landmark_tables.run_names(root, tables, progress)
     else:
-        scraped = scrape.run(root, tables, config.scrape, progress, before_asking=lambda: _try_encoder(config.embed))
+        scraped = _scrape().run(root, tables, config.scrape, progress, before_asking=lambda: _try_encoder(config.embed))
     cleaned = clean.run(root, scraped, config.clean, progress)
     embedded = embed.run(root, cleaned, config.embed, progress)
     clustered = cluster.run(root, cleaned, embedded, scraped, config.cluster, progress)
@@ -151,10 +154,17 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
     return {run.name: run for run in runs}
 
 
-def _plan(out: Path, config: BuildConfig) -> scrape.Plan | None:
+def _scrape() -> ModuleType:
+    """The stage that asks Wikimedia, whose packages no other build needs."""
+    with takes_extra("scrape", "asking Wikimedia", "Or give names that are scraped already, with --names."):
+        from hgld.pipelines.hierarchy.scrape import scrape
+    return scrape
+
+
+def _plan(out: Path, config: BuildConfig) -> "Plan | None":
     if config.source != "landmarks":
         return None
-    return scrape.plan(out / STAGES, dict(config.tables), config.scrape)
+    return _scrape().plan(out / STAGES, dict(config.tables), config.scrape)
 
 
 def _sources(config: BuildConfig) -> list[SourceFile]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import ConfigError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, MissingResourceError, StorageError, takes_extra
 from hgld.files import PART, aside_of, put_in_place, sync
 
 _WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
@@ -144,14 +144,16 @@ def existing_parent(path: Path) -> Path:
 
 
 def _open_file_system(root: str) -> tuple[Any, str]:
-    import fsspec
+    with takes_extra("url", f"writing to {root}"):
+        import fsspec
 
     if "::" in root:
         raise ConfigError(
             f"{root}: chained URLs are not written to; expected one scheme, for instance s3://bucket/name."
         )
     try:
-        file_system, path = fsspec.core.url_to_fs(root)
+        with takes_extra("url", f"writing to {root}"):
+            file_system, path = fsspec.core.url_to_fs(root)
     except ImportError as error:
         raise MissingResourceError(f"{root}: {error}") from error
     except ValueError as error:

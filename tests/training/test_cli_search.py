@@ -65,7 +65,7 @@ def test_a_damaged_index_is_refused_in_one_line_with_the_way_out(search, folder)
 
 
 def test_without_faiss_it_is_said_which_extra_brings_it(search, folder, monkeypatch):
-    monkeypatch.setattr("hgld.training.search_index.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     code, out, err = search("--index", "hnsw")
     assert (code, out) == (2, "")
     assert "pip install 'hgld[faiss]'" in err

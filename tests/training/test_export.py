@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.training import export
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, ImagesConfig, ModelConfig, TrainConfig, save_config
@@ -139,6 +139,6 @@ def test_refusals(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match="cannot write"):
         export_model(run, tmp_path / "file" / "m.pt", "torchscript")
-    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
-    with pytest.raises(MissingResourceError, match=r"takes the packages onnxscript: pip install 'hgld\[onnx\]'"):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtraError, match=r"takes the package onnxscript, .* pip install 'hgld\[onnx\]'"):
         export_model(run, tmp_path / "m.onnx", "onnx")

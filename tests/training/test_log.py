@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from hgld.errors import MissingResourceError, StorageError
+from hgld.errors import MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from hgld.training.loop import train
@@ -75,8 +75,8 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path):
 
 
 def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("hgld.training.log.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingResourceError, match="pip install wandb"):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[wandb\]'"):
         RunLog(tmp_path, wandb="project")
 
 
@@ -187,3 +187,21 @@ def test_bars_on_a_terminal(monkeypatch):
 def test_a_line_of_the_log_tells_loss_parts_speed_and_waiting():
     row = ROW | {"memory_mb": 900.0}
     assert told(row) == "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
+
+
+def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    log = RunLog(tmp_path)
+    log.step(2, ROW)
+    log.close()
+    assert "pip install 'hgld[tensorboard]'" in log.note
+    assert [path.name for path in tmp_path.iterdir()] == [LOG]
+    assert len(read_rows(tmp_path / LOG)) == 1
+
+
+def test_with_tensorboard_there_is_nothing_to_say(tmp_path):
+    log = RunLog(tmp_path)
+    log.close()
+    assert log.note == ""

@@ -1,10 +1,10 @@
 """Indexes of faiss: nearly the answers of an exhaustive search, kept, made anew when stale, refused when damaged."""
 
 import hashlib
-import importlib.util
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from hgld import open_dataset
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError, MissingResourceError, StorageError
+from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.stage import silent
@@ -268,7 +268,6 @@ def test_where_it_cannot_be(dataset, embedder, monkeypatch):
     monkeypatch.setattr(dataset.storage, "is_local", False)
     with pytest.raises(ConfigError, match="is an address, where no index can be kept"):
         kept_index("ivf", dataset, embedder)
-    found = importlib.util.find_spec
-    monkeypatch.setattr("hgld.training.search_index.find_spec", lambda name: None if name == "faiss" else found(name))
-    with pytest.raises(MissingResourceError, match=r"pip install 'hgld\[faiss\]'"):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[faiss\]'"):
         kept_index("ivf", dataset, embedder)

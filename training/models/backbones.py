@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, takes_extra
 from hgld.training.config import ModelConfig
 from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
 from hgld.training.models.embedding_model import EmbeddingModel, build_pooling
@@ -70,15 +70,18 @@ def _backbone(spec: str, options: BackboneOptions) -> Backbone:
         case "small" if not colon:
             return _small(options)
         case "torchvision" if name:
-            from hgld.training.models.torchvision_backbones import torchvision_backbone
+            with takes_extra("torchvision", f"backbone {spec}"):
+                from hgld.training.models.torchvision_backbones import torchvision_backbone
 
             return torchvision_backbone(name, options)
         case "timm" if name:
-            from hgld.training.models.timm_backbones import timm_backbone
+            with takes_extra("timm", f"backbone {spec}"):
+                from hgld.training.models.timm_backbones import timm_backbone
 
             return timm_backbone(name, options)
         case "open_clip" if name:
-            from hgld.training.models.open_clip_backbones import open_clip_backbone
+            with takes_extra("clip", f"backbone {spec}"):
+                from hgld.training.models.open_clip_backbones import open_clip_backbone
 
             return open_clip_backbone(name, options)
     raise ConfigError(f"backbone is {spec!r}; expected small, torchvision:NAME, timm:NAME or open_clip:NAME.")

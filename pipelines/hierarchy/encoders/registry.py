@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, takes_extra
 from hgld.pipelines.stage import Progress, silent
 
 KINDS = ("lexical", "clip:MODEL/PRETRAINED", "sbert:PATH")
@@ -89,7 +89,8 @@ def make_encoder(
             )
         return LexicalEncoder(names)
     if kind == "clip" and rest:
-        from hgld.pipelines.hierarchy.encoders.clip import ClipEncoder
+        with takes_extra("clip", f"--encoder {spec}", "Or take --encoder lexical, which needs no weights."):
+            from hgld.pipelines.hierarchy.encoders.clip import ClipEncoder
 
         return ClipEncoder(rest, templates=templates, device=device, batch_size=batch_size)
     if kind == "sbert" and rest:

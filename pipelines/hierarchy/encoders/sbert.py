@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError
+from hgld.errors import ConfigError, MissingResourceError, takes_extra
 from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
 from hgld.pipelines.stage import Progress, silent
 
@@ -68,13 +68,8 @@ class SbertEncoder:
     @cached_property
     def _model(self) -> Any:
         try:
-            package = import_module("sentence_transformers")
-        except ImportError as error:
-            raise MissingResourceError(
-                f"--encoder {self.name} needs the package sentence-transformers ({error}); "
-                f"pip install 'hgld[sbert]'. {_WAY_OUT}"
-            ) from error
-        try:
+            with takes_extra("sbert", f"--encoder {self.name}", _WAY_OUT):
+                package = import_module("sentence_transformers")
             return package.SentenceTransformer(
                 str(self._folder), device=str(self._device), local_files_only=True, trust_remote_code=False
             )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+import lxml  # noqa: F401  # beautifulsoup4's parser, which it would miss at the first page, hours later
 from bs4 import BeautifulSoup, UnusualUsageWarning
 from bs4.element import NavigableString, PageElement, Tag
 

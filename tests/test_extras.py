@@ -1,0 +1,183 @@
+"""What ``pip install .`` brings is what ``hgld demo`` imports; whatever lacks an extra is told which one."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+BASE = [Requirement(line) for line in PROJECT["dependencies"]]
+EXTRAS = {name: [Requirement(r) for r in lines] for name, lines in PROJECT["optional-dependencies"].items()}
+FOR_DEVELOPERS = {"all", "bench", "dev", "docs"}
+
+
+def names(requirements: Iterable[Requirement]) -> set[str]:
+    return {canonicalize_name(requirement.name) for requirement in requirements}
+
+
+def brought_by(requirements: Iterable[Requirement]) -> set[str]:
+    """Return the names of all distributions that an installation of these brings."""
+    waiting, found = list(requirements), set()
+    while waiting:
+        requirement = waiting.pop()
+        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+        if key in found:
+            continue
+        found.add(key)
+        try:
+            further = distribution(requirement.name).requires or []
+        except PackageNotFoundError:
+            continue  # of another platform, or an extra that is not installed here
+        asked = [{"extra": extra} for extra in ("", *requirement.extras)]
+        waiting += [r for r in map(Requirement, further) if not r.marker or any(map(r.marker.evaluate, asked))]
+    return {name for name, _ in found}
+
+
+def modules_outside(distributions: set[str]) -> list[str]:
+    """Return the installed top-level modules that belong to no distribution of these."""
+    return sorted(
+        module
+        for module, owners in packages_distributions().items()
+        if module != "hgld" and not {canonicalize_name(owner) for owner in owners} & distributions
+    )
+
+
+ABSENT = """
+import builtins, json, sys
+absent, *arguments = json.loads(sys.stdin.read())
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def run_without(modules: list[str], program: str, *arguments: object, cwd: Path) -> str:
+    """Run a program where these modules are not installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", ABSENT + program],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        input=json.dumps([modules, *arguments]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# -- the base ------------------------------------------------------------------------------------------------------
+
+TINY_DEMO = """
+imported, found = set(), builtins.__import__
+def noting(name, globals=None, locals=None, fromlist=(), level=0):
+    if not level and str((globals or {}).get("__name__")).startswith("hgld"):
+        imported.add(name.partition(".")[0])
+    return found(name, globals, locals, fromlist, level)
+builtins.__import__ = noting
+from pathlib import Path
+from hgld.cli import demo_verbs, main
+demo_verbs.DemoSize = lambda size=demo_verbs.DemoSize: size(landmarks=60, images=4, epochs=1, steps=3)
+try:
+    main(["demo", "--out", "demo", "--json"])
+except SystemExit as stop:
+    assert not stop.code, stop.code
+assert Path("demo/report.html").is_file()
+print("imported:", *sorted(imported))
+"""
+
+
+@pytest.mark.slow
+def test_the_base_is_what_the_demo_imports(tmp_path):
+    said = run_without(modules_outside(brought_by(BASE)), TINY_DEMO, cwd=tmp_path)
+    imported = said.rpartition("imported:")[2].split()
+    owners = packages_distributions()
+    of_others = set(imported) - set(sys.stdlib_module_names) - {"hgld"}
+    assert names(BASE) == {canonicalize_name(owners[module][0]) for module in of_others}
+
+
+# -- the extras ----------------------------------------------------------------------------------------------------
+
+CASES = {  # what takes an extra, as statements
+    "clip": "make_encoder('clip:ViT-B-32/openai'); backbone('open_clip:ViT-B-32')",
+    "faiss": "from hgld.training.search_index import faiss; faiss()",
+    "onnx": "from hgld.training.export import export_model; export_model(Path('run'), Path('model.onnx'), 'onnx')",
+    "ray": "from hgld.pipelines.executor import run_on_ray; run_on_ray(print, [], print, workers=1, address='')",
+    "review": "verb('review', '.')",
+    "sbert": "Path('modules.json').write_text('[]'); make_encoder('sbert:.').encode(['lake'])",
+    "scrape": "verb('download', 'gldv2', '--split', 'index', '--tars', '0', '--out', 'tars'); "
+    "verb('build-hierarchy', '--landmarks', 'train=train.csv', '--encoder', 'lexical', '--out', 'labels')",
+    "timm": "backbone('timm:resnet18')",
+    "torchvision": "backbone('torchvision:resnet18'); decoder_of('torchvision')",
+    "url": "hgld.open_dataset('https://127.0.0.1:9/shards', 'train')",
+    "wandb": "from hgld.training.log import RunLog; RunLog(Path('run'), wandb='project')",
+}
+EVERY_CASE = """
+from pathlib import Path
+import hgld
+from hgld.cli import cli
+from hgld.data.decode import decoder_of
+from hgld.errors import MissingExtraError
+from hgld.pipelines.hierarchy.encoders.registry import make_encoder
+from hgld.training.config import ModelConfig
+from hgld.training.models.backbones import build_model
+Path("train.csv").write_text("landmark_id,category\\n1,http://commons.wikimedia.org/wiki/Category:A\\n")
+def verb(*words):
+    cli.main(words, standalone_mode=False)
+def backbone(name):
+    build_model(ModelConfig(backbone=name), image_size=224)
+said = {}
+for extra, statements in arguments[0].items():
+    said[extra] = []
+    for statement in statements.split("; "):
+        try:
+            exec(statement)
+        except MissingExtraError as error:
+            said[extra].append(str(error))
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """The errors of every case, where the base alone is installed."""
+    absent = modules_outside(brought_by(BASE))
+    return json.loads(run_without(absent, EVERY_CASE, CASES, cwd=tmp_path_factory.mktemp("base")).splitlines()[-1])
+
+
+@pytest.mark.parametrize("extra", CASES)
+def test_whatever_lacks_an_extra_says_which(said, extra):
+    own = {module for module, owners in packages_distributions().items() for o in owners
+           if canonicalize_name(o) in brought_by(EXTRAS[extra])} | {"wandb"}  # fmt: skip
+    takers = [s for s in CASES[extra].split("; ") if not re.match(r"from |Path", s)]
+    assert len(said[extra]) == len(takers), said[extra]
+    for message in said[extra]:
+        (package,) = re.findall(r" takes the package (\w+), which is not installed: ", message)
+        assert package in own
+        assert f"pip install 'hgld[{extra}]'." in message
+
+
+def test_every_extra_that_is_named_has_a_case():
+    sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
+    named = {name for path in sources for name in re.findall(r'takes_extra\(\s*"(\w+)"', path.read_text("utf-8"))}
+    assert named == set(CASES)
+    assert named <= set(EXTRAS) - FOR_DEVELOPERS
+    told = {name for path in sources for name in re.findall(r"hgld\[(\w+)\]", path.read_text("utf-8"))}
+    assert told - {"extra"} <= set(EXTRAS)
+
+
+def test_all_is_every_extra_for_users():
+    (everything,) = EXTRAS["all"]
+    assert everything.extras == set(EXTRAS) - FOR_DEVELOPERS
