@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.files import write_atomic
-from hgld.losses.registry import LOSSES
+from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
 
 MOST_BYTES = 1 << 20
@@ -118,7 +118,7 @@ class BatchConfig:
 class LossConfig:
     """What is minimised; an option that the chosen loss does not take is refused unless it is at its default."""
 
-    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=LOSSES)
+    loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names())
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
     level: str = setting("", "Level of a binary loss; default: the finest.")
     lambda_: float = setting(

@@ -1,8 +1,4 @@
-"""Which fields of a config are read only where others say so; imports nothing heavy.
-
-What a loss takes is in ``hgld/losses/registry.py``. Not in the table are fields that recipes set for a whole family of
-runs (``lr_proxies``), and those that nobody would take for a change of the result (``lanes``).
-"""
+"""Options that contradict each other, and what reads each; imports nothing heavy."""
 
 import dataclasses
 import itertools
@@ -10,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hgld.errors import ConfigError
-from hgld.losses.registry import LOSSES, options_of
+from hgld.losses.registry import LOSSES, entry_of, options_of
 from hgld.settings import bound_problems
 from hgld.training.config import SECTIONS, TrainConfig, flat
 
@@ -30,13 +26,12 @@ class Reader:
 
 def second_term(config: TrainConfig) -> str:
     """The second term of the loss where it is a composition: ``pair`` or ``proxy``; else empty."""
-    loss = config.loss
-    usual = LOSSES[loss.loss].second
-    return usual and (loss.decomposability or usual)
+    usual = entry_of(config.loss.loss).second
+    return usual and (config.loss.decomposability or usual)
 
 
 def _has_own_parameters(config: TrainConfig) -> bool:
-    return LOSSES[config.loss.loss].learns or second_term(config) == "proxy"
+    return entry_of(config.loss.loss).learns or second_term(config) == "proxy"
 
 
 def _courses(config: TrainConfig) -> tuple[str, str, str]:
@@ -121,10 +116,10 @@ def check_config(config: TrainConfig) -> None:
 
 
 def _loss_problems(config: TrainConfig) -> Iterator[str]:
-    loss = config.loss
+    loss, taken = config.loss, options_of(config.loss.loss)
     for option in dataclasses.fields(loss):
         value = getattr(loss, option.name)
-        if option.name == "loss" or option.name in options_of(loss.loss) or value == option.default:
+        if option.name == "loss" or option.name in taken or value == option.default:
             continue
         takers = ", ".join(name for name in LOSSES if option.name in options_of(name))
         yield (
@@ -188,7 +183,7 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
 def _needs_pairs(config: TrainConfig) -> bool:
     """Whether the loss learns from images of one finest class, in the batch alone, and from nothing else."""
     loss = config.loss
-    binary = "sum_levels" in options_of(loss.loss) and LOSSES[loss.loss].kind != "proxies"
+    binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hgld import losses
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
-from hgld.losses.registry import LOSSES, SECOND_TERMS
+from hgld.losses.registry import SECOND_TERMS, entry_of, loss_class
 from hgld.training.config import LossConfig
 
 
@@ -103,7 +103,7 @@ class _Parts:
         self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
 
     def build(self, name: str, level: int, classes_of: int) -> nn.Module:
-        entry, config = LOSSES[name], self.config
+        entry, config = entry_of(name), self.config
         if entry.kind == "terms":
             second = SECOND_TERMS[config.decomposability or entry.second]
             rank = self.build(entry.rank, level, classes_of)
@@ -115,7 +115,7 @@ class _Parts:
         }
         if "level" in options:
             options["level"] = level
-        make = getattr(losses, name)
+        make = loss_class(name)
         sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
         needed = inspect.signature(make).parameters
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}

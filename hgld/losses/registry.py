@@ -1,12 +1,17 @@
 """The losses that a run can be trained with, by name: where each is, and what of its parameters a config sets.
 
 This module imports nothing heavy, because ``hgld train --help`` and the checks of a config are made from it. A loss of
-one's own needs its class and one line of :data:`LOSSES`.
+hgld needs its class and one line of :data:`LOSSES`; one of another package its class and an entry point of the group
+``hgld.losses`` (:mod:`hgld.plugins`).
 """
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
+
+from hgld.plugins import Plugins
 
 SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
 """The second terms of a composition, by the names that a config gives them."""
@@ -52,32 +57,76 @@ LOSSES: Mapping[str, LossEntry] = {
     "RODNDCG": LossEntry("compositions", "terms", rank="SupNDCG", second="proxy"),
     "ROADMAP": LossEntry("compositions", "terms", rank="SupAP", second="pair"),
     "RODRecall": LossEntry("compositions", "terms", rank="SupRecall", second="proxy"),
-    "SupHAP": LossEntry("surrogate_loss", "rank", _SUP | _H_AP),
-    "SmoothHAP": LossEntry("surrogate_loss", "rank", _same("tau") | _H_AP),
-    "SupNDCG": LossEntry("surrogate_loss", "rank", _SUP),
-    "SupAP": LossEntry("surrogate_loss", "rank", _SUP | _LEVEL),
-    "SmoothAP": LossEntry("surrogate_loss", "rank", _same("tau") | _LEVEL),
-    "SupRecall": LossEntry("surrogate_loss", "rank", _RECALL | _SUP | _LEVEL),
-    "SmoothRecall": LossEntry("surrogate_loss", "rank", _RECALL | _same("tau") | _LEVEL),
-    "SoftBinAP": LossEntry("soft_bin_ap", "rank", _same("bins") | _LEVEL),
-    "FastAP": LossEntry("fast_ap", "rank", _same("bins") | _LEVEL),
+    "SupHAP": LossEntry("surrogate_losses", "rank", _SUP | _H_AP),
+    "SmoothHAP": LossEntry("surrogate_losses", "rank", _same("tau") | _H_AP),
+    "SupNDCG": LossEntry("surrogate_losses", "rank", _SUP),
+    "SupAP": LossEntry("surrogate_losses", "rank", _SUP | _LEVEL),
+    "SmoothAP": LossEntry("surrogate_losses", "rank", _same("tau") | _LEVEL),
+    "SupRecall": LossEntry("surrogate_losses", "rank", _RECALL | _SUP | _LEVEL),
+    "SmoothRecall": LossEntry("surrogate_losses", "rank", _RECALL | _same("tau") | _LEVEL),
+    "SoftBinAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
+    "FastAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
     "BlackboxAP": LossEntry("blackbox_ap", "rank", _BLACKBOX | _LEVEL),
     "PNP": LossEntry("pnp", "rank", _PNP | _LEVEL),
-    "CSL": LossEntry("csl", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
+    "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
-    "Triplet": LossEntry("triplet", "pairs", _same("margin") | _LEVEL),
-    "Contrastive": LossEntry("pair_loss", "pairs", _same("margin", variant="contrastive") | _LEVEL),
-    "Margin": LossEntry("margin", "pairs", _same("margin", "beta") | _LEVEL, learns=True),
-    "MultiGrain": LossEntry("multigrain", "views", _same("lambda_", "margin", "beta") | _LEVEL, learns=True),
-    "CalibrationLoss": LossEntry("pair_loss", "pairs", _PAIR | _LEVEL),
+    "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
+    "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
+    "Margin": LossEntry("pairs", "pairs", _same("margin", "beta") | _LEVEL, learns=True),
+    "MultiGrain": LossEntry("compositions", "views", _same("lambda_", "margin", "beta") | _LEVEL, learns=True),
+    "CalibrationLoss": LossEntry("pairs", "pairs", _PAIR | _LEVEL),
 }
-"""All losses that a run can be trained with."""
+"""The losses of hgld that a run can be trained with."""
+
+PLUGINS = Plugins("hgld.losses", "loss", LOSSES)
+_OPTIONS = {option for entry in LOSSES.values() for option in entry.options.values()}
+
+
+def loss_names() -> tuple[str, ...]:
+    """Return the names of all losses: those of hgld, then those of other packages."""
+    return (*LOSSES, *PLUGINS.names())
+
+
+def entry_of(name: str) -> LossEntry:
+    """Return what a config needs to know of a loss.
+
+    Of another package's loss that is read off its class: a parameter that is called as an option (``margin``,
+    ``tau``, ``level``) is set by it. A loss that asks for ``dim`` has parameters of its own.
+
+    Raises:
+        ConfigError: there is no such loss, or it cannot be imported.
+    """
+    if name in LOSSES:
+        PLUGINS.refuse_namesakes(name)
+        return LOSSES[name]
+    from hgld.losses.rank_loss import RankLoss
+
+    made = PLUGINS.load(name)
+    parameters = inspect.signature(made).parameters
+    ranks = isinstance(made, type) and issubclass(made, RankLoss)
+    return LossEntry(
+        "",
+        "rank" if ranks else "pairs",
+        _same(*(parameter for parameter in parameters if parameter in _OPTIONS)),
+        learns="dim" in parameters,
+    )
+
+
+def loss_class(name: str) -> Callable[..., Any]:
+    """Import a loss by its name.
+
+    Raises:
+        ConfigError: there is no such loss, or it cannot be imported.
+    """
+    if name in LOSSES:
+        return getattr(import_module(f"hgld.losses.{LOSSES[name].module}"), name)
+    return PLUGINS.load(name)
 
 
 def options_of(name: str) -> frozenset[str]:
     """Return what of a config a loss takes: its own parameters, and what can be put around a loss of its kind."""
-    entry = LOSSES[name]
+    entry = entry_of(name)
     if entry.kind == "terms":
         second = {option for term in SECOND_TERMS.values() for option in LOSSES[term].options.values()} - {"level"}
         return options_of(entry.rank) - {"class_weights"} | {"lambda_", "decomposability"} | second

@@ -1,0 +1,73 @@
+"""What other packages add to hgld, by entry points of the group that a registry has: named at once, imported when used.
+
+A package that brings a loss says so in its ``pyproject.toml``::
+
+    [project.entry-points."hgld.losses"]
+    MeanScoreGap = "mypackage.losses:MeanScoreGap"
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from hgld.errors import ConfigError, HgldError
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """The entry points of one group.
+
+    Attributes:
+        group: of entry points, ``hgld.losses`` for example.
+        noun: one of the things that the group brings, for messages.
+        own: names that hgld itself has; none of them can be taken.
+    """
+
+    group: str
+    noun: str
+    own: Collection[str]
+
+    def names(self) -> list[str]:
+        """Return the names that other packages add, without importing them."""
+        return sorted({point.name for point in entry_points(group=self.group)} - set(self.own))
+
+    def refuse_namesakes(self, name: str) -> None:
+        """Refuse a name of hgld's own that another package claims too.
+
+        Raises:
+            ConfigError: naming the package.
+        """
+        for point in entry_points(group=self.group, name=name):
+            raise ConfigError(
+                f"the {self.noun} {name!r} is hgld's own, and {_source(point)} claims the name in the entry points "
+                f"{self.group!r}. Uninstall that package, or have it take another name."
+            )
+
+    def load(self, name: str) -> Any:
+        """Import what has that name.
+
+        Raises:
+            ConfigError: there is none, two packages bring it, or it cannot be imported.
+        """
+        found = list(entry_points(group=self.group, name=name))
+        if not found:
+            raise ConfigError(f"there is no {self.noun} {name!r}. There are {', '.join([*self.own, *self.names()])}.")
+        if len(found) > 1:
+            raise ConfigError(
+                f"{' and '.join(map(_source, found))} both bring a {self.noun} {name!r}. Uninstall one of them."
+            )
+        try:
+            return found[0].load()
+        except HgldError:
+            raise
+        except Exception as error:  # importing runs code of others, which may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                f"the {self.noun} {name!r} of {_source(found[0])} cannot be imported ({reason}). Repair or uninstall "
+                "that package."
+            ) from error
+
+
+def _source(point: EntryPoint) -> str:
+    return f"the package {point.dist.name} ({point.value})" if point.dist else point.value
