@@ -10,11 +10,15 @@ from hgld.evaluation.diagnostics import decomposability_gap as decomposability_g
 from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
 from hgld.evaluation.metric import GainFunction as GainFunction
 from hgld.evaluation.metric import Metric as Metric
+from hgld.evaluation.metric_kinds import MetricKind as MetricKind
+from hgld.evaluation.statistics import RankedQueries as RankedQueries
 
 __all__ = [
     "ClassDistances",
     "GainFunction",
     "Metric",
+    "MetricKind",
+    "RankedQueries",
     "class_distances",
     "clustering_nmi",
     "decomposability_gap",

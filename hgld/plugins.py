@@ -8,6 +8,7 @@ A package that brings a loss says so in its ``pyproject.toml``::
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -30,7 +31,7 @@ class Plugins:
 
     def names(self) -> list[str]:
         """Return the names that other packages add, without importing them."""
-        return sorted({point.name for point in entry_points(group=self.group)} - set(self.own))
+        return sorted({point.name for point in _points(self.group)} - set(self.own))
 
     def refuse_namesakes(self, name: str) -> None:
         """Refuse a name of hgld's own that another package claims too.
@@ -38,7 +39,7 @@ class Plugins:
         Raises:
             ConfigError: naming the package.
         """
-        for point in entry_points(group=self.group, name=name):
+        for point in (point for point in _points(self.group) if point.name == name):
             raise ConfigError(
                 f"the {self.noun} {name!r} is hgld's own, and {_source(point)} claims the name in the entry points "
                 f"{self.group!r}. Uninstall that package, or have it take another name."
@@ -50,7 +51,7 @@ class Plugins:
         Raises:
             ConfigError: there is none, two packages bring it, or it cannot be imported.
         """
-        found = list(entry_points(group=self.group, name=name))
+        found = [point for point in _points(self.group) if point.name == name]
         if not found:
             raise ConfigError(f"there is no {self.noun} {name!r}. There are {', '.join([*self.own, *self.names()])}.")
         if len(found) > 1:
@@ -67,6 +68,12 @@ class Plugins:
                 f"the {self.noun} {name!r} of {_source(found[0])} cannot be imported ({reason}). Repair or uninstall "
                 "that package."
             ) from error
+
+
+@cache
+def _points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of a group; what is installed does not change while a process runs."""
+    return tuple(entry_points(group=group))
 
 
 def _source(point: EntryPoint) -> str:

@@ -54,12 +54,13 @@ def modules_outside(distributions: set[str]) -> list[str]:
 
 ABSENT = """
 import builtins, json, sys
+from importlib.machinery import PathFinder
 absent, *arguments = json.loads(sys.stdin.read())
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in absent:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in absent else super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
 """
 
 

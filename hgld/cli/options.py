@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hgld.errors import ConfigError
+from hgld.evaluation.metric_kinds import offered_names
 from hgld.settings import Option, options_of
 
 _Config = typing.TypeVar("_Config")
@@ -225,11 +226,6 @@ def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
 
 # What the shell offers behind a Tab: names of datasets, recipes, metrics and levels of options' values.
 
-METRICS = (  # spelled here because hgld.metrics imports torch; with the numbers that are common for k and g
-    *("AP", "mAP@R", "R@1", "R@10", "R@100", "TR@10", "P@10", "mAP@100"),
-    *("H-AP", "H-R@1", "H-R@10", "H-P@10", "NDCG", "NDCG@10", "ASI", "wAP", "AP#1", "AP#2"),
-)
-
 
 def complete_datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the datasets that have a card."""
@@ -255,7 +251,7 @@ def complete_recipes(context: click.Context, parameter: click.Parameter, incompl
 
 def complete_metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of metrics, the last of several behind commas."""
-    return complete_choices(METRICS, incomplete)
+    return complete_choices(offered_names(), incomplete)
 
 
 def complete_choices(choices: Iterable[str], incomplete: str) -> list[CompletionItem]:

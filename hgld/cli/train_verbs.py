@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, METRICS, SectionedCommand, complete_recipes, flags, json_option
+from hgld.cli.options import FOLDER, SectionedCommand, complete_recipes, flags, json_option
 from hgld.cli.output import echo, print_json
+from hgld.evaluation.metric_kinds import offered_names
 
 if TYPE_CHECKING:
     from hgld.training.config import TrainConfig
@@ -48,7 +49,7 @@ def train_command() -> click.Command:
         "Semicolons between the values of a field that is a list.",
     )
     @json_option
-    @flags(sections, offered={"metrics": METRICS, "best_by": METRICS})
+    @flags(sections, offered={"metrics": offered_names(), "best_by": offered_names()})
     def train(
         recipe: str | None,
         listed: bool,

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from hgld.errors import ConfigError
+from hgld.evaluation.metric_kinds import METRICS, PLUGINS, kind_of, metric_names
 from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_weights
 
-_BINARY = ("AP", "mAP@R", "R@k", "TR@k", "P@k", "mAP@k")
-_GRADED = ("H-AP", "H-R@k", "H-P@k", "NDCG", "NDCG@k", "ASI", "wAP", "AP#g")
 _NUMBER = re.compile(r"(?<=[@#])[1-9][0-9]{0,8}\Z")
 
 
@@ -61,11 +60,14 @@ class Metric:
         kind, number = head, None
         if match:
             kind, number = head[: match.start()] + ("g" if head[match.start() - 1] == "#" else "k"), int(match.group())
-        known = kind in _BINARY or (kind in _GRADED and not slash)
+        exists = kind in METRICS or kind in PLUGINS.names()
+        known = exists and (not slash or kind_of(kind).binary)
         if not known or (number is None) != (kind[-2:] not in ("@k", "#g")) or (slash and not level):
+            binary, graded = (", ".join(metric_names(binary=binary)) for binary in (True, False))
+            others = f" Other packages bring {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
             raise ConfigError(
-                f"metric {name!r} is unknown; expected one of {', '.join(_BINARY)} (with /level for one level alone) "
-                f"or {', '.join(_GRADED)}, with a number from 1 for k and g, for example R@10 or AP#2."
+                f"metric {name!r} is unknown; expected one of {binary} (with /level for one level alone) "
+                f"or {graded}, with a number from 1 for k and g, for example R@10 or AP#2.{others}"
             )
         return cls(kind, number, level if slash else None)
 
@@ -76,7 +78,7 @@ class Metric:
     @property
     def binary(self) -> bool:
         """True for a metric of one level."""
-        return self.kind in _BINARY
+        return kind_of(self.kind).binary
 
     @property
     def depth(self) -> int | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hgld.evaluation.metric import GainFunction, Metric
+from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.ranks import rank_rows
 
 
@@ -93,11 +94,9 @@ def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.nd
     for metric in metrics:
         if metric.depth is not None:
             needed = max(needed, metric.depth)
-        elif metric.kind == "mAP@R":
-            grade = len(levels) - levels.index(str(metric.level))
+        elif kind_of(metric.kind).first_positives:
+            grade = len(levels) - levels.index(str(metric.level)) if metric.binary else 1
             needed = max(needed, int(counts[:, grade:].sum(axis=1).max(initial=0)))
-        elif metric.kind == "ASI":
-            needed = max(needed, int(counts[:, 1:].sum(axis=1).max(initial=0)))
         else:
             return None
     return needed
@@ -128,53 +127,126 @@ def metric_values(
     values = {}
     with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is what undefined means here
         for metric in metrics:
+            grade = len(levels) - levels.index(str(metric.level)) if metric.binary else 1
             at = depths.index(metric.depth) if metric.depth is not None else -1
-            if metric.binary:
-                grade = len(levels) - levels.index(str(metric.level))
-                values[str(metric)] = _binary(metric, found, counts[:, grade:].sum(axis=1), grade, at)
-            else:
-                values[str(metric)] = _graded(metric, found, counts, gain, gains, at)
+            ranked = RankedQueries(found, counts, gain, gains, grade, metric.number or 1, at)
+            values[str(metric)] = kind_of(metric.kind).compute(ranked)
     return values
 
 
-def _binary(metric: Metric, found: OrderStatistics, positives: np.ndarray, grade: int, at: int) -> np.ndarray:
-    if metric.kind == "AP":
-        return found.ap[:, grade - 1] / positives
-    if metric.kind == "mAP@R":
-        return found.precision_r[:, grade - 1] / positives
-    k = metric.number or 1
-    if metric.kind == "mAP@k":
-        return found.precision[:, at, grade - 1] / np.minimum(positives, k)
-    hits = found.hits[:, at, grade:].sum(axis=1)
-    if metric.kind == "TR@k":
-        return hits / np.minimum(positives, k)
-    value = hits / k if metric.kind == "P@k" else (hits > 0).astype(np.float64)
-    return np.where(positives > 0, value, np.nan)
+@dataclass(frozen=True)
+class RankedQueries:
+    """What a metric is computed from: the statistics of q ranked queries, and what the metric's name says.
+
+    Attributes:
+        found: what the ranking gave.
+        counts: (q, L + 1) items a grade in the whole ranking.
+        gain: the gain function that ``gains`` came from.
+        gains: (q, L + 1) gain of every grade.
+        grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.
+        number: the k or g of the name; 1 where it has none.
+        at: the column of k in ``found``; -1 where the name has no k.
+    """
+
+    found: OrderStatistics
+    counts: np.ndarray
+    gain: GainFunction
+    gains: np.ndarray
+    grade: int
+    number: int
+    at: int
+
+    @property
+    def positives(self) -> np.ndarray:
+        """(q,) positives in the whole ranking."""
+        return self.counts[:, self.grade :].sum(axis=1)
+
+    @property
+    def hits(self) -> np.ndarray:
+        """(q,) positives among the first k."""
+        return self.found.hits[:, self.at, self.grade :].sum(axis=1)
+
+    @property
+    def total(self) -> np.ndarray:
+        """(q,) relevance of all items."""
+        return (self.gains * self.counts)[:, 1:].sum(axis=1)
 
 
-def _graded(
-    metric: Metric, found: OrderStatistics, counts: np.ndarray, gain: GainFunction, gains: np.ndarray, at: int
-) -> np.ndarray:
-    number = metric.number or 1
-    if metric.kind == "ASI":
-        return found.asi
-    if metric.kind == "AP#g":
-        return found.exact_ap[:, number - 1] / counts[:, number]
-    if metric.kind == "wAP":
-        weights = gain.level_weights(counts)
-        ap = np.where(weights > 0, found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
-        return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
-    if metric.kind == "NDCG":
-        return found.dcg / _ideal_dcg(counts, None)
-    if metric.kind == "NDCG@k":
-        return found.dcg_at[:, at] / _ideal_dcg(counts, number)
-    total = (gains * counts)[:, 1:].sum(axis=1)
-    if metric.kind == "H-AP":
-        return found.hap / total
-    if metric.kind == "H-R@k":
-        return (gains[:, 1:] * found.hits[:, at, 1:]).sum(axis=1) / total
-    value = _hierarchical_precision(found.hits[:, at], found.grade_at[:, at], gains) / number
-    return np.where(total > 0, value, np.nan)
+# Each kind of metric as a function of ranked queries, in the order of hgld/evaluation/metric_kinds.py.
+
+
+def average_precision(ranked: RankedQueries) -> np.ndarray:
+    """Return AP."""
+    return ranked.found.ap[:, ranked.grade - 1] / ranked.positives
+
+
+def map_at_r(ranked: RankedQueries) -> np.ndarray:
+    """Return mAP@R."""
+    return ranked.found.precision_r[:, ranked.grade - 1] / ranked.positives
+
+
+def recall_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return R@k."""
+    return np.where(ranked.positives > 0, (ranked.hits > 0).astype(np.float64), np.nan)
+
+
+def true_recall_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return TR@k."""
+    return ranked.hits / np.minimum(ranked.positives, ranked.number)
+
+
+def precision_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return P@k."""
+    return np.where(ranked.positives > 0, ranked.hits / ranked.number, np.nan)
+
+
+def map_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return mAP@k."""
+    return ranked.found.precision[:, ranked.at, ranked.grade - 1] / np.minimum(ranked.positives, ranked.number)
+
+
+def hierarchical_ap(ranked: RankedQueries) -> np.ndarray:
+    """Return H-AP."""
+    return ranked.found.hap / ranked.total
+
+
+def hierarchical_recall_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return H-R@k."""
+    return (ranked.gains[:, 1:] * ranked.found.hits[:, ranked.at, 1:]).sum(axis=1) / ranked.total
+
+
+def hierarchical_precision_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return H-P@k."""
+    found, at = ranked.found, ranked.at
+    value = _hierarchical_precision(found.hits[:, at], found.grade_at[:, at], ranked.gains) / ranked.number
+    return np.where(ranked.total > 0, value, np.nan)
+
+
+def ndcg(ranked: RankedQueries) -> np.ndarray:
+    """Return NDCG."""
+    return ranked.found.dcg / _ideal_dcg(ranked.counts, None)
+
+
+def ndcg_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return NDCG@k."""
+    return ranked.found.dcg_at[:, ranked.at] / _ideal_dcg(ranked.counts, ranked.number)
+
+
+def set_intersection(ranked: RankedQueries) -> np.ndarray:
+    """Return ASI."""
+    return ranked.found.asi
+
+
+def weighted_ap(ranked: RankedQueries) -> np.ndarray:
+    """Return wAP."""
+    counts, weights = ranked.counts, ranked.gain.level_weights(ranked.counts)
+    ap = np.where(weights > 0, ranked.found.ap / np.cumsum(counts[:, :0:-1], axis=1)[:, ::-1], 0.0)
+    return np.where(weights.any(axis=1), (weights * ap).sum(axis=1), np.nan)
+
+
+def ap_of_grade(ranked: RankedQueries) -> np.ndarray:
+    """Return AP#g."""
+    return ranked.found.exact_ap[:, ranked.number - 1] / ranked.counts[:, ranked.number]
 
 
 def _hierarchical_precision(hits: np.ndarray, grade: np.ndarray, gains: np.ndarray) -> np.ndarray:

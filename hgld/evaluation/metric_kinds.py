@@ -1,0 +1,140 @@
+"""The kinds of metrics, by name: what each is of, what it means to readers and which function computes it.
+
+This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
+function (:mod:`hgld.evaluation.statistics`) and its lines of :data:`METRICS`; one of another package a
+:class:`MetricKind` and an entry point of the group ``hgld.metrics`` (:mod:`hgld.plugins`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hgld.errors import ConfigError
+from hgld.plugins import Plugins
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hgld.evaluation.statistics import RankedQueries
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """One kind of metric.
+
+    Attributes:
+        meaning: a sentence for the glossary of reports.
+        value: from what a ranking gave to (q,) float64, NaN where undefined; a text names a function of
+            :mod:`hgld.evaluation.statistics`.
+        binary: whether it is one of a level, not of all levels at once.
+        first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
+            first k where the name ends in ``@k``.
+        offered: names that shells complete.
+    """
+
+    meaning: str
+    value: "str | Callable[[RankedQueries], np.ndarray]"
+    binary: bool = False
+    first_positives: bool = False
+    offered: tuple[str, ...] = ()
+
+    def compute(self, ranked: "RankedQueries") -> Any:
+        """Return the (q,) values."""
+        if callable(self.value):
+            return self.value(ranked)
+        return getattr(import_module("hgld.evaluation.statistics"), self.value)(ranked)
+
+
+METRICS: Mapping[str, MetricKind] = {
+    "AP": MetricKind(
+        "Average precision over the whole ranking; positives are the items of the query's class at that level.",
+        "average_precision",
+        binary=True,
+        offered=("AP",),
+    ),
+    "mAP@R": MetricKind(
+        "Precision at the ranks of the positives among the first R, summed, over R: the number of positives.",
+        "map_at_r",
+        binary=True,
+        first_positives=True,
+        offered=("mAP@R",),
+    ),
+    "R@k": MetricKind(
+        "Share of queries with a positive among the first k.",
+        "recall_at_k",
+        binary=True,
+        offered=("R@1", "R@10", "R@100"),
+    ),
+    "TR@k": MetricKind(
+        "Positives among the first k, over min(k, R).",
+        "true_recall_at_k",
+        binary=True,
+        offered=("TR@10",),
+    ),
+    "P@k": MetricKind("Share of positives among the first k.", "precision_at_k", binary=True, offered=("P@10",)),
+    "mAP@k": MetricKind(
+        "Average precision of the first k, over min(k, R): the rule of Google Landmarks v2.",
+        "map_at_k",
+        binary=True,
+        offered=("mAP@100",),
+    ),
+    "H-AP": MetricKind(
+        "Hierarchical average precision: AP in which an item counts by how fine a level it shares with the query.",
+        "hierarchical_ap",
+        offered=("H-AP",),
+    ),
+    "H-R@k": MetricKind(
+        "Relevance found among the first k, over all there is to find.",
+        "hierarchical_recall_at_k",
+        offered=("H-R@1", "H-R@10"),
+    ),
+    "H-P@k": MetricKind("Hierarchical precision of the first k.", "hierarchical_precision_at_k", offered=("H-P@10",)),
+    "NDCG": MetricKind(
+        "Discounted gain (2^grade - 1) over the whole ranking, over that of the ideal one.", "ndcg", offered=("NDCG",)
+    ),
+    "NDCG@k": MetricKind("The same over the first k.", "ndcg_at_k", offered=("NDCG@10",)),
+    "ASI": MetricKind(
+        "Average set intersection of the ranking's beginnings with those of an ideal ranking.",
+        "set_intersection",
+        first_positives=True,
+        offered=("ASI",),
+    ),
+    "wAP": MetricKind("The weighted sum of the levels' APs.", "weighted_ap", offered=("wAP",)),
+    "AP#g": MetricKind(
+        "AP of the items of one grade against those that share nothing with the query.",
+        "ap_of_grade",
+        offered=("AP#1", "AP#2"),
+    ),
+}
+"""The metrics of hgld."""
+
+PLUGINS = Plugins("hgld.metrics", "metric", METRICS)
+
+
+def metric_names(*, binary: bool) -> list[str]:
+    """Return the kinds of hgld that are binary, or those that are not."""
+    return [name for name, kind in METRICS.items() if kind.binary == binary]
+
+
+def offered_names() -> list[str]:
+    """Return the names that shells complete, with numbers that are common for k and g; nothing is imported."""
+    own = [name for kind in METRICS.values() for name in kind.offered]
+    return [*own, *(name.replace("@k", "@10").replace("#g", "#1") for name in PLUGINS.names())]
+
+
+@cache
+def kind_of(name: str) -> MetricKind:
+    """Return a kind of metric by its name, of hgld or of another package.
+
+    Raises:
+        ConfigError: there is none, or it cannot be imported.
+    """
+    if name in METRICS:
+        PLUGINS.refuse_namesakes(name)
+        return METRICS[name]
+    kind = PLUGINS.load(name)
+    if not isinstance(kind, MetricKind):
+        raise ConfigError(f"the metric {name!r} of another package is {kind!r}; expected a hgld.metrics.MetricKind.")
+    return kind
