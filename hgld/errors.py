@@ -97,7 +97,7 @@ def takes_extra(extra: str, purpose: str, way_out: str = "") -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package in ("", "hgld"):
+        if not extra or package in ("", "hgld"):
             raise
         message = f"{purpose} takes the package {package}, which is not installed: pip install 'hgld[{extra}]'."
         raise MissingExtraError(f"{message} {way_out}".rstrip()) from error

@@ -14,6 +14,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
+from hgld.training.models.backbones import BACKBONES
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 BASE = [Requirement(line) for line in PROJECT["dependencies"]]
@@ -88,6 +91,7 @@ def noting(name, globals=None, locals=None, fromlist=(), level=0):
         imported.add(name.partition(".")[0])
     return found(name, globals, locals, fromlist, level)
 builtins.__import__ = noting
+sys.stderr.isatty = lambda: True  # where people look, the demo shows bars
 from pathlib import Path
 from hgld.cli import demo_verbs, main
 demo_verbs.DemoSize = lambda size=demo_verbs.DemoSize: size(landmarks=60, images=4, epochs=1, steps=3)
@@ -173,6 +177,7 @@ def test_whatever_lacks_an_extra_says_which(said, extra):
 def test_every_extra_that_is_named_has_a_case():
     sources = [path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")]
     named = {name for path in sources for name in re.findall(r'takes_extra\(\s*"(\w+)"', path.read_text("utf-8"))}
+    named |= {entry.extra for entry in (*ENCODERS.values(), *BACKBONES.values())} - {""}
     assert named == set(CASES)
     assert named <= set(EXTRAS) - FOR_DEVELOPERS
     told = {name for path in sources for name in re.findall(r"hgld\[(\w+)\]", path.read_text("utf-8"))}

@@ -47,11 +47,11 @@ def datasets_command() -> click.Command:
         hgld build-shards.
         """
         from hgld.pipelines.shards.cards import load_card
-        from hgld.pipelines.shards.sources import OWN_DATA, SOURCES, source_name
+        from hgld.pipelines.shards.sources import SOURCES, has_card, source_name
 
         if name is not None:
             source = source_name(name)
-            if source in OWN_DATA:
+            if not has_card(source):
                 raise ConfigError(f"{source} is for your own images, and has no card; see hgld build-shards --help.")
             card = load_card(source)
             if as_json:
@@ -59,7 +59,7 @@ def datasets_command() -> click.Command:
             else:
                 echo(f"{card.text.split('---', 2)[2].strip()}\n\n{_obtain(source, card)}")
             return
-        cards = {source: load_card(source) for source in SOURCES if source not in OWN_DATA}
+        cards = {source: load_card(source) for source in filter(has_card, SOURCES)}
         if as_json:
             print_json({"datasets": [_card_facts(source, card) for source, card in cards.items()]})
         else:

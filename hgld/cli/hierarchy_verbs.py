@@ -15,27 +15,14 @@ if TYPE_CHECKING:
     from hgld.pipelines.hierarchy.config import BuildConfig
 
 
-def build_hierarchy_command() -> click.Command:
-    from hgld.pipelines.hierarchy.config import (
-        AssignConfig,
-        BuildConfig,
-        CleanConfig,
-        ClusterConfig,
-        EmbedConfig,
-        ReviewConfig,
-        ScrapeConfig,
-        TopLevelConfig,
-    )
+_TITLES = {"toplevel": "Natural or human-made"}  # of stages' sections in the help, where it is not their name
 
-    sections = {
-        "Scrape": ScrapeConfig,
-        "Clean": CleanConfig,
-        "Embed": EmbedConfig,
-        "Cluster": ClusterConfig,
-        "Natural or human-made": TopLevelConfig,
-        "Review": ReviewConfig,
-        "Assign": AssignConfig,
-    }
+
+def build_hierarchy_command() -> click.Command:
+    from hgld.pipelines.hierarchy.config import BuildConfig, stage_configs
+
+    configs = stage_configs()
+    sections = {_TITLES.get(name, name.capitalize()): config for name, config in configs.items()}
 
     @click.command(cls=SectionedCommand)
     @click.option("--sample", is_flag=True, help="Build from the landmarks that hgld ships, offline.")
@@ -81,13 +68,7 @@ def build_hierarchy_command() -> click.Command:
         config = BuildConfig(
             "sample" if sample else "landmarks" if landmarks else "names",
             tables,
-            scrape=take(ScrapeConfig, given),
-            clean=take(CleanConfig, given),
-            embed=take(EmbedConfig, given),
-            cluster=take(ClusterConfig, given),
-            toplevel=take(TopLevelConfig, given),
-            review=take(ReviewConfig, given),
-            assign=take(AssignConfig, given),
+            **{name: take(config, given) for name, config in configs.items()},
         )
         _run_build(out, config, dry_run=dry_run, as_json=as_json)
 

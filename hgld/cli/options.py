@@ -229,16 +229,16 @@ def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
 
 def complete_datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of the datasets that have a card."""
-    from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+    from hgld.pipelines.shards.sources import SOURCES, has_card
 
-    return _beginning((name for name in SOURCES if name not in OWN_DATA), incomplete)
+    return _beginning(filter(has_card, SOURCES), incomplete)
 
 
 def complete_sources(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of all that can be made shards of."""
-    from hgld.pipelines.shards.sources import SOURCES
+    from hgld.pipelines.shards.sources import source_names
 
-    return _beginning(SOURCES, incomplete)
+    return _beginning(source_names(), incomplete)
 
 
 def complete_recipes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

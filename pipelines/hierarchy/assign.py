@@ -15,7 +15,7 @@ from PIL import Image
 
 from hgld.errors import ConfigError, ImageError, TableError
 from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
-from hgld.pipelines.hierarchy.encoders.registry import JOINED, make_encoder
+from hgld.pipelines.hierarchy.encoders.registry import JOINED, entry_of, make_encoder
 from hgld.pipelines.hierarchy.landmark_images import (
     IMAGES_A_LANDMARK,
     ImagePlace,
@@ -258,7 +258,8 @@ def check_options(config: AssignConfig, embed: EmbedConfig) -> None:
             f"--assign {config.assign} looks at the landmarks' images; say where they are with --images FOLDER, "
             "or leave --assign out."
         )
-    if not embed.encoder.startswith("clip:"):
+    entry = entry_of(embed.encoder)
+    if entry is None or not entry.sees:
         raise ConfigError(
             f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
             "clip:MODEL/PRETRAINED."

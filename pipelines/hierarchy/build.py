@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -134,24 +134,52 @@ def _try_encoder(config: EmbedConfig) -> None:
     _encoder(config).encode(["name"])
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A stage behind the one that finds names.
+
+    Its function is ``run(root, *stages, *configs, progress)``, in the module of its name.
+
+    Attributes:
+        run: the function.
+        reads: stages whose runs it is given.
+        configs: fields of :class:`BuildConfig` that it is given.
+    """
+
+    run: Callable[..., StageRun]
+    reads: tuple[str, ...]
+    configs: tuple[str, ...] = ()
+
+
+STAGES_IN_ORDER: Mapping[str, Stage] = {
+    "clean": Stage(clean.run, ("scrape",), ("clean",)),
+    "embed": Stage(embed.run, ("clean",), ("embed",)),
+    "cluster": Stage(cluster.run, ("clean", "embed", "scrape"), ("cluster",)),
+    "toplevel": Stage(toplevel.run, ("clean", "cluster", "scrape", "embed"), ("toplevel", "embed")),
+    "review": Stage(review.run, ("cluster", "toplevel"), ("review",)),
+    "assign": Stage(assign.run, ("scrape", "clean", "review"), ("assign", "embed")),
+    "export": Stage(export.run, ("scrape", "clean", "assign")),
+}
+"""What a build does with names, in this order; a report of all follows."""
+
+
 def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:
     """All stages up to the export, by name."""
-    tables = dict(config.tables)
+    runs = {"scrape": _names(root, config, progress)}
+    for name, stage in STAGES_IN_ORDER.items():
+        given = (*(runs[read] for read in stage.reads), *(getattr(config, field) for field in stage.configs))
+        runs[name] = stage.run(root, *given, progress)
+    return runs
+
+
+def _names(root: Path, config: BuildConfig, progress: Progress) -> StageRun:
+    """The names of the landmarks: those that hgld ships, those of tables, or what Wikimedia answers."""
     if config.source == "sample":
-        scraped = sample.run(root, progress)
-    elif config.source == "names":
-        scraped = landmark_tables.run_names(root, tables, progress)
-    else:
-        scraped = _scrape().run(root, tables, config.scrape, progress, before_asking=lambda: _try_encoder(config.embed))
-    cleaned = clean.run(root, scraped, config.clean, progress)
-    embedded = embed.run(root, cleaned, config.embed, progress)
-    clustered = cluster.run(root, cleaned, embedded, scraped, config.cluster, progress)
-    topped = toplevel.run(root, cleaned, clustered, scraped, embedded, config.toplevel, config.embed, progress)
-    reviewed = review.run(root, clustered, topped, config.review, progress)
-    assigned = assign.run(root, scraped, cleaned, reviewed, config.assign, config.embed, progress)
-    exported = export.run(root, scraped, cleaned, assigned, progress)
-    runs = (scraped, cleaned, embedded, clustered, topped, reviewed, assigned, exported)
-    return {run.name: run for run in runs}
+        return sample.run(root, progress)
+    if config.source == "names":
+        return landmark_tables.run_names(root, dict(config.tables), progress)
+    asked = dict(config.tables), config.scrape
+    return _scrape().run(root, *asked, progress, before_asking=lambda: _try_encoder(config.embed))
 
 
 def _scrape() -> ModuleType:

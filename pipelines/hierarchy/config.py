@@ -6,9 +6,9 @@ its metadata the flag's help. Fields that cannot change a stage's output (rates,
 """
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_type_hints
 
 from hgld.settings import setting
 
@@ -147,3 +147,8 @@ class BuildConfig:
     toplevel: TopLevelConfig = TopLevelConfig()
     review: ReviewConfig = ReviewConfig()
     assign: AssignConfig = AssignConfig()
+
+
+def stage_configs() -> dict[str, type]:
+    """Return the options of every stage by the field of :class:`BuildConfig` that holds them."""
+    return {name: hint for name, hint in get_type_hints(BuildConfig).items() if is_dataclass(hint)}

@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 
 from hgld.errors import StorageError, TableError
 from hgld.pipelines.hierarchy.config import EmbedConfig
-from hgld.pipelines.hierarchy.encoders.registry import Encoder, JoinedEncoder, make_encoder
+from hgld.pipelines.hierarchy.encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
 from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, silent, write_json
 
 SCHEMA_VERSION = 1
@@ -144,7 +144,7 @@ def encoder_of(names: Path, config: EmbedConfig) -> Encoder:
     """
     return make_encoder(
         config.encoder,
-        names=_names(names) if config.encoder.endswith("lexical") else (),
+        names=_names(names) if is_fitted_on_names(config.encoder) else (),
         templates=config.templates,
         device=config.device,
         batch_size=config.batch_size,

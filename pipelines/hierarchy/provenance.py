@@ -10,12 +10,12 @@ from typing import Any
 
 import hgld
 from hgld.pipelines.hierarchy.config import BuildConfig, key_fields
+from hgld.pipelines.hierarchy.encoders.registry import entry_of
 from hgld.pipelines.stage import StageRun, plain, sha256_of
 
 SCHEMA_VERSION = 1
 PROVENANCE = "provenance.json"
 _ALWAYS = ("numpy", "polars", "scikit-learn")
-_BY_ENCODER = {"clip": ("open_clip_torch", "torch"), "sbert": ("sentence-transformers", "torch")}
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
 
 def versions(encoder: str) -> dict[str, str]:
     """Versions of Python and of the packages that make the numbers; torch and the like only where they are used."""
-    packages = [*_ALWAYS, *_BY_ENCODER.get(encoder.partition(":")[0], ())]
+    entry = entry_of(encoder)
+    packages = [*_ALWAYS, *(entry.packages if entry is not None else ())]
     own = {"python": platform.python_version(), "hgld": hgld.__version__}
     return own | {name: importlib.metadata.version(name) for name in packages}
 

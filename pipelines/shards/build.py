@@ -24,7 +24,7 @@ from hgld.pipelines.shards.examine_stage import Examination, ExaminePlan, plan_e
 from hgld.pipelines.shards.finish import DatasetParts, PackedShard, finish, tables_about_items
 from hgld.pipelines.shards.order import PlanOptions, plan_shards, tar_size
 from hgld.pipelines.shards.output import ShardOutput, amount, check_space
-from hgld.pipelines.shards.sources import OWN_DATA, resolve, source_name
+from hgld.pipelines.shards.sources import has_card, resolve, source_name
 from hgld.pipelines.shards.work import (
     WorkFolder,
     begin_packing,
@@ -163,7 +163,7 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 
 def card_of(name: str) -> "DataCard | None":
     """The data card of a source; None for data of one's own."""
-    return None if source_name(name) in OWN_DATA else load_card(name)
+    return load_card(name) if has_card(source_name(name)) else None
 
 
 def build_shards(

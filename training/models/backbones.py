@@ -1,16 +1,50 @@
-"""Models by name: the backbone of a library, with its weights, made into an embedding model."""
+"""Models by name: the backbone of a library, with its weights, made into an embedding model.
 
-from collections.abc import Callable
+A library of backbones is a function of a name and :class:`BackboneOptions` and a line of :data:`BACKBONES`; that of
+another package a function and an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
 
 from torch import Tensor
 
 from hgld.errors import ConfigError, takes_extra
+from hgld.plugins import Plugins
 from hgld.training.config import ModelConfig
-from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
+from hgld.training.models.backbone import Backbone, BackboneOptions
 from hgld.training.models.embedding_model import EmbeddingModel, build_pooling
 from hgld.training.models.pca import init_projection_pca
-from hgld.training.models.small_net import SmallNet
-from hgld.training.models.weights import load_into, read_weights, weights_file
+
+
+@dataclass(frozen=True)
+class BackboneLibrary:
+    """Backbones that one function makes.
+
+    Attributes:
+        form: how one is named; what stands behind the colon is the function's first argument.
+        place: module and function, imported where a backbone of it is asked for: timm and open_clip take seconds.
+        extra: of hgld, which brings its packages.
+    """
+
+    form: str
+    place: str
+    extra: str = ""
+
+
+_HERE = "hgld.training.models"
+BACKBONES: Mapping[str, BackboneLibrary] = {
+    "small": BackboneLibrary("small", f"{_HERE}.small_net:small_backbone"),
+    "torchvision": BackboneLibrary(
+        "torchvision:NAME", f"{_HERE}.torchvision_backbones:torchvision_backbone", "torchvision"
+    ),
+    "timm": BackboneLibrary("timm:NAME", f"{_HERE}.timm_backbones:timm_backbone", "timm"),
+    "open_clip": BackboneLibrary("open_clip:NAME", f"{_HERE}.open_clip_backbones:open_clip_backbone", "clip"),
+}
+"""The libraries of backbones that hgld knows."""
+
+PLUGINS = Plugins("hgld.backbones", "library of backbones", BACKBONES)
 
 
 def build_model(
@@ -66,36 +100,14 @@ def build_model(
 
 def _backbone(spec: str, options: BackboneOptions) -> Backbone:
     library, colon, name = spec.partition(":")
-    match library:  # each library is imported where it is asked for: timm and open_clip take seconds
-        case "small" if not colon:
-            return _small(options)
-        case "torchvision" if name:
-            with takes_extra("torchvision", f"backbone {spec}"):
-                from hgld.training.models.torchvision_backbones import torchvision_backbone
-
-            return torchvision_backbone(name, options)
-        case "timm" if name:
-            with takes_extra("timm", f"backbone {spec}"):
-                from hgld.training.models.timm_backbones import timm_backbone
-
-            return timm_backbone(name, options)
-        case "open_clip" if name:
-            with takes_extra("clip", f"backbone {spec}"):
-                from hgld.training.models.open_clip_backbones import open_clip_backbone
-
-            return open_clip_backbone(name, options)
-    raise ConfigError(f"backbone is {spec!r}; expected small, torchvision:NAME, timm:NAME or open_clip:NAME.")
-
-
-def _small(options: BackboneOptions) -> Backbone:
-    if options.token:
-        raise ConfigError("backbone small has no token of its own; take pooling avg, gem or max.")
-    net = SmallNet()
-    path = weights_file(options.pretrained)
-    if path is None and options.pretrained not in ("default", "none"):
-        raise ConfigError(f"pretrained is {options.pretrained!r}; backbone small has no weights but a file's, or none.")
-    if options.load_weights and path is not None:
-        load_into(net, read_weights(path), str(path))
-    if options.gradient_checkpointing:
-        recompute_stages(net.stages.children())
-    return Backbone(net, net.num_features)
+    if library in PLUGINS.names():
+        return PLUGINS.load(library)(name, options)
+    entry = BACKBONES.get(library)
+    if entry is None or (":" in entry.form) != bool(name) or bool(colon) != bool(name):
+        *first, last = (*(known.form for known in BACKBONES.values()), *PLUGINS.names())
+        raise ConfigError(f"backbone is {spec!r}; expected {', '.join(first)} or {last}.")
+    PLUGINS.refuse_namesakes(library)
+    module, _, function = entry.place.partition(":")
+    with takes_extra(entry.extra, f"backbone {spec}"):
+        make = getattr(import_module(module), function)
+    return make(*([name] if colon else []), options)

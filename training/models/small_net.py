@@ -6,6 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
+from hgld.errors import ConfigError
+from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
+from hgld.training.models.weights import load_into, read_weights, weights_file
+
 
 class SmallNet(nn.Module):
     """Four stages of two 3 x 3 convolutions with group norm; each stage halves the map but the last.
@@ -69,3 +73,24 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Mod
         nn.GroupNorm(8, channels_out),
         nn.ReLU(inplace=True),
     )
+
+
+def small_backbone(options: BackboneOptions) -> Backbone:
+    """The small net as a backbone, from scratch or with the weights of a file.
+
+    Raises:
+        ConfigError: a token is asked for, or weights that are no file's.
+        MissingResourceError: no such file.
+        InputError: a file of weights that is damaged or of another model.
+    """
+    if options.token:
+        raise ConfigError("backbone small has no token of its own; take pooling avg, gem or max.")
+    net = SmallNet()
+    path = weights_file(options.pretrained)
+    if path is None and options.pretrained not in ("default", "none"):
+        raise ConfigError(f"pretrained is {options.pretrained!r}; backbone small has no weights but a file's, or none.")
+    if options.load_weights and path is not None:
+        load_into(net, read_weights(path), str(path))
+    if options.gradient_checkpointing:
+        recompute_stages(net.stages.children())
+    return Backbone(net, net.num_features)

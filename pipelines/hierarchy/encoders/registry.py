@@ -3,19 +3,56 @@
 The last two may be joined with the first: ``clip:MODEL/PRETRAINED+lexical``.
 
 An encoder turns names into unit rows. Making one is cheap: model weights are read with the first name that is asked
-for, so that a build whose embeddings are cached needs none.
+for, so that a build whose embeddings are cached needs none. An encoder of hgld needs its class and a line of
+:data:`ENCODERS`; one of another package its class and an entry point of the group ``hgld.encoders``
+(:mod:`hgld.plugins`).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
 
 import numpy as np
 
 from hgld.errors import ConfigError, takes_extra
 from hgld.pipelines.stage import Progress, silent
+from hgld.plugins import Plugins
 
-KINDS = ("lexical", "clip:MODEL/PRETRAINED", "sbert:PATH")
+
+@dataclass(frozen=True)
+class EncoderEntry:
+    """An encoder of hgld.
+
+    Attributes:
+        form: how it is named on the command line; what stands behind the colon is its class's first argument.
+        place: module and class.
+        extra: of hgld, which brings its packages.
+        packages: distributions whose versions are part of a build's provenance.
+        sees: whether it encodes images too.
+    """
+
+    form: str
+    place: str
+    extra: str = ""
+    packages: tuple[str, ...] = ()
+    sees: bool = False
+
+
+_HERE = "hgld.pipelines.hierarchy.encoders"
+ENCODERS: Mapping[str, EncoderEntry] = {
+    "lexical": EncoderEntry("lexical", f"{_HERE}.lexical:LexicalEncoder"),
+    "clip": EncoderEntry(
+        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "clip", ("open_clip_torch", "torch"), sees=True
+    ),
+    "sbert": EncoderEntry("sbert:PATH", f"{_HERE}.sbert:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
+}
+"""The encoders of hgld."""
+
+PLUGINS = Plugins("hgld.encoders", "encoder", ENCODERS)
 JOINED = "+lexical"
+_WAY_OUT = "Or take --encoder lexical, which needs no weights."
 
 
 class Encoder(Protocol):
@@ -50,6 +87,21 @@ class Encoder(Protocol):
         ...
 
 
+def entry_of(spec: str) -> EncoderEntry | None:
+    """Return hgld's encoder that a spec names; None for one of another package."""
+    return ENCODERS.get(spec.partition(":")[0])
+
+
+def encoder_forms() -> str:
+    """Return how encoders are named, for messages."""
+    return ", ".join([*(entry.form for entry in ENCODERS.values()), *PLUGINS.names()])
+
+
+def is_fitted_on_names(spec: str) -> bool:
+    """Return whether an encoder, or the second of two, asks for the names that it is to encode."""
+    return spec.endswith(JOINED) or "names" in inspect.signature(_class_of(spec)).parameters
+
+
 def make_encoder(
     spec: str,
     *,
@@ -61,9 +113,8 @@ def make_encoder(
     """The encoder that ``spec`` names.
 
     Args:
-        spec: one of ``KINDS``, or one of the last two and ``+lexical``; PRETRAINED may be a tag of open_clip or a
-            checkpoint's path.
-        names: what ``lexical`` is fitted on; the others do not need them.
+        spec: the name of an encoder, with ``:`` and its argument where it takes one, and perhaps ``+lexical``.
+        names: what ``lexical`` is fitted on; an encoder gets only those of these options that it asks for.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU when there is one.
         batch_size: names a forward pass.
@@ -76,30 +127,31 @@ def make_encoder(
     if spec.endswith(JOINED):
         first = make_encoder(spec.removesuffix(JOINED), templates=templates, device=device, batch_size=batch_size)
         return JoinedEncoder(first, make_encoder("lexical", names=names))
-    kind, _, rest = spec.partition(":")
     _check_templates(templates)
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}; expected at least 1.")
-    if spec == "lexical":
-        from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+    make = _class_of(spec)
+    given = {"names": names, "templates": templates, "device": device, "batch_size": batch_size}
+    asked = inspect.signature(make).parameters
+    if templates and "templates" not in asked:
+        raise ConfigError(f"--encoder {spec} reads names as they are; leave --templates out, or take clip: or sbert:.")
+    _, colon, rest = spec.partition(":")
+    return make(*([rest] if colon else []), **{name: value for name, value in given.items() if name in asked})
 
-        if templates:
-            raise ConfigError(
-                "--encoder lexical reads names as they are; leave --templates out, or take clip: or sbert:."
-            )
-        return LexicalEncoder(names)
-    if kind == "clip" and rest:
-        with takes_extra("clip", f"--encoder {spec}", "Or take --encoder lexical, which needs no weights."):
-            from hgld.pipelines.hierarchy.encoders.clip import ClipEncoder
 
-        return ClipEncoder(rest, templates=templates, device=device, batch_size=batch_size)
-    if kind == "sbert" and rest:
-        from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
-
-        return SbertEncoder(rest, templates=templates, device=device, batch_size=batch_size)
-    raise ConfigError(
-        f"--encoder is {spec!r}; expected one of {', '.join(KINDS)}, or one of the last two with {JOINED} behind it."
-    )
+def _class_of(spec: str) -> Callable[..., Any]:
+    kind, _, rest = spec.partition(":")
+    entry = entry_of(spec)
+    if entry is None and kind in PLUGINS.names():
+        return PLUGINS.load(kind)
+    if entry is None or (":" in entry.form) != bool(rest) or (spec.endswith(":")):
+        raise ConfigError(
+            f"--encoder is {spec!r}; expected one of {encoder_forms()}; behind any but lexical {JOINED} may stand."
+        )
+    PLUGINS.refuse_namesakes(kind)
+    module, _, name = entry.place.partition(":")
+    with takes_extra(entry.extra, f"--encoder {spec}", _WAY_OUT):
+        return getattr(import_module(module), name)
 
 
 def _check_templates(templates: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 An adapter reads the lists of a release in its official layout and gives back a
 :class:`hgld.pipelines.shards.catalog.Catalog`; it opens no image. Its name is the name of its card in ``data_cards/``.
+One of another package is an entry point of the group ``hgld.datasets`` (:mod:`hgld.plugins`), and has no card here.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hgld.errors import ConfigError
+from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
     from hgld.pipelines.shards.catalog import Catalog
@@ -39,16 +41,29 @@ CARDS = {"gldv2": "h-gldv2"}  # sources whose card has another name; either name
 OWN_DATA = ("folders", "manifest")  # adapters of the user's own data: no card, no published counts
 
 
+PLUGINS = Plugins("hgld.datasets", "dataset", SOURCES)
+
+
+def source_names() -> list[str]:
+    """Return the names of all sources: those of hgld, then those of other packages."""
+    return [*SOURCES, *PLUGINS.names()]
+
+
+def has_card(source: str) -> bool:
+    """Return whether hgld has a card of a source."""
+    return source in SOURCES and source not in OWN_DATA
+
+
 def source_name(name: str) -> str:
-    """The name of a source as :data:`SOURCES` spells it; a card's name is accepted too.
+    """The name of a source as :func:`source_names` spells it; a card's name is accepted too.
 
     Raises:
         ConfigError: there is no such source; the message lists those there are.
     """
     by_card = {card: source for source, card in CARDS.items()}
     found = by_card.get(name, name)
-    if found not in SOURCES:
-        raise ConfigError(f"there is no dataset {name!r}. There are {', '.join(SOURCES)}.")
+    if found not in source_names():
+        raise ConfigError(f"there is no dataset {name!r}. There are {', '.join(source_names())}.")
     return found
 
 
@@ -61,7 +76,11 @@ def resolve(name: str) -> "Adapter":
     """The adapter of a source: a function of the release's folder and the options, which returns its catalog.
 
     Raises:
-        ConfigError: there is no such source.
+        ConfigError: there is no such source, or it is another package's and cannot be imported.
     """
-    module, _, function = SOURCES[source_name(name)].partition(":")
+    source = source_name(name)
+    if source not in SOURCES:
+        return PLUGINS.load(source)
+    PLUGINS.refuse_namesakes(source)
+    module, _, function = SOURCES[source].partition(":")
     return getattr(import_module(module), function)
