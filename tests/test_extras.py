@@ -91,6 +91,8 @@ def noting(name, globals=None, locals=None, fromlist=(), level=0):
         imported.add(name.partition(".")[0])
     return found(name, globals, locals, fromlist, level)
 builtins.__import__ = noting
+import os
+os.environ["TERM"] = "xterm"
 sys.stderr.isatty = lambda: True  # where people look, the demo shows bars
 from pathlib import Path
 from hgld.cli import demo_verbs, main
@@ -105,6 +107,7 @@ print("imported:", *sorted(imported))
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_base_is_what_the_demo_imports(tmp_path):
     said = run_without(modules_outside(brought_by(BASE)), TINY_DEMO, cwd=tmp_path)
     imported = said.rpartition("imported:")[2].split()

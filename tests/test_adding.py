@@ -1,0 +1,78 @@
+"""The page that adds one of each to hgld, followed to the letter: its package is installed, its commands are run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documented_files import write_documented_files
+from tests.test_docs import DOCS, ROOT, SHORTER, blocks_of, commands_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+PAGE = DOCS / "adding.md"
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """The folder of somebody who did all that the page says, and what the commands printed."""
+    folder = tmp_path_factory.mktemp("adding")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_documented_files(folder, ["schema_version: 1\ndecisions: []\n"] * 2)
+    said = {}
+    for block in blocks_of(PAGE):
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text)
+        for words in commands_of(block) if block.language == "sh" else ():
+            said[" ".join(words[:2])] = run(folder, words)
+        if block.file and "/" not in block.file:
+            run(folder, ["python", block.file])
+    return folder, said
+
+
+def run(folder: Path, words: list[str]) -> str:
+    python = [sys.executable]
+    if words[0] == "pip":
+        kept = ["--no-deps", "--no-index", "--no-build-isolation", "--target", "lib"]
+        command = [*python, "-m", "pip", "--quiet", "--disable-pip-version-check", *words[1:], *kept]
+    elif words[0] == "hgld":
+        command = [*python, "-m", *words, *SHORTER.get(" ".join(words[:2]), [])]
+    else:
+        command = [*python, *words[1:]]
+    path = os.pathsep.join((str(folder / "lib"), str(ROOT)))
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
+    folder, _ = followed
+    config = (folder / "gap" / "config.json").read_text()
+    assert '"MeanScoreGap"' in config
+    assert '"thumbnail:16"' in config
+    assert '"margin": 0.3' in config
+
+
+def test_the_metric_is_measured(followed):
+    _, said = followed
+    assert "F1@2/variety" in said["hgld evaluate"]
+
+
+def test_the_dataset_is_sharded(followed):
+    folder, _ = followed
+    assert (folder / "market" / "dataset.json").is_file()
+
+
+def test_the_encoder_embeds(followed):
+    folder, _ = followed
+    assert '"letters/1"' in (folder / "letters" / "stages" / "embed" / "encoder.json").read_text()
+
+
+def test_the_stage_lies_beside_the_others(followed):
+    folder, _ = followed
+    assert (folder / "letters" / "stages" / "longest" / "done.json").is_file()

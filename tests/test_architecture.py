@@ -1,0 +1,45 @@
+"""The page that shows where what is: the files and names that it speaks of are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PICTURE = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+ROOMS = {"hgld", "pipelines", "training", "tests"}
+FILES = sorted(set(re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/.*]*)`", PAGE)))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_named_is_there(file):
+    assert list(ROOT.glob(file)), file
+
+
+def test_names_in_files_are_there():
+    named = re.findall(r"`(\w+)` in `([\w/.]+)`", PAGE)
+    assert len(named) >= 3
+    for name, file in named:
+        assert re.search(rf"^(def {name}\b|{name}\b)", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), name
+
+
+def test_short_names_lie_beside_the_first_of_their_row():
+    for row in (line for line in PAGE.splitlines() if line.startswith("| ")):
+        folders = [Path(file) for file in re.findall(r"`(\w+/[\w/]+/)`", row)]
+        folders += [Path(file).parent for file in re.findall(r"`(\w+/[\w/]+\.py)`", row)]
+        for short in re.findall(r"`(\w+\.py)`", row):
+            assert any((ROOT / folder / short).is_file() for folder in folders), short
+
+
+def test_the_picture_names_modules_that_are_there():
+    stems = {path.stem for room in ROOMS for path in (ROOT / room).rglob("*.py")}
+    folders = {path.name for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_dir()} | ROOMS
+    lines = re.findall(r'font-family="ui-monospace[^>]*>([^<]*)<', PICTURE)
+    words = {word for line in lines for word in re.sub(r"\(.*?\)", "", line).split()}
+    modules = {word for word in words if re.fullmatch(r"[a-z_]+", word)} - PROSE
+    assert modules <= stems | folders, modules - stems - folders
+    assert {word.strip("/").rpartition("/")[2] for word in words if word.endswith("/")} <= folders
+
+
+PROSE = {"a", "verb", "imports", "its", "room", "checkpoints", "reports"}
