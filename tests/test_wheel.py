@@ -176,7 +176,7 @@ def test_an_editable_install_is_the_clone(clone, hostile, tmp_path):
 
 QUICK = "--epochs 1 --warmup-steps 0 --size 24 --resize 28 --batch-size 16 --device cpu"
 LEVELS = "--levels fine,coarse,top"
-COMMANDS = f"""
+COMMANDS: str = f"""
 datasets
 download --help
 demo --help

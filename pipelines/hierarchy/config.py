@@ -151,4 +151,8 @@ class BuildConfig:
 
 def stage_configs() -> dict[str, type]:
     """Return the options of every stage by the field of :class:`BuildConfig` that holds them."""
-    return {name: hint for name, hint in get_type_hints(BuildConfig).items() if is_dataclass(hint)}
+    return {
+        name: hint
+        for name, hint in get_type_hints(BuildConfig).items()
+        if isinstance(hint, type) and is_dataclass(hint)
+    }
