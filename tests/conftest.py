@@ -1,9 +1,16 @@
-"""What every test shares: where optional real data lies, and reproducible hypothesis runs."""
+"""Session-wide set-up: one cache of compiled kernels, one thread a worker, Ctrl-C, optional real data, hypothesis."""
 
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+
+# Before anything imports numba or torch, and for every process that a test starts: kernels are compiled once and kept
+# between sessions, and the workers of pytest-xdist do not take each other's cores.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for pool in ("OMP", "MKL", "OPENBLAS"):
+        os.environ.setdefault(f"{pool}_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -1,0 +1,346 @@
+"""Mutation testing: forty small faults, drawn by a fixed seed, and the test of the fast suite that catches each.
+
+Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--jobs 2] [--only FILE:LINE]
+
+The draw is uniform over all lines of the losses, metrics, protocols, samplers, stages and the training loop that hold
+arithmetic, a comparison or a condition; one operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
+by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the test files that import
+the mutated module, then, where it survives them, the rest of the fast suite, until a test fails. A test session that
+outlasts ``--limit`` seconds counts as a catch: the loop that does not end is seen. Results are kept in DIR, so that the
+same call goes on where it was stopped; a change of the mutated line or of the draw starts that mutation anew.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).resolve().parents[1]
+MUTATED = (
+    "hgld/losses/**/*.py",
+    "hgld/evaluation/**/*.py",
+    "hgld/relevance.py",
+    "hgld/samplers/**/*.py",
+    "hgld/data/samplers/**/*.py",
+    "pipelines/stage.py",
+    "pipelines/hierarchy/**/*.py",
+    "pipelines/shards/**/*.py",
+    "training/checkpoint.py",
+    "training/state.py",
+    "training/step.py",
+    "training/loop.py",
+)
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.MatMult: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One replacement: where it is (bytes of the file), what stood there and what stands there now."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    before: str
+    after: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.file}:{self.line} {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the tests said about a mutation: the test that caught it, or None."""
+
+    caught_by: str | None
+    seconds: float
+
+
+@cache
+def names_of_text() -> set[str]:
+    """Return the module constants that hold text, as file names do."""
+    found: set[str] = set()
+    for path in (path for room in ("hgld", "pipelines", "training") for path in (ROOT / room).rglob("*.py")):
+        for node in ast.parse(path.read_bytes()).body:
+            if isinstance(node, ast.Assign) and "'" in ast.unparse(node.value):
+                found |= {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+    return found
+
+
+def is_joined(node: ast.AST) -> bool:
+    """Return whether a node is text or a list: joining paths, messages and lists is not arithmetic."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str)
+    if isinstance(node, ast.Name):
+        return node.id in names_of_text()
+    return isinstance(node, (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple))
+
+
+def mutated(node: ast.AST) -> ast.AST | None:
+    """Return a copy of a node with its operator replaced, or None where there is nothing to replace."""
+    match node:
+        case ast.Compare(ops=[first, *others]):
+            return ast.Compare(node.left, [SWAPS[type(first)](), *others], node.comparators)
+        case ast.BoolOp():
+            return ast.BoolOp(SWAPS[type(node.op)](), node.values)
+        case ast.BinOp() if not (is_joined(node.left) or is_joined(node.right)):
+            return ast.BinOp(node.left, SWAPS[type(node.op)](), node.right)
+        case ast.UnaryOp(op=ast.Not()):
+            return node.operand
+        case ast.UnaryOp(op=ast.USub()) if not isinstance(node.operand, ast.Constant):
+            return node.operand
+        case ast.AugAssign() if not is_joined(node.value):
+            return ast.AugAssign(node.target, SWAPS[type(node.op)](), node.value)
+    return None
+
+
+def sites(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Yield (node, replacement) of everything that may be mutated; annotations, messages and asserts are left out."""
+    for name, value in ast.iter_fields(tree):
+        if name in {"annotation", "returns", "decorator_list"}:
+            continue
+        for node in value if isinstance(value, list) else [value]:
+            if not isinstance(node, ast.AST) or isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
+                continue
+            other = mutated(node)
+            if other is None and name == "test":
+                other = ast.UnaryOp(ast.Not(), node)
+            if other is not None:
+                yield node, other
+            yield from sites(node)
+
+
+def mutations_of(path: Path) -> Iterator[Mutation]:
+    """Yield every mutation of a file."""
+    source = path.read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for node, other in sites(ast.parse(source)):
+        if not isinstance(node, (ast.expr, ast.stmt)) or node.end_lineno is None or node.end_col_offset is None:
+            continue
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[node.end_lineno - 1] + node.end_col_offset
+        text = ast.unparse(ast.fix_missing_locations(other))
+        after = text if isinstance(node, ast.stmt) else f"({text})"
+        before = " ".join(source[start:end].decode().split())
+        yield Mutation(path.relative_to(ROOT).as_posix(), node.lineno, start, end, before, after)
+
+
+def draw(count: int, seed: int) -> list[Mutation]:
+    """Return mutations of lines drawn without replacement, one operator of each."""
+    lines: dict[tuple[str, int], list[Mutation]] = {}
+    for path in sorted({path for pattern in MUTATED for path in ROOT.glob(pattern)}):
+        for mutation in mutations_of(path):
+            lines.setdefault((mutation.file, mutation.line), []).append(mutation)
+    chance = random.Random(seed)
+    print(f"{len(lines)} lines, {sum(map(len, lines.values()))} mutations", file=sys.stderr)
+    chosen = chance.sample(sorted(lines), min(count, len(lines)))
+    return [chance.choice(lines[place]) for place in chosen]
+
+
+def module_name(file: str) -> str:
+    """Return the name under which a file of the tree is imported."""
+    name = re.sub(r"(/__init__)?\.py$", "", file).replace("/", ".")
+    return name if name.startswith("hgld") else f"hgld.{name}"
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of hgld that a file imports, at its top or within a function."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in names if name.split(".")[0] in {"hgld", "tests"}}
+
+
+def nearest_tests(mutation: Mutation) -> tuple[list[str], list[str]]:
+    """Return the test files that import the mutated module, or else its nearest package, and all the others."""
+    tests = {p.relative_to(ROOT).as_posix(): imported(p) for p in sorted((ROOT / "tests").rglob("test_*.py"))}
+    name = module_name(mutation.file)
+    near: list[str] = []
+    while not near and "." in name:
+        near = [test for test, names in tests.items() if name in names]
+        stem = name.rpartition(".")[2].rstrip("s")
+        near += [test for test in tests if stem in Path(test).stem and test not in near]
+        name = name.rpartition(".")[0]
+    others = [test for test in tests if test not in near]
+    return near, [*others, "docs", "README.md", "hgld"]
+
+
+def compiles_kernels(file: str) -> bool:
+    """Return whether a module may hold code that numba compiles and caches for other modules too."""
+    return any("numba" in path.read_text(encoding="utf-8") for path in (ROOT / file).parent.glob("*.py"))
+
+
+class Copy:
+    """A copy of the tree in which one mutation at a time is tried."""
+
+    def __init__(self, folder: Path, limit: float) -> None:
+        self.folder, self.limit = folder, limit
+        left = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", ".venv", ".hypothesis", "site", "build")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(ROOT, folder, symlinks=True, ignore=left)
+        self.kernels = folder.parent / f"{folder.name}.numba"
+
+    def test(self, mutation: Mutation, moment: int) -> Result:
+        """Return what the fast suite says about a mutation; ``moment`` sets the changed file apart from all others."""
+        path, original = self.folder / mutation.file, ROOT / mutation.file
+        source = original.read_bytes()
+        began = time.monotonic()
+        kernels = self.kernels
+        if compiles_kernels(mutation.file):
+            kernels = self.folder.parent / f"{self.folder.name}.numba-mutated"
+            shutil.rmtree(kernels, ignore_errors=True)
+        path.write_bytes(source[: mutation.start] + mutation.after.encode() + source[mutation.end :])
+        os.utime(path, (moment, moment))  # no two versions share a time, by which byte code is taken for current
+        try:
+            near, others = nearest_tests(mutation)
+            caught = (near and self._first_failure(near, kernels)) or self._first_failure(others, kernels)
+        finally:
+            shutil.copy2(original, path)
+        return Result(caught or None, round(time.monotonic() - began, 1))
+
+    def _first_failure(self, tests: list[str], kernels: Path) -> str | None:
+        """Return the first test that fails, or None where all pass."""
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--no-header",
+            "--tb=no",
+            "-n",
+            "0",
+            "-p",
+            "no:cacheprovider",
+        ]
+        environment = os.environ | {
+            "PYTHONPATH": str(self.folder),
+            "NUMBA_CACHE_DIR": str(kernels),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        with (self.folder.parent / f"{self.folder.name}.log").open("w+", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [*command, *tests], cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                code = process.wait(self.limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+                return f"no end within {self.limit:.0f} s"
+            log.seek(0)
+            text = log.read()
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
+        if code in {0, 5}:
+            return None
+        if code in {1, 2} and failed:
+            return failed[1]
+        if code in {3, 4}:
+            raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
+        return f"pytest ended with {code}"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the copies and results")
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--limit", type=float, default=1200, help="seconds of one test session")
+    parser.add_argument("--only", default="", help="only mutations of this FILE:LINE")
+    parser.add_argument("--again", action="store_true", help="try those anew that survived before")
+    parser.add_argument("--list", action="store_true", help="print the mutations and stop")
+    return parser.parse_args()
+
+
+def table(drawn: list[Mutation], results: dict[str, Result]) -> str:
+    """Return the results as a table in Markdown."""
+    lines = ["| line | mutation | caught by |", "| --- | --- | --- |"]
+    for mutation in drawn:
+        result = results.get(mutation.key)
+        caught = "not tried" if result is None else result.caught_by or "**survived**"
+        cells = (f"{mutation.file}:{mutation.line}", f"`{mutation.before}` -> `{mutation.after}`", caught)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    done = [results[m.key] for m in drawn if m.key in results]
+    caught = sum(result.caught_by is not None for result in done)
+    return "\n".join([*lines, "", f"{caught} of {len(done)} caught"])
+
+
+def main() -> None:
+    options = arguments()
+    drawn = [m for m in draw(options.count, options.seed) if m.key.startswith(options.only)]
+    if options.list:
+        print(*(m.key for m in drawn), sep="\n")
+        return
+    options.work.mkdir(parents=True, exist_ok=True)
+    kept = options.work / "results.json"
+    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    results = {key: Result(**value) for key, value in stored.items()}
+    left = [m for m in drawn if m.key not in results or (options.again and results[m.key].caught_by is None)]
+    copies: SimpleQueue[Copy] = SimpleQueue()
+    for job in range(min(options.jobs, len(left))):
+        copies.put(Copy(options.work.resolve() / f"copy{job}", options.limit))
+
+    def attempt(item: tuple[int, Mutation]) -> None:
+        number, mutation = item
+        copy = copies.get()
+        try:
+            results[mutation.key] = copy.test(mutation, 1_000_000_000 + 10 * number)
+        finally:
+            copies.put(copy)
+        kept.write_text(json.dumps({key: asdict(value) for key, value in results.items()}, indent=1), encoding="utf-8")
+        result = results[mutation.key]
+        print(f"{result.seconds:6.1f} s  {mutation.key}\n          {result.caught_by or 'SURVIVED'}", flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as threads:
+        list(threads.map(attempt, enumerate(left)))
+    print(table(drawn, results))
+
+
+if __name__ == "__main__":
+    main()
