@@ -1,22 +1,26 @@
 """Mutation testing: forty small faults, drawn by a fixed seed, and the test of the fast suite that catches each.
 
-Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--jobs 2] [--only FILE:LINE]
+Run with: python benchmarks/mutations.py --work DIR [--count 40] [--seed 0] [--jobs 2] [--nearest] [--only FILE:LINE]
 
 The draw is uniform over all lines of the losses, metrics, protocols, samplers, stages and the training loop that hold
 arithmetic, a comparison or a condition; one operator of the line is replaced (``<`` by ``<=``, ``+`` by ``-``, ``and``
-by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the test files that import
-the mutated module, then, where it survives them, the rest of the fast suite, until a test fails. A test session that
-outlasts ``--limit`` seconds counts as a catch: the loop that does not end is seen. Results are kept in DIR, so that the
-same call goes on where it was stopped; a change of the mutated line or of the draw starts that mutation anew.
+by ``or``, a condition by its negation). Every mutation is tried in a copy of the tree: first the test files that are
+nearest to the module by name and by imports, then, where it survives them, the rest of the fast suite, until a test
+fails. A session that outlasts ``--limit`` seconds counts as a catch: a loop that does not end is seen. Tests that fail
+without a mutation are found out first and left out. Results are kept in DIR, so that the same call goes on where it was
+stopped; a mutation whose line has changed is tried anew. ``--nearest`` asks the nearest test files alone, which is
+quicker and a lower bound.
 """
 
 import argparse
 import ast
 import json
+import math
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +30,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 MUTATED = (
@@ -42,7 +47,9 @@ MUTATED = (
     "training/step.py",
     "training/loop.py",
 )
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+NEAR = 10  # test files
+FAILED = r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$"
+SWAPS: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
     ast.Gt: ast.GtE,
@@ -115,7 +122,7 @@ def is_joined(node: ast.AST) -> bool:
     return isinstance(node, (ast.JoinedStr, ast.List, ast.ListComp, ast.Tuple))
 
 
-def mutated(node: ast.AST) -> ast.AST | None:
+def mutated(node: Any) -> ast.AST | None:
     """Return a copy of a node with its operator replaced, or None where there is nothing to replace."""
     match node:
         case ast.Compare(ops=[first, *others]):
@@ -133,17 +140,18 @@ def mutated(node: ast.AST) -> ast.AST | None:
     return None
 
 
-def sites(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+def sites(tree: ast.AST) -> Iterator[tuple[Any, Any]]:
     """Yield (node, replacement) of everything that may be mutated; annotations, messages and asserts are left out."""
     for name, value in ast.iter_fields(tree):
         if name in {"annotation", "returns", "decorator_list"}:
             continue
+        node: Any
         for node in value if isinstance(value, list) else [value]:
             if not isinstance(node, ast.AST) or isinstance(node, (ast.JoinedStr, ast.Raise, ast.Assert)):
                 continue
             other = mutated(node)
             if other is None and name == "test":
-                other = ast.UnaryOp(ast.Not(), node)
+                other = ast.UnaryOp(ast.Not(), cast(Any, node))
             if other is not None:
                 yield node, other
             yield from sites(node)
@@ -195,18 +203,54 @@ def imported(path: Path) -> set[str]:
     return {name for name in names if name.split(".")[0] in {"hgld", "tests"}}
 
 
+@cache
+def import_graph() -> dict[str, set[str]]:
+    """Return the modules that every module of the tree, and every test file by its path, imports."""
+    files = {
+        module_name(path.relative_to(ROOT).as_posix()): path
+        for room in ("hgld", "pipelines", "training")
+        for path in (ROOT / room).rglob("*.py")
+    }
+    files |= {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "tests").rglob("test_*.py")}
+    files |= {module_name(p.relative_to(ROOT).as_posix())[5:]: p for p in (ROOT / "tests").rglob("*.py")}
+    return {name: imported(path) for name, path in files.items()}
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def distances(test: str) -> dict[str, int]:
+    """Return the length of the shortest chain of imports from a test file to every module that it reaches."""
+    graph, found, edge, steps = import_graph(), {}, {test}, 0
+    while edge:
+        found |= dict.fromkeys(edge, steps)
+        edge = {name for module in edge for name in graph[module] if name in graph and name not in found}
+        steps += 1
+    return found
+
+
 def nearest_tests(mutation: Mutation) -> tuple[list[str], list[str]]:
-    """Return the test files that import the mutated module, or else its nearest package, and all the others."""
-    tests = {p.relative_to(ROOT).as_posix(): imported(p) for p in sorted((ROOT / "tests").rglob("test_*.py"))}
+    """Return the nearest test files of the mutated module, nearest first, and all other places of tests.
+
+    Near is what bears the module's name or imports it over few others, of which the tests of few modules come first.
+    """
     name = module_name(mutation.file)
-    near: list[str] = []
-    while not near and "." in name:
-        near = [test for test, names in tests.items() if name in names]
-        stem = name.rpartition(".")[2].rstrip("s")
-        near += [test for test in tests if stem in Path(test).stem and test not in near]
-        name = name.rpartition(".")[0]
-    others = [test for test in tests if test not in near]
-    return near, [*others, "docs", "README.md", "hgld"]
+    words = {name.rpartition(".")[2], name.rpartition(".")[2].rstrip("s")}
+    ranked = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        test = path.relative_to(ROOT).as_posix()
+        found = distances(test)
+        steps: float = found.get(name, math.inf)
+        if any(word in path.stem for word in words):
+            steps = 0
+        elif steps == math.inf and any(re.search(rf"\b{word}\b", text_of(path)) for word in words):
+            steps = 3  # a module that is loaded by its name
+        ranked.append((steps, len(found), test))
+    ranked.sort()
+    near = [test for steps, _, test in ranked[:NEAR] if steps < math.inf]
+    return near, [*(test for *_, test in ranked if test not in near), "docs", "README.md", "hgld"]
 
 
 def compiles_kernels(file: str) -> bool:
@@ -224,7 +268,12 @@ class Copy:
         shutil.copytree(ROOT, folder, symlinks=True, ignore=left)
         self.kernels = folder.parent / f"{folder.name}.numba"
 
-    def test(self, mutation: Mutation, moment: int) -> Result:
+    def failing(self, workers: int) -> list[str]:
+        """Return the tests that fail without a mutation."""
+        _, text = self._pytest(["-n", str(workers)], self.kernels)
+        return [test for test in re.findall(FAILED, text, re.MULTILINE) if "::" in test]
+
+    def test(self, mutation: Mutation, moment: int, left_out: list[str], nearest: bool) -> Result:
         """Return what the fast suite says about a mutation; ``moment`` sets the changed file apart from all others."""
         path, original = self.folder / mutation.file, ROOT / mutation.file
         source = original.read_bytes()
@@ -235,54 +284,51 @@ class Copy:
             shutil.rmtree(kernels, ignore_errors=True)
         path.write_bytes(source[: mutation.start] + mutation.after.encode() + source[mutation.end :])
         os.utime(path, (moment, moment))  # no two versions share a time, by which byte code is taken for current
+        deselected = [word for test in left_out for word in ("--deselect", test)]
+        near, others = nearest_tests(mutation)
         try:
-            near, others = nearest_tests(mutation)
-            caught = (near and self._first_failure(near, kernels)) or self._first_failure(others, kernels)
+            for tests in [near] if nearest else [near, others]:
+                caught = self._first_failure([*deselected, *tests], kernels) if tests else None
+                if caught:
+                    break
+            else:
+                caught = None
         finally:
             shutil.copy2(original, path)
-        return Result(caught or None, round(time.monotonic() - began, 1))
+        return Result(caught, round(time.monotonic() - began, 1))
 
-    def _first_failure(self, tests: list[str], kernels: Path) -> str | None:
+    def _first_failure(self, words: list[str], kernels: Path) -> str | None:
         """Return the first test that fails, or None where all pass."""
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--no-header",
-            "--tb=no",
-            "-n",
-            "0",
-            "-p",
-            "no:cacheprovider",
-        ]
+        code, text = self._pytest(["-x", "-n", "0", *words], kernels)
+        if code is None:
+            return f"no end within {self.limit:.0f} s"
+        failed = re.findall(FAILED, text, re.MULTILINE)
+        if code in {0, 5}:  # 5: no test was chosen
+            return None
+        if code in {3, 4}:
+            raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
+        return failed[0] if failed else f"pytest ended with {code}"
+
+    def _pytest(self, words: list[str], kernels: Path) -> tuple[int | None, str]:
+        """Return pytest's exit code, None where it did not end, and what it wrote."""
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *words]
         environment = os.environ | {
             "PYTHONPATH": str(self.folder),
             "NUMBA_CACHE_DIR": str(kernels),
             "OMP_NUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "",
         }
         with (self.folder.parent / f"{self.folder.name}.log").open("w+", encoding="utf-8") as log:
             process = subprocess.Popen(
-                [*command, *tests], cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                command, cwd=self.folder, env=environment, stdout=log, stderr=log, start_new_session=True
             )
             try:
                 code = process.wait(self.limit)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                return f"no end within {self.limit:.0f} s"
+                code = None
             log.seek(0)
-            text = log.read()
-        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE)
-        if code in {0, 5}:
-            return None
-        if code in {1, 2} and failed:
-            return failed[1]
-        if code in {3, 4}:
-            raise RuntimeError(f"pytest did not run ({code}):\n{text[-3000:]}")
-        return f"pytest ended with {code}"
+            return code, log.read()
 
 
 def arguments() -> argparse.Namespace:
@@ -292,6 +338,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=1200, help="seconds of one test session")
+    parser.add_argument("--nearest", action="store_true", help="ask only the nearest test files")
     parser.add_argument("--only", default="", help="only mutations of this FILE:LINE")
     parser.add_argument("--again", action="store_true", help="try those anew that survived before")
     parser.add_argument("--list", action="store_true", help="print the mutations and stop")
@@ -325,12 +372,19 @@ def main() -> None:
     copies: SimpleQueue[Copy] = SimpleQueue()
     for job in range(min(options.jobs, len(left))):
         copies.put(Copy(options.work.resolve() / f"copy{job}", options.limit))
+    unmutated = options.work / "unmutated.json"
+    if left and not unmutated.is_file():
+        first = copies.get()
+        unmutated.write_text(json.dumps(first.failing(options.jobs)), encoding="utf-8")
+        copies.put(first)
+    left_out = json.loads(unmutated.read_text(encoding="utf-8")) if left else []
+    print(f"{len(left_out)} tests fail without a mutation", *left_out, sep="\n", file=sys.stderr)
 
     def attempt(item: tuple[int, Mutation]) -> None:
         number, mutation = item
         copy = copies.get()
         try:
-            results[mutation.key] = copy.test(mutation, 1_000_000_000 + 10 * number)
+            results[mutation.key] = copy.test(mutation, 1_000_000_000 + 10 * number, left_out, options.nearest)
         finally:
             copies.put(copy)
         kept.write_text(json.dumps({key: asdict(value) for key, value in results.items()}, indent=1), encoding="utf-8")
