@@ -354,8 +354,9 @@ def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term)
     assert asked == [term == "xterm"]
 
 
-@pytest.mark.parametrize("words", ["datasets --json", "datasets", "train --help", "train --list"])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"), [("datasets --json", ""), ("datasets", "1"), ("train --help", ""), ("train --list", "1")]
+)
 def test_a_reader_that_goes_away_ends_the_command_quietly(words, unbuffered):
     program = [*HGLD, *words.split()]
     changes = {"PYTHONUNBUFFERED": unbuffered}
@@ -390,7 +391,7 @@ def test_names_that_command_terminals_and_terminals_without_unicode(tmp_path):
     assert result.returncode == EXIT_BAD_INPUT
     assert b"\x1b" not in result.stderr
     assert b"lacks the column landmark_id" in result.stderr
-    for encoding in ("ascii", "utf-8", "latin-1"):
+    for encoding in ("ascii", "latin-1"):
         result = subprocess.run(
             [*HGLD, "datasets", "--json"], capture_output=True, env=environment(PYTHONIOENCODING=encoding), check=True
         )

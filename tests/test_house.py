@@ -1,7 +1,8 @@
 """The rules of the house, held by the tools that know them: style, types, import contracts, names, sizes, speed."""
 
 import ast
-import os
+import functools
+import json
 import re
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_rooms_and_files_say_what_they_hold():
     assert not named, f"these names say nothing: {named}"
 
 
+@functools.cache
 def _imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -126,38 +128,49 @@ HEAVY = (
 )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)], ids=" ".join)
-def test_help_imports_nothing_heavy(arguments):
-    result, heavy = _imported(arguments)
+def test_help_imports_nothing_heavy():
+    for arguments, (code, out, heavy) in _imported(
+        [["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)]
+    ).items():
+        assert (code, heavy) == (0, []), arguments
+        assert "hgld" in out, arguments
+
+
+def test_completion_imports_nothing_heavy():
+    typed = ["bu", "train happier-", "train x --loss Su", "evaluate --metrics H", "datasets s"]
+    asked = [
+        {"COMP_LINE": f"hgld {line}", "COMP_WORDBREAKS": " =@", "_HGLD_COMPLETE": "bash_complete"} for line in typed
+    ]
+    for line, (_, out, heavy) in zip(typed, _imported(asked).values(), strict=True):
+        assert out.startswith("plain,"), line
+        assert heavy == [], line
+
+
+def _imported(calls: list) -> dict[str, tuple[int, str, list[str]]]:
+    """The exit code and output of calls of the command, made in one process, and the heavy modules in it after each.
+
+    A call is a list of arguments, or the variables by which a shell asks for completions.
+    """
+    program = f"""
+import contextlib, io, json, os, sys
+from hgld.cli import main
+for call in {calls!r}:
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)  # click writes completions as bytes
+    code = 0
+    if isinstance(call, dict):
+        os.environ.update(call)
+    with contextlib.redirect_stdout(out):
+        try:
+            main([] if isinstance(call, dict) else call)
+        except SystemExit as stop:
+            code = stop.code or 0
+    print(json.dumps([str(call), code, out.buffer.getvalue().decode(), [m for m in {HEAVY!r} if m in sys.modules]]))
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "hgld" in result.stdout
-    assert heavy == "[]"
-
-
-@pytest.mark.parametrize("typed", ["bu", "train happier-", "train x --loss Su", "evaluate --metrics H", "datasets s"])
-def test_completion_imports_nothing_heavy(typed):
-    asked = {"COMP_LINE": f"hgld {typed}", "COMP_WORDBREAKS": " =@", "_HGLD_COMPLETE": "bash_complete"}
-    result, heavy = _imported([], asked)
-    assert result.stdout.startswith("plain,"), result.stderr
-    assert heavy == "[]"
-
-
-def _imported(arguments: list[str], variables: dict[str, str] | None = None):
-    """The finished command, and the heavy modules that it imported."""
-    program = (
-        "import sys\nfrom hgld.cli import main\n"
-        f"try:\n    main({arguments!r})\nexcept SystemExit as stop:\n    assert not stop.code\n"
-        f"print([m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | (variables or {}),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return result, result.stderr.strip()
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(told) == len(calls)
+    return {call: (code, out, heavy) for call, code, out, heavy in told}
 
 
 def test_what_goes_to_terminals_goes_through_one_door():

@@ -241,7 +241,7 @@ def plain(items: list[dict]) -> list[tuple]:
     return [(item["index"], item["key"], item["labels"].tolist(), item["image"].numpy()) for item in items]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_torch_workers_read_through_their_own_files(url, method):

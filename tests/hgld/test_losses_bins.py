@@ -245,6 +245,7 @@ def test_blackbox_ap_gives_no_gradient_to_a_loss_that_is_not_asked():
     assert not gradient[[0, 2]].any()
 
 
+@pytest.mark.slow
 def test_pnp_compiles_without_a_graph_break():
     torch.compiler.reset()
     embeddings, labels = torch.randn(8, 4, requires_grad=True), torch.arange(8) // 2
@@ -256,6 +257,7 @@ def test_pnp_compiles_without_a_graph_break():
     torch.testing.assert_close(*(torch.autograd.grad(v, embeddings)[0] for v in (found, expected)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [SoftBinAP(), SoftBinAP(ties="integral"), FastAP(), BlackboxAP()])
 def test_binned_and_blackbox_losses_compile_without_a_graph_break(loss):
     torch.compiler.reset()  # compilations of other tests count towards torch's limit

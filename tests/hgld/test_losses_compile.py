@@ -48,7 +48,9 @@ def step(module, embeddings, labels, **more):
     return value.detach(), leaf.grad
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    "name", [name if name == "HAPPIER" else pytest.param(name, marks=pytest.mark.slow) for name in LOSSES]
+)
 def test_compiles_without_a_graph_break(name):
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -57,6 +59,7 @@ def test_compiles_without_a_graph_break(name):
     torch.testing.assert_close(step(compiled, embeddings, LABELS), step(loss, embeddings, LABELS))
 
 
+@pytest.mark.slow
 def test_multigrain_compiles_without_a_graph_break():
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -68,6 +71,7 @@ def test_multigrain_compiles_without_a_graph_break():
     torch.testing.assert_close(found[1], found[0])
 
 
+@pytest.mark.slow
 def test_a_compiled_loss_in_a_memory_has_no_break_while_the_memory_grows_and_wraps():
     torch.compiler.reset()
     torch.manual_seed(0)
@@ -80,6 +84,7 @@ def test_a_compiled_loss_in_a_memory_has_no_break_while_the_memory_grows_and_wra
     assert len(compiled) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile looks at it, whatever its input is
 def test_a_compiled_loss_takes_virtual_items():
     torch.compiler.reset()

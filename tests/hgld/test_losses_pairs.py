@@ -180,6 +180,7 @@ def test_anchors_without_near_negatives_draw_from_all():
     assert int(drawn[:3].min()) > 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "nonzero", "none"])
 def test_margin_compiles_without_a_graph_break(reduction):
     torch.manual_seed(0)

@@ -62,9 +62,15 @@ def error(found, right):
     return float(((found.double() - right) / right.abs().clamp(min=1)).abs().max())
 
 
-@pytest.mark.parametrize("surrogate", SURROGATES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("method", ["pair", "grid", "auto", "eager"])
+METHODS = ("pair", "grid", "auto", "eager")
+PAIRWISE = [  # every surrogate with every objective, and both with every method
+    (surrogate, objective, METHODS[(i + j) % len(METHODS)])
+    for i, surrogate in enumerate(SURROGATES)
+    for j, objective in enumerate(OBJECTIVES)
+]
+
+
+@pytest.mark.parametrize(("surrogate", "objective", "method"), PAIRWISE)
 def test_float32_paths_agree_with_float64(surrogate, objective, method):
     table = ranking(6, 700)
     right = value_and_gradient((table[0].double(), *table[1:]), OBJECTIVES[objective], SURROGATES[surrogate], "eager")
@@ -74,7 +80,9 @@ def test_float32_paths_agree_with_float64(surrogate, objective, method):
 
 
 @pytest.mark.parametrize("surrogate", ["sup", "smooth"])
-@pytest.mark.parametrize(("size", "spread"), [(20_000, 0.2), (2000, 15.0)])
+@pytest.mark.parametrize(
+    ("size", "spread"), [pytest.param(20_000, 0.2, marks=pytest.mark.slow), (5000, 0.2), (2000, 15.0)]
+)
 def test_large_galleries_and_wide_scores_keep_the_bounds(surrogate, size, spread):
     table = ranking(2, size, share=0.02, spread=spread, seed=1)
     right = value_and_gradient((table[0].double(), *table[1:]), PrecisionMean(), SURROGATES[surrogate], "auto")
@@ -175,9 +183,8 @@ def assert_compiles(name, backend):
         torch.testing.assert_close(results[1], results[0])
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_compiles_without_a_graph_break(name):
     assert_compiles(name, "aot_eager")
 

@@ -80,11 +80,15 @@ def embed(kind: str, size: int) -> Tensor:
     return embeddings
 
 
-@pytest.mark.parametrize("batch", list(BATCHES))
 @pytest.mark.parametrize("name", list(EVERY))
-def test_values_and_gradients_are_finite(name, batch):
-    for kind in ("random", "equal", "zero", "extreme"):
-        check_finite(EVERY[name](), name, tree_labels(BATCHES[batch]), kind)
+def test_values_and_gradients_are_finite(name):
+    for batch, fine in BATCHES.items():
+        for kind in ("random", "equal", "zero", "extreme") if len(fine) > 2 else ("random", "zero"):
+            try:
+                check_finite(EVERY[name](), name, tree_labels(fine), kind)
+            except Exception as error:
+                error.add_note(f"{kind} embeddings, batch {batch!r}")
+                raise
 
 
 def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) -> None:
@@ -102,8 +106,10 @@ def check_finite(loss: torch.nn.Module, name: str, labels: Tensor, kind: str) ->
         assert not embeddings.grad.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", list(EVERY))
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, (torch.float32, torch.float16, torch.bfloat16)[i % 3]) for i, name in enumerate(EVERY)],
+)
 def test_an_embedding_without_a_direction_has_no_gradient(name, dtype):
     labels = tree_labels([0, 0, 0, 1, 1, 2, 2, 3])
     embeddings = embed("random", len(labels)).to(dtype)
@@ -130,8 +136,9 @@ def test_the_order_of_the_batch_does_not_matter(name):
     torch.testing.assert_close(loss(embeddings[order], labels[order]), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", list(EVERY))
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, (torch.bfloat16, torch.float16)[i % 2]) for i, name in enumerate(EVERY)]
+)
 def test_autocast_changes_nothing(name, dtype):
     labels = tree_labels(BATCHES["unequal sizes"])
     embeddings = embed("random", len(labels)).to(dtype)

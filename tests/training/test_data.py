@@ -9,6 +9,7 @@ import torch
 
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
+from hgld.samplers import EpochSampler
 from hgld.training.batches import TrainingData, epoch_coverage
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
@@ -51,6 +52,69 @@ def test_epochs_of_other_lengths_go_on_where_the_last_one_ended(steps, stream, d
     assert other.steps_per_epoch == steps
     expected = [batch for epoch in range(5) for batch in usual.batches(epoch)][: 2 * steps]
     assert same_batches([batch for epoch in range(2) for batch in other.batches(epoch)], expected)
+
+
+SAMPLERS = {
+    "pk": {},
+    "hierarchical-pk": {"steps_per_epoch": 6},
+    "repeated-augmentation": {"repeats": 2},
+    "class-balanced": {},
+    "shuffled": {},
+    "stream": {"stream": True},
+}
+
+
+def read(data, **fields):
+    return list(TrainingData(options(**fields), data, ALONE).batches(0))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_the_seed_of_a_run_chooses_its_images_and_crops(name, data):
+    """The same seed the same batches, another seed others, whatever deals them out."""
+    fields = SAMPLERS[name] | ({} if name == "stream" else {"sampler": name})
+    first, again, other = (read(data, seed=seed, **fields) for seed in (1, 1, 2))
+    assert same_batches(first, again)
+    assert not torch.equal(*(torch.cat([batch.indices for batch in batches]) for batches in (first, other)))
+
+
+def test_the_seed_of_a_run_chooses_the_crops_of_the_same_images(data, monkeypatch):
+    monkeypatch.setattr("hgld.training.batches._sampler", lambda *_: EpochSampler(48, 8, shuffle=False))
+    first, again, other = (read(data, seed=seed) for seed in (1, 1, 2))
+    for one, two, three in zip(first, again, other, strict=True):
+        assert torch.equal(one.indices, three.indices)
+        assert torch.equal(one.images, two.images)
+        assert not torch.equal(one.images, three.images)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"jitter": 0.4}, {"lighting": 0.5}, {"flip": 1.0}, {"crop_min": 0.9}, {"crop_max": 0.3}], ids=str
+)
+def test_images_are_varied_as_the_run_says(fields, data):
+    plain, varied = (read(data, **({"flip": 0.0} | more))[0] for more in ({}, fields))
+    assert torch.equal(plain.indices, varied.indices)
+    assert not torch.equal(plain.images, varied.images)
+
+
+def test_the_classes_of_a_batch_come_from_as_many_super_classes_as_the_run_says(data):
+    def super_classes(number):
+        batches = read(data, sampler="hierarchical-pk", super_classes=number, steps_per_epoch=12)
+        return [len(batch.labels[:, 1].unique()) for batch in batches]
+
+    assert set(super_classes(1)) == {1}
+    assert set(super_classes(2)) == {2}
+
+
+def test_the_images_of_an_epoch_are_covered_as_the_run_says(tmp_path):
+    """Classes of unequal size: images are seen equally often, or classes are."""
+    write_dataset(tmp_path, items_of_classes([2, 2, 2, 2, 10, 10]))
+
+    def seen(coverage):
+        batches = read(str(tmp_path), coverage=coverage, steps_per_epoch=40)
+        return torch.cat([batch.labels[:, 0] for batch in batches]).bincount(minlength=6)
+
+    small, large = seen("exact")[:4], seen("exact")[4:]
+    assert int(large.min()) > 2 * int(small.max())
+    assert int(seen("classes").max()) < 2 * int(seen("classes").min())
 
 
 @pytest.mark.parametrize("sampler", ["pk", "hierarchical-pk", "repeated-augmentation", "class-balanced", "shuffled"])

@@ -47,6 +47,7 @@ def places(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_embeddings_of_two_are_those_of_one(places):
     result = run("embed", *of_run(places, "data"), "--out", places / "two.npy", processes=2)
     assert result.returncode == 0, result.stderr

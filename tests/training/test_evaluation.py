@@ -315,7 +315,7 @@ def test_runs_that_are_none_or_were_changed_are_named(tmp_path):
         load_model(tmp_path / "run")
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.9])
+@pytest.mark.parametrize("ema", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
     write_dataset(tmp_path / "data", items_of_classes([6] * 8, ["train", "test"], per_coarse=4))
     config = replace(

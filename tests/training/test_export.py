@@ -43,7 +43,11 @@ def expected_embeddings(run, images):
         return torch.nn.functional.normalize(model((pixels - mean) / std))
 
 
-CASES = [("small", "gem", 32), ("torchvision:resnet18", "avg", 64), ("timm:test_vit", "token", 64)]
+CASES = [
+    ("small", "gem", 32),
+    pytest.param("torchvision:resnet18", "avg", 64, marks=pytest.mark.slow),
+    ("timm:test_vit", "token", 64),
+]
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.load. is:FutureWarning")
@@ -72,6 +76,7 @@ def test_onnx_gives_the_models_embeddings(tmp_path, backbone, pooling, size):
         np.testing.assert_allclose(found, expected_embeddings(run, images).numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_others_use_it_without_hgld(tmp_path):
     run = a_run(tmp_path / "run")
     record = export_model(run, tmp_path / "model.pt", "torchscript")

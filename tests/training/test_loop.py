@@ -20,17 +20,28 @@ from hgld.training.progress import Silent
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import STEPS, options, same, weights, write_small
 
+# Options that keep a state of their own between steps, together where they do not meet.
 VARIANTS = {
-    "plain": {},
-    "stream": {"stream": True},
-    "adamw, ema, clipped": {"optimizer": "adamw", "ema": 0.9, "clip_norm": 1.0},
-    "sgd, frozen, linear": {"optimizer": "sgd", "schedule": "linear", "frozen_epochs": 1, "warmup_steps": 3},
-    "nesterov, adam for proxies": {"optimizer": "sgd", "nesterov": True, "optimizer_proxies": "adam"},
+    "stream, adamw, ema, clipped, bf16": {
+        "stream": True,
+        "optimizer": "adamw",
+        "ema": 0.9,
+        "clip_norm": 1.0,
+        "amp": "bf16",
+    },
+    "short epochs of hierarchical-pk, nesterov, linear, frozen, adam for proxies": {
+        "sampler": "hierarchical-pk",
+        "steps_per_epoch": 4,
+        "epochs": 3,
+        "optimizer": "sgd",
+        "nesterov": True,
+        "optimizer_proxies": "adam",
+        "schedule": "linear",
+        "frozen_epochs": 1,
+        "warmup_steps": 3,
+    },
     "memory": {"loss": "SupAP", "memory": 20, "memory_from_epoch": 0},
     "simix in chunks": {"loss": "RODRecall", "simix": True, "recall_at": (1, 2), "chunk": 3},
-    "bf16": {"amp": "bf16"},
-    "short epochs": {"steps_per_epoch": 4, "epochs": 3},
-    "hierarchical": {"sampler": "hierarchical-pk", "steps_per_epoch": 5},
     "multigrain": {
         "loss": "MultiGrain",
         "sampler": "repeated-augmentation",
@@ -57,11 +68,17 @@ class Signals(Silent):
             os.kill(os.getpid(), self.number)
 
 
+def weights_at(config, data, out, step):
+    """The weights of a run that is stopped, or goes on and is stopped again, after a step."""
+    summary = train(config, data, out, progress=Signals(step))
+    assert (summary.finished, summary.step) == (False, step)
+    assert find_checkpoint(out, "last").name == f"step-{step:08d}"
+    return weights(out)
+
+
 def stopped_and_resumed(config, data, out, *steps):
     for step in steps:
-        summary = train(config, data, out, progress=Signals(step))
-        assert (summary.finished, summary.step) == (False, step)
-        assert find_checkpoint(out, "last").name == f"step-{step:08d}"
+        weights_at(config, data, out, step)
     return train(config, data, out)
 
 
@@ -69,9 +86,12 @@ def stopped_and_resumed(config, data, out, *steps):
 def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_path):
     config = options(**VARIANTS[name])
     whole = train(config, data, tmp_path / "whole")
-    resumed = stopped_and_resumed(config, data, tmp_path / "stopped", 1, 5, 7)
+    stops = [weights_at(config, data, tmp_path / "stopped", step) for step in (1, 7)]
+    resumed = train(config, data, tmp_path / "stopped")
     assert whole.finished
     assert resumed.finished
+    assert not same(*stops)
+    assert not same(stops[1], weights(tmp_path / "whole"))
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "stopped"))
     logs = [pl.read_csv(tmp_path / run / "log.csv") for run in ("whole", "stopped")]
@@ -188,7 +208,7 @@ def test_the_backbone_stays_while_it_is_frozen(data, tmp_path):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypatch):
     config = options(loss="SupAP", memory=20, memory_from_epoch=0)
-    reference = stopped_at(config, data, tmp_path / "reference", 4)
+    reference = weights_at(config, data, tmp_path / "reference", 4)
     forward, calls = loop.Backward.__call__, []
 
     def broken(self, batch):
@@ -208,11 +228,6 @@ def test_a_divergence_keeps_the_state_before_it(where, data, tmp_path, monkeypat
         train(config, data, tmp_path / "run")
     monkeypatch.undo()
     assert same(reference, weights(tmp_path / "run"))
-
-
-def stopped_at(config, data, out, step):
-    train(config, data, out, progress=Signals(step))
-    return weights(out)
 
 
 def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monkeypatch):
@@ -282,7 +297,7 @@ def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
 @pytest.mark.parametrize("part", ["model", "criterion"])
 def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, data, tmp_path, monkeypatch):
     config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1)
-    reference = stopped_at(config, data, tmp_path / "reference", 3)
+    reference = weights_at(config, data, tmp_path / "reference", 3)
     forward, calls = loop.Backward.__call__, []
 
     def overflowing(self, batch):
@@ -293,7 +308,7 @@ def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, d
         return values
 
     monkeypatch.setattr(loop.Backward, "__call__", overflowing)
-    assert same(reference, stopped_at(config, data, tmp_path / "run", 4))
+    assert same(reference, weights_at(config, data, tmp_path / "run", 4))
     scales = [read_checkpoint(find_checkpoint(tmp_path / r, "last")).state["scaler"] for r in ("reference", "run")]
     assert scales[1]["scale"] == scales[0]["scale"] / 2
 
