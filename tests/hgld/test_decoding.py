@@ -75,6 +75,33 @@ def differences(images: list[EncodedImage], view: View) -> np.ndarray:
 VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
 
 
+@pytest.mark.parametrize("path", ["fast", "torchvision"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("box", [(7, 0, 47, 40), (0, 13, 40, 53), (5, 21, 45, 61)], ids=str)
+def test_a_box_is_the_part_of_the_picture_that_pillow_cuts(path, kind, box):
+    """Offsets to the left and to the top that differ, in a picture that is not square."""
+    data = stored(picture(90, 64, noise=4), kind)
+    with Image.open(io.BytesIO(data)) as whole:
+        expected = np.asarray(whole.crop(box))
+    found = decoded([encoded(data, 1, box)], TestView(40, 40), path)[0]
+    assert np.array_equal(found, expected)
+    assert not np.array_equal(found, np.asarray(whole.crop((box[1], box[0], box[1] + 40, box[0] + 40))))
+
+
+@pytest.mark.parametrize("box", [(160, 32, 416, 288), (32, 64, 288, 320)], ids=str)
+def test_a_box_of_a_large_jpeg_is_reduced_where_it_lies(box):
+    """The fast path decodes at an eighth; there the box must lie where Pillow cuts it, not somewhere near."""
+    data = stored(picture(480, 360), "JPEG", quality=95)
+    with Image.open(io.BytesIO(data)) as whole:
+        sides = {place: np.asarray(whole.crop(place).resize((32, 32), Image.Resampling.BOX)).astype(int) for place in (
+            box, (box[0], box[1] - 24, box[2], box[3] - 24), (box[0] - 24, box[1], box[2] - 24, box[3]),
+        )}  # fmt: skip
+    found = decoded([encoded(data, 1, box)], TestView(32, 32), "fast")[0].astype(int)
+    away = {place: np.abs(found - side).mean() for place, side in sides.items()}
+    assert min(away, key=lambda place: away[place]) == box
+    assert away[box] < 3
+
+
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]

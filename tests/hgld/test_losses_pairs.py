@@ -87,6 +87,17 @@ def test_triplet_equals_its_twin(dtype, case):
     check_rows(Triplet(0.21, reduction="none"), twin, (distinct, grades), dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_negative_as_near_as_the_positive_is_not_semi_hard(dtype):
+    """Semi-hard are those farther away than the positive; where none is, the farthest of all is taken."""
+    scores = torch.tensor([[0.5, 0.5, 0.25, -0.5], [0.5, 0.5, 0.5, 0.75]], dtype=dtype, requires_grad=True)
+    grades = torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0]], dtype=torch.uint8)
+    values, _ = Triplet(0.75, reduction="none").query_losses(scores, grades, 1, None)
+    torch.testing.assert_close(values.tolist(), [2 * (0.25 - 0.5) + 0.75, 2 * (0.5 - 0.5) + 0.75])
+    (slopes,) = torch.autograd.grad(values[0], scores)
+    assert slopes[0].tolist() == [-2.0, 0.0, 2.0, 0.0]
+
+
 @given(case=rankings())
 @settings(max_examples=25)
 def test_triplet_mean_is_over_all_pairs(case):

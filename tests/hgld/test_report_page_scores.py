@@ -1,6 +1,7 @@
 """The table of results: every value under its level, whatever the runs were evaluated on."""
 
 import numpy as np
+import pytest
 
 from hgld.evaluation.evaluate import evaluate
 from hgld.report_page.published import PublishedRow
@@ -45,6 +46,42 @@ def test_a_run_with_fewer_levels_shares_the_columns_of_those_it_has():
     assert under_headings(table) == [("b", "AP"), ("a", "AP"), ("c", "AP"), (GRADED, "H-AP")]
     [(_, _, cells)] = table.published
     assert [cell.value for cell in cells] == ["", "50.0", "", "79.55"]  # of the finest level that any run has
+
+
+def known_quality(noise):
+    """A run whose embeddings are its classes' directions and noise: the less of it the better."""
+    fine = np.arange(120) // 4
+    rng = np.random.default_rng(1)
+    embeddings = rng.normal(size=(30, 16))[fine] + noise * rng.normal(size=(120, 16))
+    labels = np.stack([fine, fine // 5], axis=1)
+    return Evaluation(evaluate(embeddings, labels, levels=("a", "b"), metrics=("R@1", "AP", "H-AP")), None, None)
+
+
+@pytest.mark.parametrize("baseline", ["middle", "best", "worst"])
+def test_arrows_say_which_run_is_better_and_differences_have_their_sign(baseline):
+    noises = {"best": 0.3, "middle": 1.2, "worst": 3.0}
+    runs = {name: known_quality(noise) for name, noise in noises.items()}
+    table = score_table({baseline: runs[baseline], **runs}, [], baseline=baseline)
+    means = {name: run.report.values for name, run in runs.items()}
+    assert all(means["best"][m] > means["middle"][m] > means["worst"][m] for m in means["best"])
+    for name, cells in table.runs:
+        better = noises[name] < noises[baseline]
+        for cell in cells:
+            assert cell.change == ("" if name == baseline else "better" if better else "worse")
+            assert cell.best == (name == "best")
+            if name != baseline:
+                assert cell.says[0] == ("+" if better else "-")
+                low, high = (float(part) for part in cell.interval.split("–"))
+                assert low <= float(cell.value) + 0.06
+                assert float(cell.value) <= high + 0.06
+
+
+def test_a_difference_within_chance_has_no_arrow():
+    report = known_quality(1.2)
+    table = score_table({"one": report, "same": report}, [])
+    [_, (_, cells)] = table.runs
+    assert [cell.change for cell in cells] == [""] * len(cells)
+    assert all(cell.says.startswith("+0.00") for cell in cells)
 
 
 def test_a_metric_that_the_baseline_lacks_has_its_interval_too():

@@ -82,6 +82,15 @@ def test_run_counts_runs_of_a_shard():
         assert shard["run"].to_list() == list(expected)
 
 
+def test_splits_of_the_same_labels_are_in_other_orders():
+    labels = [i // 5 for i in range(60)]
+    orders = [
+        plan_shards(items_of(labels, [split] * 60), ["fine"], OPTIONS)["key"].to_list() for split in ("train", "test")
+    ]
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert orders[0] != orders[1]
+
+
 def test_seeds_shuffle_and_splits_are_independent():
     labels = [i // 5 for i in range(60)]
     both = plan_shards(items_of(labels, ["train"] * 30 + ["test"] * 30), ["fine"], OPTIONS)

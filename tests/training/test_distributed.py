@@ -23,6 +23,7 @@ from hgld.distributed import (
 )
 from hgld.errors import ConfigError, HgldError
 from hgld.training.models.embedding_model import GeM
+from hgld.training.step import Backward, StepInput
 from tests.training import two_processes
 from tests.training.untrained_run import small_model
 
@@ -74,6 +75,30 @@ def test_one_process_needs_no_group():
     assert gather_with_gradients(rows, alone) is rows
     assert from_main({"a": 1}, alone) == {"a": 1}
     assert any_process(True, alone)
+
+
+@pytest.mark.parametrize("chunk", [0, 2])
+def test_processes_drop_out_different_features_of_a_step_and_every_step_others(chunk):
+    """A step comes again bit for bit; another process, and the same one a step later, draws other dropout."""
+    images, labels = torch.ones(6, 8), torch.arange(6)[:, None] // 2
+
+    def embedded(index, seed):
+        seen = []
+
+        def criterion(embeddings, labels, instances):
+            seen.append(embeddings.detach().clone())
+            return embeddings.sum(), {}
+
+        model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Dropout(0.5))
+        nn.init.eye_(model[0].weight)
+        processes = Processes(index, 1, torch.device("cpu"))
+        Backward(model, criterion, processes, lambda x: x, chunk=chunk)(StepInput(images, labels, labels[:, 0], seed))
+        return seen[0]
+
+    first = embedded(0, 7)
+    assert torch.equal(first, embedded(0, 7))
+    assert not torch.equal(first != 0, embedded(1, 7) != 0)
+    assert not torch.equal(first != 0, embedded(0, 8) != 0)
 
 
 def test_an_incomplete_environment_is_refused(monkeypatch):

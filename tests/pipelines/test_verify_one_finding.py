@@ -1,0 +1,97 @@
+"""hgld verify with exactly one thing off, of every kind, in every split: one finding, and the exit code says so."""
+
+import io
+
+import polars as pl
+import pytest
+from PIL import Image
+
+from hgld.cli import main
+from hgld.data import index as files
+from tests.pipelines.tiny_shards import TinyShards, findings, index_of, picture, rewrite_index
+
+SPLITS = ("train", "test", "query", "gallery", "val")
+EVALUATED = ("test", "query", "gallery")  # whose classes must not be those of training
+
+
+def tiny(split: str) -> TinyShards:
+    """A sound dataset whose second split bears that name; ``train`` has a test split beside it."""
+    shards = TinyShards(png=False)
+    if split != "train":
+        for item in shards.items[12:]:
+            item |= {"split": split, "shard": files.shard_name(split, 0)}
+    return shards
+
+
+def only(root, **options) -> dict:
+    [found] = findings(root, **options).to_dicts()
+    return found
+
+
+def exit_code(root, *options: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["verify", str(root), *options])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+CHANGED = {  # a column of the index, a change of one row, and what that is called
+    "place": ("size", pl.col("size") - 1),
+    "item-sha256": ("sha256", pl.lit("0" * 64)),
+    "header": ("width", pl.col("width") + 1),
+    "suffix": ("suffix", pl.lit("jpeg")),
+    "group": ("group", pl.col("group") + 50),
+}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("kind", CHANGED)
+def test_one_row_that_says_something_else_of_an_image(tmp_path, capsys, kind, split):
+    root = tiny(split).write(tmp_path / "tiny")
+    assert exit_code(root) == 0
+    column, changed = CHANGED[kind]
+    index = index_of(root)
+    key = index.filter(split=split)["key"][-1]
+    off = pl.when(pl.col("key") == key).then(changed).otherwise(pl.col(column)).cast(index.schema[column])
+    rewrite_index(root, index.with_columns(off.alias(column)))
+    found = only(root)
+    assert (found["kind"], found["split"], found["member"]) == (kind, split, key)
+    assert exit_code(root) == 1
+    assert "1 finding" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
+def test_one_image_of_training_in_another_split(tmp_path, split):
+    shards = tiny(split)
+    shards.items[14]["data"] = shards.items[5]["data"]
+    root = shards.write(tmp_path / "tiny")
+    found = only(root, near=True)
+    assert (found["kind"], found["split"], found["member"]) == ("leakage", split, shards.items[14]["key"])
+    assert shards.items[5]["key"] in found["found"]
+    assert exit_code(root) == 1
+
+
+@pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
+def test_one_image_that_looks_like_one_of_training(tmp_path, split):
+    shards, buffer = tiny(split), io.BytesIO()
+    with Image.open(io.BytesIO(picture(5))) as image:
+        image.save(buffer, "JPEG", quality=60)
+    shards.items[14]["data"] = buffer.getvalue()
+    root = shards.write(tmp_path / "tiny")
+    found = only(root, near=True)
+    assert (found["kind"], found["split"], found["member"]) == ("near-duplicate", split, shards.items[14]["key"])
+    assert exit_code(root) == 0  # nobody asked for it
+    assert exit_code(root, "--near") == 1
+
+
+@pytest.mark.parametrize("split", [split for split in SPLITS if split != "train"])
+def test_one_class_of_training_in_another_split(tmp_path, split):
+    shards = tiny(split)
+    shards.items[14] |= {"labels": [0, 0], "names": ["species 0", "cat"]}
+    root = shards.write(tmp_path / "tiny")
+    if split in EVALUATED:
+        found = only(root)
+        assert (found["kind"], found["split"]) == ("disjoint", split)
+        assert "4 items in train, 1 here" in found["found"]
+    else:
+        assert findings(root).is_empty()
