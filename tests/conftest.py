@@ -19,6 +19,16 @@ settings.register_profile("hgld", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("hgld")
 
 
+SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests and checks the time that they need."""
+    for item in items:
+        if {"slow", "checks"} & item.keywords.keys() and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets named by HGLD_DATA; the test is skipped without it."""

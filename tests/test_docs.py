@@ -294,7 +294,7 @@ def site(tmp_path_factory):
     return out / "html"
 
 
-@pytest.mark.slow
+@pytest.mark.checks
 def test_the_site_holds_every_public_name_and_every_option(site):
     from sphinx.util.inventory import InventoryFile
 
@@ -311,7 +311,7 @@ def test_the_site_holds_every_public_name_and_every_option(site):
         assert {f"hgld {verb}.{flag}" for flag in flags} <= set(options)
 
 
-@pytest.mark.slow
+@pytest.mark.checks
 def test_the_site_needs_no_network(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 20

@@ -244,6 +244,7 @@ def plain(items: list[dict]) -> list[tuple]:
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("url", ["local", "http"], indirect=True)
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker processes:UserWarning")  # on one core
 def test_torch_workers_read_through_their_own_files(url, method):
     dataset = open_dataset(url, "train", transform=pil_to_tensor)
     expected = {

@@ -79,7 +79,7 @@ def stages_at(out: Path) -> tuple[bool, bool, bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "kills"), [({"workers": 2}, 20), ({"workers": 2, "spool": "always", "resize": 24}, 6)], ids=str
+    ("options", "kills"), [({"workers": 2}, 5), ({"workers": 2, "spool": "always", "resize": 24}, 3)], ids=str
 )
 def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, kills):
     given, expected = release
