@@ -210,7 +210,6 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
     mentions = (
         table.filter(pl.col("status") == "found")
         .select(*_LANDMARK, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
-        .filter(pl.col("raw").list.len() > 0)
         .explode("raw", "class_id")
         .filter(pl.col("raw").is_not_null())
     )

@@ -85,6 +85,18 @@ def test_done_once_and_the_same_bytes_again(tmp_path: Path, inputs: Runs):
     assert again.outcome.details["k"] == curve.sort("score", "k", descending=[True, False])["k"][0]
 
 
+def test_weights_reach_the_clustering(tmp_path: Path, inputs: Runs):
+    def tables(place: str, **fields) -> tuple[pl.DataFrame, pl.DataFrame]:
+        ran = cluster.run(tmp_path / place, *inputs, ClusterConfig(groups=3, clusters=2, **fields), silent)
+        return pl.read_parquet(ran.path("names.parquet")), pl.read_parquet(ran.path("map.parquet"))
+
+    plain, again, weighted = tables("a"), tables("b"), tables("c", weighted=True)
+    assert plain[0].equals(again[0])
+    assert plain[1].equals(again[1])
+    assert plain[0]["group"].to_list() == weighted[0]["group"].to_list()
+    assert plain[0]["confidence"].to_list() != weighted[0]["confidence"].to_list()
+
+
 def test_one_group_has_no_next_one(tmp_path: Path, inputs: Runs):
     ran = cluster.run(tmp_path, *inputs, ClusterConfig(groups=1), silent)
     names = pl.read_parquet(ran.path("names.parquet"))

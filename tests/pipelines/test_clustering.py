@@ -82,6 +82,20 @@ def test_only_the_ratio_of_weights_counts(rows, factor):
     np.testing.assert_array_equal(one.groups, many.groups)
 
 
+def test_seed_and_weights_change_the_clusters_of_rows_without_structure():
+    """So that what permutation, scaling and another number of threads leave alone is not left alone by everything."""
+    rows = unit(np.random.default_rng(0).standard_normal((90, 6)).astype(np.float32))
+    weights = 1 + np.arange(90) % 9
+
+    def clusters(**fields):
+        config = ClusterConfig(clusters=9, restarts=1, **fields)
+        return cluster_names(rows, names_of(90), config=config, weights=weights).clusters.tolist()
+
+    assert clusters() == clusters()
+    assert clusters() != clusters(seed=1)
+    assert clusters() != clusters(weighted=True)
+
+
 @pytest.mark.parametrize("config", [ClusterConfig(groups=5), ClusterConfig(clusters=5), ClusterConfig()])
 def test_separate_groups_are_found(config):
     rows, truth = blobs(5, 12)

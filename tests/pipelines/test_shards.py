@@ -68,7 +68,10 @@ def test_a_dataset_that_verifies(loose, release, tmp_path):
 
 
 def test_exact_copies_are_kept_and_flagged(loose, tmp_path):
-    build(loose, tmp_path / "out")
+    notes = build(loose, tmp_path / "out").notes
+    assert [note for note in notes if "copies" in note] == [
+        "1 images are exact copies of others; duplicate_of in the index says of which."
+    ]
     copies = index_of(tmp_path / "out").filter(pl.col("sha256").is_duplicated())
     assert sorted(copies["key"]) == ["1/0", "copies/first"]
     assert copies["duplicate_of"].to_list() == [None, copies["key"][0]]

@@ -57,6 +57,17 @@ def write_report(root, tiny_stages, change=None):
     return build_report.run(root, stages, facts, silent)
 
 
+def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():
+    """A name far from all others does not press those into a corner."""
+    points = np.array([[0.0, 5.0], [1.0, 5.0], [1.0, 5.0], [10.0, 5.0]])
+    found = pictures._fit(points, 116, 66, edge=8)
+    ranks = np.array([0.5, 2.0, 2.0, 3.5]) / 4
+    np.testing.assert_allclose(found[:, 0], 8 + 100 * (points[:, 0] / 10 + ranks) / 2, atol=0.06)
+    np.testing.assert_allclose(found[:, 1], 33, atol=0.06)  # without extent: in the middle
+    upwards = pictures._fit(np.array([[0.0, 0.0], [0.0, 1.0]]), 116, 66, edge=8)
+    assert upwards[0, 1] > upwards[1, 1]  # y grows downwards
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, tiny_stages):
     return write_report(tmp_path_factory.mktemp("report"), tiny_stages)
