@@ -194,6 +194,7 @@ def test_bad_entries_are_named(tmp_path: Path, old: str, new: str, message: str)
         (HEAD + ENTRY + "---\na: b\n", InputError, "second YAML document"),
         (HEAD + "\tbad", InputError, "line 3: not YAML"),
         (HEAD + ENTRY + "- {a: b\n" + ENTRY, InputError, r"entry 2 \(line 9\)|entry 2 \(line 10\)"),
+        (HEAD + ENTRY + "- @x\n" + ENTRY, InputError, r"entry 2 \(line \d+\)"),  # before anything of it was read
         ("a: " + "[" * 300_000, InputError, "nested too deep"),
         (HEAD + "- " * 300_000, InputError, "nested too deep"),
         (HEAD + ENTRY.encode("utf-16").decode("latin-1"), InputError, "not YAML"),
