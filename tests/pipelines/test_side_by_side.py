@@ -125,6 +125,29 @@ def test_one_decides_as_the_other_did(ada, bob, about):
     assert (kind, of, True) in adopted(entries(*ada), entries(*bob))
 
 
+@pytest.mark.parametrize(
+    ("name", "offered"),
+    [
+        ("renamed", [{"action": "rename", "group": "boat", "to": "vessel"}]),
+        ("merged", [{"action": "merge", "groups": ["boat"], "to": "gap"}]),
+        ("dropped a group", [{"action": "drop", "group": "boat"}]),
+        ("moved", [{"action": "move", "names": ["tug"], "to": "pass"}]),
+    ],
+)
+def test_a_decision_of_the_same_kind_is_offered(name, offered):
+    """A merge into a group of that label ends alike, and is not what the other said."""
+    ada, bob = (entries(*decisions) for decisions in DISAGREEMENTS[name][:2])
+    mine, about = Grouping.of(PLACE, LABELS).apply_all(ada), DISAGREEMENTS[name][2]
+    found = [
+        adopting(subject, side.claim, mine)
+        for conflict in settle(PLACE, LABELS, [*ada, *bob]).conflicts
+        for side in conflict.verdicts
+        for subject in conflict.subjects
+        if side.who == "bob" and side.claim is not None and f"{conflict.kind} {conflict.of}" == about
+    ]
+    assert found == [offered]
+
+
 def test_what_no_decision_can_say_is_not_offered():
     """Ada's own group has the label that bob gave to a new one: two groups of one label cannot be."""
     ada = [Rename(group="pass", to="tugboat", **ADA), Move(names=("tug",), to="mountain", **ADA)]

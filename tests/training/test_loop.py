@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 
@@ -106,6 +107,14 @@ def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_pa
     resumed = stopped_and_resumed(options(), data, tmp_path / "stopped", STEPS, 2 * STEPS)
     assert [row["step"] for row in read_rows(tmp_path / "stopped/evaluations.csv")] == ["6", "12"]
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
+
+
+def test_the_log_tells_the_memory_of_this_process(data, tmp_path):
+    train(options(epochs=1, evaluate_on=()), data, tmp_path)
+    told = [float(row["memory_mb"]) for row in read_rows(tmp_path / "log.csv")]
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    assert len(told) == 3
+    assert all(50 < megabytes <= used for megabytes in told)
 
 
 def test_a_run_that_is_complete_is_left_alone(data, tmp_path):

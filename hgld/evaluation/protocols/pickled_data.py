@@ -182,8 +182,8 @@ class _Machine:
             target.order = order
         elif isinstance(target, np.ndarray):
             _, shape, dtype, fortran, data = state
-            filled = _array(data, dtype, shape, "F" if fortran else "C")
-            state = (1, filled.shape, filled.dtype, bool(fortran), filled.tobytes("A"))
+            filled = _array(data, dtype, shape)  # checked; the bytes stay as they are, in whichever order
+            state = (1, filled.shape, filled.dtype, bool(fortran), filled.tobytes())
             target.__setstate__(state)  # type: ignore[arg-type]  # in place: the memo and containers hold the array
         else:
             raise _RefusedError(f"a state for {type(target).__name__}")
