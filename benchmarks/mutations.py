@@ -8,22 +8,23 @@ by ``or``, a condition by its negation). Every mutation is tried in a copy of th
 nearest to the module by name and by imports, then, where it survives them, the rest of the fast suite, until a test
 fails. A session that outlasts ``--limit`` seconds counts as a catch: a loop that does not end is seen. Tests that fail
 without a mutation are found out first and left out. Results are kept in DIR, so that the same call goes on where it was
-stopped; a mutation whose line has changed is tried anew. ``--nearest`` asks the nearest test files alone, which is
+stopped; a mutation that has changed is tried anew. ``--nearest`` asks the nearest test files alone, which is
 quicker and a lower bound.
 """
 
 import argparse
 import ast
+import hashlib
 import json
 import math
 import os
-import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -80,7 +81,10 @@ SWAPS: dict[type[ast.AST], Any] = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One replacement: where it is (bytes of the file), what stood there and what stands there now."""
+    """One replacement: where it is (bytes of the file), what stood there and what stands there now.
+
+    ``place`` counts those of a file that read alike.
+    """
 
     file: str
     line: int
@@ -88,9 +92,13 @@ class Mutation:
     end: int
     before: str
     after: str
+    place: int
 
     @property
     def key(self) -> str:
+        return f"{self.file} {self.before} -> {self.after} ({self.place})"
+
+    def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.before} -> {self.after}"
 
 
@@ -163,6 +171,7 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    alike: Counter[tuple[str, str]] = Counter()
     for node, other in sites(ast.parse(source)):
         if not isinstance(node, (ast.expr, ast.stmt)) or node.end_lineno is None or node.end_col_offset is None:
             continue
@@ -171,19 +180,29 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
         text = ast.unparse(ast.fix_missing_locations(other))
         after = text if isinstance(node, ast.stmt) else f"({text})"
         before = " ".join(source[start:end].decode().split())
-        yield Mutation(path.relative_to(ROOT).as_posix(), node.lineno, start, end, before, after)
+        alike[before, after] += 1
+        place = alike[before, after]
+        yield Mutation(path.relative_to(ROOT).as_posix(), node.lineno, start, end, before, after, place)
 
 
 def draw(count: int, seed: int) -> list[Mutation]:
-    """Return mutations of lines drawn without replacement, one operator of each."""
+    """Return mutations of lines drawn without replacement, one operator of each.
+
+    The chance of a line hangs on the seed and its own text, so that a change elsewhere leaves the draw as it was.
+    """
     lines: dict[tuple[str, int], list[Mutation]] = {}
     for path in sorted({path for pattern in MUTATED for path in ROOT.glob(pattern)}):
         for mutation in mutations_of(path):
             lines.setdefault((mutation.file, mutation.line), []).append(mutation)
-    chance = random.Random(seed)
     print(f"{len(lines)} lines, {sum(map(len, lines.values()))} mutations", file=sys.stderr)
-    chosen = chance.sample(sorted(lines), min(count, len(lines)))
-    return [chance.choice(lines[place]) for place in chosen]
+
+    chosen = sorted(lines.values(), key=lambda mutations: lot(seed, *mutations))[:count]
+    return [min(mutations, key=lambda mutation: lot(seed, mutation)) for mutations in chosen]
+
+
+def lot(seed: int, *mutations: Mutation) -> bytes:
+    """Return a number that orders lines, or the mutations of a line, at random."""
+    return hashlib.sha256(f"{seed} {[mutation.key for mutation in mutations]}".encode()).digest()
 
 
 def module_name(file: str) -> str:
@@ -360,9 +379,9 @@ def table(drawn: list[Mutation], results: dict[str, Result]) -> str:
 
 def main() -> None:
     options = arguments()
-    drawn = [m for m in draw(options.count, options.seed) if m.key.startswith(options.only)]
+    drawn = [m for m in draw(options.count, options.seed) if str(m).startswith(options.only)]
     if options.list:
-        print(*(m.key for m in drawn), sep="\n")
+        print(*drawn, sep="\n")
         return
     options.work.mkdir(parents=True, exist_ok=True)
     kept = options.work / "results.json"
@@ -389,7 +408,7 @@ def main() -> None:
             copies.put(copy)
         kept.write_text(json.dumps({key: asdict(value) for key, value in results.items()}, indent=1), encoding="utf-8")
         result = results[mutation.key]
-        print(f"{result.seconds:6.1f} s  {mutation.key}\n          {result.caught_by or 'SURVIVED'}", flush=True)
+        print(f"{result.seconds:6.1f} s  {mutation}\n          {result.caught_by or 'SURVIVED'}", flush=True)
 
     with ThreadPoolExecutor(options.jobs) as threads:
         list(threads.map(attempt, enumerate(left)))
