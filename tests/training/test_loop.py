@@ -109,9 +109,12 @@ def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_pa
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
 
 
-def test_the_log_tells_the_memory_of_this_process(data, tmp_path):
+def test_the_log_tells_memory_speed_and_waiting(data, tmp_path):
     train(options(epochs=1, evaluate_on=()), data, tmp_path)
-    told = [float(row["memory_mb"]) for row in read_rows(tmp_path / "log.csv")]
+    rows = read_rows(tmp_path / "log.csv")
+    assert all(0 <= float(row["wait_share"]) < 1 for row in rows)
+    assert all(0 < float(row["images_per_second"]) < 1e6 for row in rows)
+    told = [float(row["memory_mb"]) for row in rows]
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     assert len(told) == 3
     assert all(50 < megabytes <= used for megabytes in told)

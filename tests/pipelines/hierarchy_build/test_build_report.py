@@ -57,6 +57,34 @@ def write_report(root, tiny_stages, change=None):
     return build_report.run(root, stages, facts, silent)
 
 
+@pytest.mark.parametrize("groups", [pictures._LARGEST_BARS, pictures._LARGEST_BARS + 3])
+def test_bars_are_of_the_largest_groups_and_the_others_are_counted(groups):
+    landmarks = list(range(groups + 9, 9, -1))
+    figure = pictures.draw_sizes([f"g{i}" for i in range(groups)], landmarks, ["#123456"] * groups)
+    [axes] = figure.axes
+    assert [round(bar.get_width()) for bar in axes.patches] == landmarks[: pictures._LARGEST_BARS]
+    more = "; 3 smaller groups with 33 more are not drawn" if groups > pictures._LARGEST_BARS else ""
+    assert axes.get_xlabel() == f"landmarks{more}"
+
+
+def test_the_share_of_a_group_is_of_the_largest():
+    landmarks = pl.DataFrame({"hierarchical_label": ["lake"] * 4 + ["bay"] * 2 + ["cape"]})
+    names = pl.DataFrame({"name": ["a"], "landmarks": [7], "label": ["lake"], "doubtful": [False]})
+    rows = {"label": ["bay", "cape", "lake"], "top": [None] * 3, "evidence": [""] * 3, "decided_by": [None] * 3}
+    tables = {
+        "landmarks": landmarks,
+        "names": names,
+        "proposals": pl.DataFrame({"label": []}),
+        "groups": pl.DataFrame(rows),
+    }
+    found = pictures._groups(tables)
+    assert [(group.label, group.landmarks, group.share) for group in found] == [
+        ("lake", 4, 1),
+        ("bay", 2, 0.5),
+        ("cape", 1, 0.25),
+    ]
+
+
 def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():
     """A name far from all others does not press those into a corner."""
     points = np.array([[0.0, 5.0], [1.0, 5.0], [1.0, 5.0], [10.0, 5.0]])
