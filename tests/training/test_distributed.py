@@ -85,14 +85,16 @@ def test_processes_drop_out_different_features_of_a_step_and_every_step_others(c
     def embedded(index, seed):
         seen = []
 
-        def criterion(embeddings, labels, instances):
-            seen.append(embeddings.detach().clone())
-            return embeddings.sum(), {}
+        class Criterion(nn.Module):
+            def forward(self, embeddings, labels, instances):
+                seen.append(embeddings.detach().clone())
+                return embeddings.sum(), {}
 
-        model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Dropout(0.5))
-        nn.init.eye_(model[0].weight)
+        linear = nn.Linear(8, 8, bias=False)
+        nn.init.eye_(linear.weight)
+        model = nn.Sequential(linear, nn.Dropout(0.5))
         processes = Processes(index, 1, torch.device("cpu"))
-        Backward(model, criterion, processes, lambda x: x, chunk=chunk)(StepInput(images, labels, labels[:, 0], seed))
+        Backward(model, Criterion(), processes, lambda x: x, chunk=chunk)(StepInput(images, labels, labels[:, 0], seed))
         return seen[0]
 
     first = embedded(0, 7)
