@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import hgld
+from hgld.data.storage import open_tars
 from hgld.data.tar import checksum, member_header, padding
 from hgld.data.tar_pipelines import BareShards, indexed_files
-from hgld.errors import InputError
+from hgld.errors import HgldError, InputError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.stage import silent
 from tests.hgld.streamed_dataset import VIEW, stream, tars, typical
@@ -130,7 +131,7 @@ def test_a_tar_whose_first_name_looks_compressed_is_read(tmp_path):
 def test_what_webdataset_would_run_is_no_shard(tmp_path):
     flag = tmp_path / "flag"
     for url in (f"pipe:touch {flag} #.tar", f"pipe://touch {flag} #.tar", f"gs://b/$(touch {flag}).tar"):
-        with pytest.raises(hgld.errors.HgldError):
+        with pytest.raises(HgldError):
             next(iter(hgld.stream(url, 1, 1, lanes=1, batches_per_epoch=1)))
     assert not flag.exists()
 
@@ -173,7 +174,7 @@ def test_files_are_closed(folder, monkeypatch):
     files = indexed_files(dataset, np.arange(len(dataset)))
     next(files)
     files.close()
-    bare = BareShards(hgld.data.storage.open_tars(tars(folder), None), 0, 1, 2, "repeat").runs()
+    bare = BareShards(open_tars(tars(folder), None), 0, 1, 2, "repeat").runs()
     next(bare)
     bare.close()
     assert len(opened) >= 2
