@@ -330,7 +330,8 @@ class Copy:
 
     def _pytest(self, words: list[str], kernels: Path) -> tuple[int | None, str]:
         """Return pytest's exit code, None where it did not end, and what it wrote."""
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *words]
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        command += ["-o", "timeout=0", *words]  # a slow test on a busy machine is no catch; what hangs meets the limit
         environment = os.environ | {
             "PYTHONPATH": str(self.folder),
             "NUMBA_CACHE_DIR": str(kernels),

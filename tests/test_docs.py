@@ -39,6 +39,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "pip install": ".ci/run installs a clone to work on; tests/test_wheel.py installs what others get",
     "pytest": "these are the tests",
     "bash .ci/run": "these are the tests",
+    "python benchmarks/mutations.py": "runs these tests forty times",
     "python -m sphinx": "another test builds the site",
     "export MASTER_": "needs Slurm",
     "srun": "needs Slurm",
