@@ -127,6 +127,7 @@ CASES = {  # what takes an extra, as statements
     "sbert": "Path('modules.json').write_text('[]'); make_encoder('sbert:.').encode(['lake'])",
     "scrape": "verb('download', 'gldv2', '--split', 'index', '--tars', '0', '--out', 'tars'); "
     "verb('build-hierarchy', '--landmarks', 'train=train.csv', '--encoder', 'lexical', '--out', 'labels')",
+    "stream": "from hgld.data.tar_pipelines import _stages; _stages()",
     "timm": "backbone('timm:resnet18')",
     "torchvision": "backbone('torchvision:resnet18'); decoder_of('torchvision')",
     "url": "hgld.open_dataset('https://127.0.0.1:9/shards', 'train')",

@@ -24,7 +24,7 @@ from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.storage import Tar
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding, stream_members
-from hgld.errors import HgldError, InputError
+from hgld.errors import HgldError, InputError, takes_extra
 from hgld.samplers.batch_sampler import Short
 
 MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
@@ -33,6 +33,7 @@ _MOST_BAD = 10_000  # damaged members without one sound group between them: this
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 Sample = dict[str, Any]  # of webdataset
+_PURPOSE = "a stream of shards"
 
 
 # -- what webdataset gets to see --------------------------------------------------------------------------------------
@@ -118,7 +119,8 @@ def _source(file: BinaryIO, where: str, members: Iterator[tuple[str, bytes]]) ->
 
 def _stages() -> list[Any]:
     """Return webdataset's stages from opened tars to samples, one a key."""
-    from webdataset.tariterators import group_by_keys, tar_file_expander
+    with takes_extra("stream", _PURPOSE):
+        from webdataset.tariterators import group_by_keys, tar_file_expander
 
     return [partial(tar_file_expander, handler=_go_on), partial(group_by_keys, keys=_written_key, lcase=False)]
 
@@ -157,7 +159,8 @@ def indexed_files(
     Raises:
         InputError, ServiceError, StorageError: a shard cannot be had at all.
     """
-    from webdataset.pipeline import DataPipeline
+    with takes_extra("stream", _PURPOSE):
+        from webdataset.pipeline import DataPipeline
 
     faults: dict[int, str] = {}
     keys = dataset.keys.gather(positions).to_list()
@@ -307,8 +310,9 @@ class BareShards:
             InputError: a tar cannot be had or is compressed, a run is too short under ``refuse``, or all tars together
                 give no run.
         """
-        from webdataset.filters import slice as take_slice
-        from webdataset.pipeline import DataPipeline
+        with takes_extra("stream", _PURPOSE):
+            from webdataset.filters import slice as take_slice
+            from webdataset.pipeline import DataPipeline
 
         own = take_slice(self._lane, None, self._lanes)
         shards = partial(map, lambda tar: {"tar": tar}, self._tars)

@@ -1,5 +1,6 @@
 """What each field of the configs of builds changes: requests, tables, clusters, shards."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -290,6 +291,7 @@ def manifest(folder: Path) -> Path:
 
 
 LEVELS = {"levels": ("species", "family")}
+SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
 
 
 @witness(SourceConfig, LEVELS, levels=("family",), splits=("val",), images=lambda world: world.folder / "copy")
@@ -297,6 +299,16 @@ def read_table(config: SourceConfig, world: World) -> Any:
     """The items of a table, and where their images are."""
     catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
     return catalog.items.rows(), catalog.levels, catalog.root
+
+
+@witness(SourceConfig, LEVELS, name="fruit", license="cc-by-4.0", description="Fruit on white paper.")
+def told(config: SourceConfig, world: World) -> Any:
+    """The manifest and the card of a table's dataset."""
+    out = world.new()
+    catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
+    build_catalog(catalog, None, str(out), config, ShardConfig(**SERIAL), silent)
+    facts = json.loads((out / "dataset.json").read_text())
+    return facts["name"], facts["provenance"]["licence"], (out / "README.md").read_text()
 
 
 @witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)
@@ -321,9 +333,6 @@ def gldv2(folder: Path) -> Path:
 def read_release(config: SourceConfig, world: World) -> Any:
     """The items of a release."""
     return resolve("gldv2")(world.once("gldv2", gldv2), config).items.rows()
-
-
-SERIAL = {"group_size": 3, "shard_items": 8, "workers": 1}
 
 
 def built(catalog: Any, config: ShardConfig, world: World, **options: Any) -> Any:
