@@ -103,6 +103,20 @@ def test_nothing_unpickles():
         assert not re.search(r"allow_pickle\s*=\s*True|weights_only\s*=\s*False", text), path
 
 
+RIDDLE = re.compile(r"(What|Which|How|Where|Who|Whose|Whether|Of|That|When|Why|If)\b")
+
+
+def test_docstrings_name_the_thing_in_their_first_line():
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    riddles = [
+        f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, documented) and (text := ast.get_docstring(node)) and RIDDLE.match(text)
+    ]
+    assert not riddles, "\n".join(riddles)
+
+
 def test_no_absolute_place_of_anyones_machine():
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__).resolve()]
     for path in [*SOURCES, *tests, ROOT / "README.md"]:
