@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from braceexpand import braceexpand
@@ -144,11 +144,11 @@ class LocalFiles:
             ) from error
         return data
 
-    def open_stream(self, name: str, offset: int) -> BinaryIO:
+    def open_stream(self, name: str, offset: int) -> io.BufferedReader:
         """The file from ``offset`` to its end, to be closed by the caller."""
         descriptor = self._descriptor(name)
         advise(descriptor, offset, 0, sequential=True)
-        file = open(descriptor, "rb", buffering=_STREAM_BUFFER)  # noqa: SIM115  # the caller closes it
+        file = io.BufferedReader(io.FileIO(descriptor), _STREAM_BUFFER)
         file.seek(offset)
         return file
 
@@ -256,7 +256,7 @@ class ShardStorage:
                 raise self._cut_off(name, offset, size, len(data))
         return result
 
-    def open_stream(self, name: str, offset: int = 0) -> BinaryIO:
+    def open_stream(self, name: str, offset: int = 0) -> io.BufferedReader:
         """A file from ``offset`` on, read from front to end; cut connections are opened again where they broke.
 
         Raises:
@@ -378,7 +378,7 @@ class RemoteFiles:
             return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
         return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
 
-    def open_stream(self, name: str, offset: int) -> BinaryIO:
+    def open_stream(self, name: str, offset: int) -> io.BufferedReader:
         """The file from ``offset`` to its end, to be closed by the caller."""
         return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
 

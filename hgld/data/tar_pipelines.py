@@ -12,7 +12,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple
+from io import BufferedReader
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -88,30 +89,27 @@ class BoundedTar:
 
 
 class _Part:
-    """The next ``size`` bytes of a file; None: all of them."""
+    """The next ``size`` bytes of a file."""
 
-    def __init__(self, file: BinaryIO, where: str, size: int | None = None) -> None:
-        self._file, self._where, self._left = file, where, size
-        self._is_first = True
+    def __init__(self, file: BufferedReader, size: int) -> None:
+        self._file, self._left = file, size
 
     def read(self, size: int, /) -> bytes:
-        data = self._file.read(size if self._left is None else min(size, self._left))
-        if self._left is not None:
-            self._left -= len(data)
-        if self._is_first:
-            self._is_first = False
-            for magic, name in _COMPRESSED.items():
-                if data.startswith(magic) and data[257:262] != b"ustar":
-                    raise InputError(
-                        f"{self._where}: compressed by {name}; expected a plain tar, which images need no compression "
-                        "in. Decompress it first."
-                    )
+        data = self._file.read(min(size, self._left))
+        self._left -= len(data)
         return data
 
 
-def _source(file: BinaryIO, where: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Sample]:
+def _source(file: BufferedReader, where: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Sample]:
     """The tar of these members, as a stage of webdataset hands it to the next; the file is closed afterwards."""
     with closing(file):
+        first = file.peek(BLOCK)
+        for magic, name in _COMPRESSED.items():
+            if first.startswith(magic) and first[257:262] != b"ustar":
+                raise InputError(
+                    f"{where}: compressed by {name}; expected a plain tar, which images need no compression in. "
+                    "Decompress it first."
+                )
         bounded = BoundedTar(members)
         yield {"url": where, "stream": bounded}
         bounded.check()
@@ -202,7 +200,7 @@ def _slices(
         places = zip((offset[its] - start).tolist(), size[its].tolist(), its_keys, its.tolist(), strict=True)
         wanted = deque(_Wanted(*place) for place in places)
         file = dataset.storage.open_stream(name, start)
-        yield from _source(file, name, _wanted_members(_Part(file, name, length), name, wanted, faults))
+        yield from _source(file, name, _wanted_members(_Part(file, length), name, wanted, faults))
 
 
 class _Wanted(NamedTuple):
@@ -325,11 +323,10 @@ class BareShards:
             file = tar.storage.open_stream(tar.name)
             yield from _source(file, tar.where, self._members(file, tar.where))
 
-    def _members(self, file: BinaryIO, where: str) -> Iterator[tuple[str, bytes]]:
+    def _members(self, file: BufferedReader, where: str) -> Iterator[tuple[str, bytes]]:
         """Images and JSONs; of a key with several of them, a note in place of the second."""
         key, seen = "", set[str]()
-        tar = _Part(file, where)
-        for member, data in stream_members(tar, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
+        for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
             if member.fault is not None:
                 self._note(-1, f"{where}: {member.name or 'a member'} at offset {member.offset}", member.fault)
             its_key, suffix = key_and_suffix(member.name)
