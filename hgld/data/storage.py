@@ -144,7 +144,7 @@ class LocalFiles:
             ) from error
         return data
 
-    def open_stream(self, name: str, offset: int) -> io.BufferedReader:
+    def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """The file from ``offset`` to its end, to be closed by the caller."""
         descriptor = self._descriptor(name)
         advise(descriptor, offset, 0, sequential=True)
@@ -378,7 +378,7 @@ class RemoteFiles:
             return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
         return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
 
-    def open_stream(self, name: str, offset: int) -> io.BufferedReader:
+    def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """The file from ``offset`` to its end, to be closed by the caller."""
         return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
 
