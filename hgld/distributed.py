@@ -1,4 +1,9 @@
-"""Which of the processes that torchrun or Slurm started this one is, as the environment says; imports nothing heavy."""
+"""The processes of a run: which one this is, how they are asked to stop, and what they exchange.
+
+The one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings, gathers those
+of all, and takes the same loss of the whole batch. So memories, miners and normalisers over the batch mean what they
+mean in one process, and the gradients are those of the one loss.
+"""
 
 import itertools
 import json
@@ -32,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
+    """Tell whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
     names = _variables()
     return names is None or os.environ.get(names[0]) == "0"
 
 
 def _variables() -> tuple[str, str, str] | None:
-    """Which variables hold index, count and index on this machine; None for a process of its own."""
+    """Name the variables of index, count and index on this machine; None for a process of its own."""
     if "RANK" in os.environ:
         return "RANK", "WORLD_SIZE", "LOCAL_RANK"
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
@@ -47,7 +52,7 @@ def _variables() -> tuple[str, str, str] | None:
 
 
 def rank_from_env() -> tuple[int, int, int]:
-    """Index, count and index on this machine, as torchrun or else Slurm (srun) says; 0, 1, 0 where neither does.
+    """Return index, count and index on this machine, as torchrun or else Slurm (srun) says; 0, 1, 0 without them.
 
     Raises:
         ConfigError: the environment is incomplete.
@@ -65,11 +70,13 @@ def rank_from_env() -> tuple[int, int, int]:
     return index, count, local
 
 
-# Signals that ask a run to stop: the first lets the step end, the second stops at once.
+# -- signals that ask a run to stop -----------------------------------------------------------------------------------
+#
+# The first lets the step end, the second stops at once.
 
 
 class StopRequests:
-    """Whether a signal has asked to stop.
+    """The signal that has asked to stop, if any; true once one has.
 
     Attributes:
         signal: the signal's number, or None.
@@ -102,11 +109,7 @@ def stop_requests() -> Iterator[StopRequests]:
             signal.signal(number, handler)
 
 
-# The processes of a run, and the few things that they say to each other; the one door to ``torch.distributed``.
-#
-# Every process reads its part of a batch, computes its embeddings, gathers those of all, and takes the same loss of the
-# whole batch. So memories, miners and normalisers over the batch mean what they mean in one process, and the gradients
-# are those of the one loss.
+# -- the process group ------------------------------------------------------------------------------------------------
 
 TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
 _STARTS = itertools.count()
@@ -115,12 +118,12 @@ _SECONDS_TO_REST = 0.5
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of the run's processes this one is.
+    """Identity of this process among those of the run.
 
     Attributes:
         index: of this process, from 0.
         count: of all processes.
-        device: that this process computes on.
+        device: the one that this process computes on.
     """
 
     index: int
@@ -129,12 +132,12 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes the files and talks to people."""
+        """True for the process that writes the files and talks to people."""
         return self.index == 0
 
 
 def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Processes:
-    """Join the processes that torchrun or Slurm started; alone where neither did.
+    """Join the processes that torchrun or Slurm started; without them this process is alone.
 
     Args:
         device: ``cpu``, ``cuda``, ...; default: this process's GPU where there is one.
@@ -155,7 +158,7 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
 
 
 def _own_store(index: int, count: int, timeout: timedelta) -> Store:
-    """The store where processes meet, with keys of this start alone.
+    """Return the store where processes meet, with keys of this start alone.
 
     torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
     be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
@@ -165,7 +168,7 @@ def _own_store(index: int, count: int, timeout: timedelta) -> Store:
 
 
 def shutdown(processes: Processes) -> None:
-    """Take leave of the other processes.
+    """Leave the process group.
 
     Gloo's threads outlive the group once DDP has used it. One that let go of a tensor while the interpreter was being
     finalised would abort the process, which was seen now and then on busy machines (that this is why is inferred, not
@@ -180,7 +183,7 @@ def shutdown(processes: Processes) -> None:
 
 @contextmanager
 def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
-    """:func:`launch` and :func:`leave`; that another process is lost in between is told with what people can do.
+    """Call :func:`launch` and :func:`shutdown`, and tell people what they can do if another process is lost in between.
 
     Raises:
         HgldError: another process of the run died, or does not answer.
@@ -201,7 +204,7 @@ def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Whether an error of torch says that another process of the run does not answer any more.
+    """Tell whether an error of torch says that another process of the run does not answer any more.
 
     The class of NCCL's errors says so. Gloo's are plain ``RuntimeError`` that begin with the place in its source, also
     where the exchange was that of a backward pass.
@@ -227,7 +230,7 @@ def _device(asked: str, local: int) -> torch.device:
 
 
 class _Gather(torch.autograd.Function):
-    """All processes' rows, in the order of the processes; backward takes the own rows' gradient, times their number.
+    """Gather the rows of all processes; backward returns the gradient of this one's rows, times the processes' number.
 
     Every process takes the same loss of all rows, so the gradient of the one loss with respect to its own rows is its
     slice; DistributedDataParallel then takes the mean over the processes, which the factor undoes.
@@ -251,7 +254,7 @@ def _gathered(rows: Tensor, processes: Processes) -> Tensor:
 
 
 def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
-    """All processes' rows with a gradient path to one's own.
+    """Gather the rows of all processes, with a gradient path to those of this one.
 
     Args:
         rows: (b, ...) floating, as many on every process.
@@ -267,14 +270,14 @@ def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
 
 
 def gather(rows: Tensor, processes: Processes) -> Tensor:
-    """All processes' rows, in the order of the processes, without gradients: (b, ...) -> (count x b, ...)."""
+    """Gather the rows of all processes, in their order, without gradients: (b, ...) -> (count x b, ...)."""
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
 def wrap_model(
     model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: nn.Module | None = None
 ) -> nn.Module:
-    """The model as the processes train it together.
+    """Wrap the model so that the processes train it together.
 
     Args:
         model: on this process's device.
@@ -326,7 +329,7 @@ def _shard(module: nn.Module, processes: Processes) -> None:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The members of the outermost lists of layers: a residual network's stages, a transformer's blocks."""
+    """Yield the members of the outermost lists of layers: a residual network's stages, a transformer's blocks."""
     for child in module.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from (block for block in child if any(True for _ in block.parameters()))
@@ -340,7 +343,7 @@ def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """Tensors of which the processes hold shares, whole on the main process; every process must call this.
+    """Return tensors that the processes hold in shares, whole on the main process; every process must call this.
 
     Others stay as they are. On other processes those that were shared out are left out.
     """
@@ -353,7 +356,7 @@ def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[s
 
 
 def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """A copy of a whole tensor that lies where another one of its shape lies: on its device, in the same shares."""
+    """Copy a whole tensor to the device and into the shares of another one of its shape."""
     placed = tensor.to(other.device, copy=True)
     if not _is_share(other):
         return placed
@@ -363,12 +366,12 @@ def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the processes hold shares of some of the model's parameters."""
+    """Tell whether the processes hold shares of some of the model's parameters."""
     return any(_is_share(parameter) for parameter in model.parameters())
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Euclidean norm of all gradients together: () tensor, the same on every process."""
+    """Return the Euclidean norm of all gradients together: () tensor, the same on every process."""
     norms = []
     for part in _by_layout(parameters):
         norm = torch.nn.utils.get_total_norm([p.grad for p in part if p.grad is not None])
@@ -377,13 +380,13 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], longest: float, norm: Tensor) -> None:
-    """Shorten gradients of this norm to the longest one that is allowed."""
+    """Scale gradients of this norm down to the longest one that is allowed."""
     for part in _by_layout(parameters):
         torch.nn.utils.clip_grads_with_norm_(part, longest, norm)
 
 
 def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Those held whole and those held in shares, which torch does not take together."""
+    """Split parameters into those held whole and those held in shares, which torch does not take together."""
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     for parameter in parameters:
         parts[_is_share(parameter)].append(parameter)
@@ -391,12 +394,12 @@ def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside :func:`wrap`'s."""
+    """Return the model inside that of :func:`wrap_model`."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """Backward passes inside add up gradients on this process alone; the first one outside exchanges them all.
+    """Let backward passes add up gradients on this process alone; the first one outside exchanges them all.
 
     Where the processes hold shares, every pass exchanges, because this process has no room for all gradients.
     """
@@ -406,7 +409,7 @@ def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def average_gradients(module: nn.Module, processes: Processes) -> None:
-    """Mean over the processes of the gradients that neither DDP nor FSDP has exchanged."""
+    """Average over the processes the gradients that neither DDP nor FSDP has exchanged."""
     if processes.count == 1 or isinstance(module, DistributedDataParallel):
         return
     for parameter in module.parameters():
@@ -416,7 +419,7 @@ def average_gradients(module: nn.Module, processes: Processes) -> None:
 
 
 def any_process(flag: bool, processes: Processes) -> bool:
-    """Whether the flag is raised on any process; every process gets the same answer."""
+    """Tell whether the flag is raised on any process; every process gets the same answer."""
     if processes.count == 1:
         return flag
     raised = torch.tensor([int(flag)], device=processes.device)
@@ -425,7 +428,7 @@ def any_process(flag: bool, processes: Processes) -> bool:
 
 
 def from_main(value: Any, processes: Processes) -> Any:
-    """The main process's value on all of them; it must be JSON-ready (nothing is unpickled)."""
+    """Return the main process's value on all of them; it must be JSON-ready (nothing is unpickled)."""
     if processes.count == 1:
         return value
     text = json.dumps(value).encode() if processes.is_main else b""
@@ -438,7 +441,7 @@ def from_main(value: Any, processes: Processes) -> Any:
 
 
 def from_all(data: bytes, processes: Processes) -> list[bytes]:
-    """What every process says, in their order, on all of them."""
+    """Return the bytes of every process, in their order, on all of them."""
     if processes.count == 1:
         return [data]
     sizes = _gathered(torch.tensor([len(data)], device=processes.device), processes).tolist()

@@ -1,4 +1,4 @@
-"""The errors that people can meet, one small tree.
+"""The tree of errors that hgld raises on purpose.
 
 ::
 
@@ -13,7 +13,7 @@
     │   └── MissingExtraError  an optional package is not installed; the extra of hgld that brings it is named
     ├── ServiceError           a remote service that kept refusing or answered nonsense
     ├── DivergenceError        a training loss that is no number
-    └── StorageError           the disk: full, read-only, or changed under our feet
+    └── StorageError           the disk: full, read-only, or changed while hgld was writing
 
 Every message names the file and the row or member, what was found, what was expected and the way out.
 """
@@ -31,7 +31,7 @@ class InputError(HgldError, ValueError):
 
 
 class TableError(InputError):
-    """A table lacks a column, or a row of it cannot be used."""
+    """A table that lacks a column, or has a row that cannot be used."""
 
 
 class ImageError(InputError):
@@ -78,12 +78,12 @@ class DivergenceError(HgldError, ArithmeticError):
 
 
 class StorageError(HgldError, OSError):
-    """The disk is full, read-only, or changed while we were writing."""
+    """A disk that is full, read-only, or changed while hgld was writing."""
 
 
 @contextmanager
 def takes_extra(extra: str, purpose: str, way_out: str = "") -> Iterator[None]:
-    """Name the extra that brings a package, where an import within finds it not installed.
+    """Turn a failed import of an optional package into an error that names the extra to install.
 
     Args:
         extra: of hgld, as in ``pip install 'hgld[extra]'``.

@@ -23,7 +23,7 @@ _Made = TypeVar("_Made")
 
 
 def fault_point(change: str) -> None:
-    """Do nothing: it is called before every change of the disk, and tests put a stop in its place.
+    """Do nothing; called before every change of the disk, so that tests can stop there.
 
     Args:
         change: what comes next, for instance ``replace report.json``.
@@ -31,7 +31,7 @@ def fault_point(change: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have what was written to a file or folder reach the disk."""
+    """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -50,7 +50,7 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
 
 
 def put_in_place(aside: Path, path: Path) -> None:
-    """Have a file that was written aside reach the disk, and rename it to its place.
+    """Flush a file that was written aside to the disk, and rename it to its place.
 
     The folder is not synced: a name that a power failure takes away only means that the work is done again.
     """
@@ -60,7 +60,7 @@ def put_in_place(aside: Path, path: Path) -> None:
 
 
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *, racing: bool = False) -> None:
-    """Write a file whole, or leave what is there.
+    """Write a file whole, or leave the one that is there.
 
     Args:
         path: the file; its folder exists.
@@ -85,7 +85,7 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
 
 
 def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False) -> _Made:
-    """Fill a folder, and put it in the place of the one that is there; until then that one stays as it is.
+    """Fill a folder and put it in the place of the one that is there, which stays as it is until then.
 
     Args:
         path: the folder.
@@ -139,7 +139,7 @@ def _exchange(aside: Path, path: Path, before: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[FileIO]:
-    """Hold a file against other processes; the system lets go of it when this one ends, however it ends.
+    """Lock a file against other processes; the system releases the lock when this one ends, however it ends.
 
     Args:
         path: the file, made if it is not there.

@@ -107,7 +107,7 @@ class Hierarchy:
                     f"({above} classes): " + _some(f"{self.names[c][i]!r} -> {parent[i]}" for i in wrong)
                 )
 
-    # -- making one -------------------------------------------------------------------------------------------
+    # -- construction -------------------------------------------------------------------------------------------
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[str | None]]) -> "Hierarchy":
@@ -162,7 +162,7 @@ class Hierarchy:
         ]
         return cls(tuple(levels), tuple(named), tuple(parents))
 
-    # -- asking it --------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------
 
     @property
     def num_classes(self) -> tuple[int, ...]:
@@ -180,7 +180,7 @@ class Hierarchy:
         return self.levels.index(level)
 
     def expand(self, labels: Sequence[int] | np.ndarray, level: str | None = None) -> np.ndarray:
-        """Labels at ``level`` and every coarser one.
+        """Return labels at ``level`` and every coarser one.
 
         Args:
             labels: (N,) class ids at ``level``; -1 stays unknown.
@@ -206,7 +206,7 @@ class Hierarchy:
         return np.stack(columns, axis=1)
 
     def restrict(self, levels: Sequence[str]) -> "Hierarchy":
-        """The same tree with only some of its levels, which keep their order (finest first).
+        """Return the same tree with only some of its levels, which keep their order (finest first).
 
         Raises:
             HierarchyError: a level is unknown, or the order is not from fine to coarse.
@@ -220,7 +220,7 @@ class Hierarchy:
         return Hierarchy(tuple(levels), tuple(self.names[c] for c in chosen), tuple(parents))
 
     def counts(self, labels: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        """Items a class at every level, unknown labels left out.
+        """Count the items of every class at every level, unknown labels left out.
 
         Args:
             labels: (N,) finest labels, or (N, L); None counts every finest class once.
@@ -279,7 +279,7 @@ class Hierarchy:
     # -- files ------------------------------------------------------------------------------------------------
 
     def to_frame(self) -> pl.DataFrame:
-        """One row a class: level, label, name, parent (label at the next coarser level, null at the coarsest)."""
+        """Tabulate the classes: level, label, name, parent (label at the next coarser level, null at the coarsest)."""
         frames = [
             pl.DataFrame(
                 {
@@ -341,7 +341,7 @@ class Hierarchy:
             raise HierarchyError(f"{file}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready form: schema version, levels, names and parents."""
+        """Return a JSON-ready form: schema version, levels, names and parents."""
         return {
             "schema_version": SCHEMA_VERSION,
             "levels": list(self.levels),
@@ -382,7 +382,7 @@ class Hierarchy:
 def _parents(
     fine: np.ndarray, coarse: np.ndarray, size: int, levels: tuple[str, str], names: tuple[Sequence[str], Sequence[str]]
 ) -> np.ndarray:
-    """Parent of each of ``size`` fine classes from the labels of items; a class under two parents is refused."""
+    """Derive the parent of each of ``size`` fine classes from the labels of items; refuse a class under two parents."""
     parent = np.full(size, -1, dtype=np.int32)
     both = (fine >= 0) & (coarse >= 0)
     pairs = np.unique(np.stack([fine[both], coarse[both]], axis=1), axis=0)

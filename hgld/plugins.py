@@ -1,6 +1,7 @@
-"""What other packages add to hgld, by entry points of the group that a registry has: named at once, imported when used.
+"""Things that other packages add to hgld by entry points, named at once and imported when they are used.
 
-A package that brings a loss says so in its ``pyproject.toml``::
+A registry (losses, metrics, encoders, ...) has a group of entry points. A package that brings a loss says so in its
+``pyproject.toml``::
 
     [project.entry-points."hgld.losses"]
     MeanScoreGap = "mypackage.losses:MeanScoreGap"
@@ -46,7 +47,7 @@ class Plugins:
             )
 
     def load(self, name: str) -> Any:
-        """Import what has that name.
+        """Import the thing of that name.
 
         Raises:
             ConfigError: there is none, two packages bring it, or it cannot be imported.
@@ -72,7 +73,7 @@ class Plugins:
 
 @cache
 def _points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group; what is installed does not change while a process runs."""
+    """Return the entry points of a group; installed packages do not change while a process runs."""
     return tuple(entry_points(group=group))
 
 

@@ -35,7 +35,7 @@ def _as_labels(labels: Tensor | np.ndarray, side: str) -> Tensor:
 
 
 def shared_levels(query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np.ndarray) -> Tensor:
-    """Grade of every (query, gallery) pair.
+    """Return the grade of every (query, gallery) pair.
 
     The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
     equal, and 0 if there is none. In a tree a match at a level implies the coarser ones, so the finest match alone
@@ -81,7 +81,7 @@ def graded_relevance(
     count_query: bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Relevance of every pair, from its grade.
+    """Return the relevance of every pair, from its grade.
 
     With ``l`` the grade of a pair, ``L`` the number of levels, and ``Omega^(l)`` the items of the query's row whose
     grade is exactly ``l`` (``Omega^{+,p}``: at least ``p``):
@@ -131,7 +131,7 @@ def grade_gains(
     count_query: bool = False,
     relative: bool = False,
 ) -> Tensor:
-    """Return the gain of every grade to every query, from how many items of each grade its gallery has.
+    """Return the gain of every grade to every query, from the number of items of each grade in its gallery.
 
     The kinds are those of :func:`graded_relevance`.
 
@@ -172,7 +172,7 @@ def grade_gains(
 
 
 def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Tensor:
-    """Weight of every level's AP to every query: zero where the query has no positive there, sum 1.
+    """Return the weight of every level's AP to every query: zero where the query has no positive there, sum 1.
 
     Args:
         counts: (Q, L + 1) integers, items of grade 0..L.
@@ -196,7 +196,7 @@ def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Ten
 
 
 def check_relevance(kind: str, alpha: float, weights: Sequence[float] | None) -> None:
-    """Refuse what no hierarchy can use.
+    """Refuse a relevance kind, alpha or weights that no hierarchy can use.
 
     Raises:
         ConfigError: an unknown kind, an alpha below 0, or weights that are negative or all zero.
@@ -210,7 +210,7 @@ def check_relevance(kind: str, alpha: float, weights: Sequence[float] | None) ->
 
 
 def _at_least(counts: Tensor) -> Tensor:
-    """(Q, L) items of grade 1 or more, 2 or more, ..., L."""
+    """Count the items of grade 1 or more, 2 or more, ..., L, (Q, L)."""
     return counts.flip(1).cumsum(dim=1).flip(1)[:, 1:]
 
 

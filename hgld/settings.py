@@ -28,18 +28,18 @@ def setting(
     commas: bool = True,
     key: bool = True,
 ) -> Any:
-    """Make the field of a config dataclass that is an option.
+    """Make the field of a config dataclass for one option.
 
     Args:
-        default: its value where nothing else is said.
-        help: what it does, in sentences.
+        default: the value if none is given.
+        help: description for people, in sentences.
         unit: of its number, in the plural.
         choices: the texts that it can be, where its type is no ``Literal``.
         above: bound that its number exceeds.
         least: its least number.
         most: its largest number.
         repeated: whether its flag can be given several times (tuples).
-        commas: whether commas part the values of one text (tuples).
+        commas: whether commas separate the values of one text (tuples).
         key: whether it can change the output of the stage that reads it.
     """
     bounds = {name: bound for name, bound in (("above", above), ("least", least), ("most", most)) if bound is not None}
@@ -49,7 +49,7 @@ def setting(
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A field of a config dataclass, as text and values are read into it.
+    """An option of a config dataclass: reads and checks the texts and values for one field.
 
     Attributes:
         name: of the field.
@@ -70,7 +70,7 @@ class Option:
     facts: typing.Mapping[str, Any]
 
     def parse(self, text: str) -> Any:
-        """Return the value that a text stands for; the values of a tuple are parted by commas, where the field says so.
+        """Return the value that a text stands for; commas separate the values of a tuple, where the field says so.
 
         Raises:
             ConfigError: the text is not of the field's type.
@@ -81,7 +81,7 @@ class Option:
             return ()
         parts = [part.strip() for part in text.split(",")] if self.facts["commas"] else [text]
         if not all(parts):
-            raise ConfigError(f"{self.name}: {text!r}; expected values parted by commas, none of them empty.")
+            raise ConfigError(f"{self.name}: {text!r}; expected values separated by commas, none of them empty.")
         return tuple(self._parse_one(part) for part in parts)
 
     def check(self, value: Any) -> Any:
@@ -101,7 +101,7 @@ class Option:
         return float(value) if self.member is float and value is not None else value
 
     def bound_problem(self, value: Any) -> str:
-        """Return what is wrong with a number; empty: nothing."""
+        """Describe the bound that a number violates; empty if there is none."""
         for name, wrong, expected in (
             ("above", lambda bound: not value > bound, "more than {}"),
             ("least", lambda bound: value < bound, "{} or more"),
@@ -149,7 +149,7 @@ def options_of(config: type) -> dict[str, Option]:
 
 
 def bound_problems(config: Any) -> Iterator[tuple[str, str]]:
-    """Yield the options of a config whose numbers are out of their bounds, and what is wrong with them."""
+    """Yield the options of a config whose numbers are out of bounds, each with the problem in words."""
     for name, option in options_of(type(config)).items():
         if problem := option.bound_problem(getattr(config, name)):
             yield name, problem

@@ -1,4 +1,4 @@
-"""What a terminal may be sent: bars where it can move its cursor, and never the control characters of other people."""
+"""Text and streams of a terminal: where progress bars may move, and text without other people's control characters."""
 
 import os
 import re
@@ -10,15 +10,15 @@ _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream through a terminal that can move its cursor."""
+    """Tell whether the stream is a terminal that can move its cursor, so that a person is looking."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 def printable(text: str) -> str:
-    r"""Text in which characters that could command a terminal are spelled: ``\x1b`` for ESC; lines stay lines."""
+    r"""Escape the characters of a text that could command a terminal (ESC becomes ``\x1b``); lines stay lines."""
     return _COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def printable_json(text: str) -> str:
-    """JSON in which these characters, which only its strings can hold, are escaped as JSON does it."""
+    """Escape these characters, which only strings can hold, in a JSON text as JSON does it."""
     return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

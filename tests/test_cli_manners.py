@@ -405,7 +405,7 @@ def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
     monkeypatch.setattr("hgld.pipelines.hierarchy.compare.compare", refused)
     code, out, err = hgld("compare", "file.csv", "file.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
-    assert err == "hgld: labels.csv: Permission denied. With --debug hgld shows where that was met.\n"
+    assert err == "hgld: labels.csv: Permission denied. Run it with --debug for the traceback.\n"
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _refusal(error: Exception, *, debug: bool) -> int:
-    """Say in one line what is wrong, and with which exit code that ends."""
+    """Say in one line what is wrong, and return the exit code."""
     if isinstance(error, OSError) and _was_printing(error):
         _silence(sys.stdout)
         if isinstance(error, BrokenPipeError):
@@ -109,13 +109,13 @@ def _refusal(error: Exception, *, debug: bool) -> int:
 
 
 def _lacks_memory(error: Exception) -> bool:
-    """Whether memory is short: numpy's error, that of torch for a GPU, or what torch raises elsewhere."""
+    """Tell whether memory is short: by the error of numpy, or by those of torch for a GPU and elsewhere."""
     named = type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error)
     return isinstance(error, MemoryError) or named
 
 
 def _fault(error: Exception) -> int:
-    """Show what went wrong in hgld itself, and with which exit code that ends."""
+    """Show a fault of hgld itself with its traceback, and return the exit code."""
     _say("".join(traceback.format_exception(error)))
     _say(f"hgld: this is a fault of hgld itself. Please report it, with the lines above: {ISSUES}")
     return EXIT_FAULT
@@ -129,19 +129,19 @@ def _told(error: Exception) -> str:
         return f"hgld: {error.format_message()}"
     if isinstance(error, OSError) and not isinstance(error, HgldError):
         place = f"{error.filename}: " if error.filename else ""
-        return f"hgld: {place}{error.strerror or error}. With --debug hgld shows where that was met."
+        return f"hgld: {place}{error.strerror or error}. Run it with --debug for the traceback."
     if _lacks_memory(error):
         return f"hgld: there is not enough memory ({error}). Take smaller batches, chunks or images."
     return f"hgld: {error}"
 
 
 def _was_printing(error: OSError) -> bool:
-    """Whether it is stdout or stderr, not a file or a connection, that could not be written to."""
+    """Tell whether stdout or stderr could not be written to, rather than a file or a connection."""
     return any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _say(text: str) -> None:
-    """Write to stderr; where nobody listens there, the exit code must do."""
+    """Write to stderr; if nobody reads it, the exit code has to tell."""
     try:
         echo(text, err=True)
     except OSError:
@@ -149,7 +149,7 @@ def _say(text: str) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Send what is still to be written nowhere; else Python tries again at its end, with an exit code of its own."""
+    """Discard what is still to be written; else Python tries again at its end, with an exit code of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 

@@ -1,4 +1,7 @@
-"""Completion in bash, whose words end before ``@`` and behind ``=`` and ``:`` while ours do not."""
+"""The verb that sets up Tab completion, and completion in bash.
+
+bash's words end before ``@`` and behind ``=`` and ``:``, while ours do not.
+"""
 
 import os
 
@@ -28,7 +31,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class WholeWords(BashComplete):
-    """Completes words as the command reads them, and answers with the part that bash is about to replace."""
+    """Complete words as the command reads them, and answer with the part that bash is about to replace."""
 
     source_template = _SCRIPT
 
@@ -48,12 +51,12 @@ class WholeWords(BashComplete):
 
 
 def _word_start(text: str) -> int:
-    """Where bash sees the last word of an unquoted text begin: readline counts ``@`` to the word behind it."""
+    """Return the position of bash's last word in an unquoted text; readline counts ``@`` to that word."""
     last = max((text.rfind(end) for end in os.environ["COMP_WORDBREAKS"]), default=-1)
     return last if text[last : last + 1] == "@" else last + 1
 
 
-# The verb that teaches shells to complete: completion.
+# -- completion -------------------------------------------------------------------------------------------------------
 
 
 def completion_command() -> click.Command:

@@ -1,4 +1,4 @@
-"""The whole way from landmark names to a report, in one folder: what ``hgld demo`` does.
+"""The verb that shows the whole way in one folder, from landmark names to a report: demo.
 
 The only place where what ``pipelines`` makes is trained on by ``training``.
 """
@@ -35,11 +35,11 @@ DATASET = "photographs, shards"
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much is drawn and trained; the defaults take a minute or two on two cores.
+    """Amounts to draw and to train; the defaults take a minute or two on two cores.
 
     Attributes:
         landmarks: to draw; two thirds are trained on.
-        images: of each.
+        images: drawn of each.
         epochs: of both runs, with an evaluation behind each.
         steps: an epoch.
     """
@@ -69,7 +69,7 @@ class DemoResult:
     example: str
 
     def places(self, out: Path) -> dict[str, Path]:
-        """What lies where: labels, shards, report and one run folder by name."""
+        """Return the paths of labels, shards, report and each run's folder by name."""
         runs = {name: out / RUNS / name for name in self.values}
         return {"labels": out / LABELS / LABEL_FILE, "shards": out / "shards", "report": out / REPORT, **runs}
 
@@ -80,8 +80,8 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
     Args:
         out: a folder that does not exist, is empty, or holds an earlier demo of the same seed.
         seed: of everything random.
-        progress: told what is being done.
-        size: how much is drawn and trained.
+        progress: called with the current task, and how much of it is done.
+        size: amounts to draw and to train.
 
     Raises:
         ConfigError: ``out`` holds something else.
@@ -128,7 +128,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
 
 
 def _typical(run: Path, epochs: int, data: str) -> str:
-    """Key of the test image whose H-AP after a run's last epoch is the median."""
+    """Return the key of the test image whose H-AP after a run's last epoch is the median."""
     import numpy as np
 
     from hgld.data.dataset import open_dataset
@@ -139,7 +139,7 @@ def _typical(run: Path, epochs: int, data: str) -> str:
 
 
 def _part(name: str, progress: "Progress") -> "Progress":
-    """All tasks of a part of the demo as one, so that a terminal has room for them."""
+    """Report all tasks of a part of the demo as one, so that a terminal has room for them."""
 
     def told(task: str, done: int, total: int | None) -> None:
         progress(name, done, total)
@@ -148,7 +148,7 @@ def _part(name: str, progress: "Progress") -> "Progress":
 
 
 def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Progress") -> "RunSummary":
-    """One run on one thread: its values do not depend on how many cores there are, nor its speed on how busy."""
+    """Train one run on one thread: its values depend on no number of cores, nor its speed on how busy they are."""
     import torch
 
     from hgld.training.loop import train
@@ -165,7 +165,7 @@ def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Pr
 
 
 def _shown(name: str, progress: "Progress") -> "Shown":
-    """A run's steps as one more task of the demo's progress."""
+    """Report a run's steps as one more task of the demo's progress."""
     from hgld.training.progress import Silent
 
     class Steps(Silent):
@@ -208,7 +208,7 @@ def _locked(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _finished(out: Path) -> DemoResult | None:
-    """What an earlier call ended with, where all that it made is still there."""
+    """Return the result of an earlier call, if all that it made is still there."""
     try:
         result = DemoResult(**json.loads((out / RESULT).read_text(encoding="utf-8")))
         places = result.places(out).values()
@@ -224,7 +224,7 @@ def _keep(out: Path, result: DemoResult) -> None:
         raise StorageError(f"cannot write {out / RESULT}: {error.strerror}. Free space, then run it again.") from error
 
 
-# The verb that shows the whole way: demo.
+# -- demo -------------------------------------------------------------------------------------------------------------
 
 
 def demo_command() -> click.Command:
@@ -253,7 +253,7 @@ def demo_command() -> click.Command:
 
 
 def demo_text(result: "DemoResult", out: Path) -> str:
-    """A finished demo on one screen: what was done, both runs' values in per cent, what lies where, what next."""
+    """Describe a finished demo on one screen: the steps, both runs' values in per cent, the files, what to do next."""
     train, test = result.splits["train"], result.splits["test"]
     drawn = {what: train[what] + test[what] for what in train}
     baseline, hierarchical = result.values

@@ -1,4 +1,4 @@
-"""Options of the verbs that use a trained model, and the model that they ask for."""
+"""The verbs that use a trained model: embed, search, export; and the options by which a model is opened."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -73,14 +73,14 @@ _OPTIONS = {
 
 
 def checkpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Flags of how a trained model looks at images; with ``device`` and the checkpoint, :func:`open_embedder`'s."""
+    """Add the flags for how a trained model reads images, which :func:`open_embedder` takes."""
     for option in reversed(_OPTIONS.values()):
         function = option(function)
     return function
 
 
 def take_checkpoint_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The values of these flags, taken out of a verb's."""
+    """Take the values of these flags out of a verb's."""
     return {name: given.pop(name) for name in _OPTIONS}
 
 
@@ -96,13 +96,13 @@ def refuse_checkpoint_options(given: dict[str, Any]) -> None:
 def open_embedder(
     checkpoint: Path, device: str | None, options: dict[str, Any], data: str
 ) -> "AbstractContextManager[Embedder]":
-    """The model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
+    """Open the model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
     from hgld.training.embedder import trained_embedder
 
     return trained_embedder(checkpoint, device=device or "", data=data, **options)
 
 
-# The verbs that use a trained model: embed, search, export.
+# -- embed, search, export --------------------------------------------------------------------------------------------
 
 _checkpoint_option = click.option(
     "--checkpoint", type=CHECKPOINT, required=True, help="A run of hgld train, or one of its checkpoints/step-N."

@@ -1,4 +1,4 @@
-"""The verbs that make hierarchies: build-hierarchy, compare."""
+"""The verbs that make and judge hierarchies: build-hierarchy, compare, review."""
 
 import sys
 from pathlib import Path
@@ -111,7 +111,7 @@ def compare_command() -> click.Command:
     return compare
 
 
-# The verb by which people finish a hierarchy: review.
+# -- review -----------------------------------------------------------------------------------------------------------
 
 
 def review_command() -> click.Command:

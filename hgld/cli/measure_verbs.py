@@ -1,4 +1,4 @@
-"""The verbs that measure: evaluate."""
+"""The verbs that measure and show results: evaluate, report."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from hgld.evaluation.report import Comparison, RetrievalReport
 
 
-_OF_FILES = ("embeddings", "labels", "levels")  # what an evaluation of files cannot do without
+_OF_FILES = ("embeddings", "labels", "levels")  # needed by every evaluation of files
 _OPTIONS = ("alpha", "relevance", "count_query", "weights", "normalize", "chunk_size", "device")
-_THIS = "this"  # what a comparison calls the evaluation that was just made
+_THIS = "this"  # name of the new evaluation in a comparison
 
 
 def evaluate_command() -> click.Command:
@@ -132,7 +132,7 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
 
 
 def _measure(given: dict[str, Any]) -> "Callable[..., RetrievalReport | None]":
-    """What the flags ask for; contradictions are refused before any work."""
+    """Return the measurement that the flags ask for; contradictions are refused before any work."""
     files = {name: given.pop(name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
     splits = {name: given.pop(name) for name in ("data", "split", "query_split", "gallery_split")}
     checkpoint = given.pop("checkpoint")
@@ -143,7 +143,7 @@ def _measure(given: dict[str, Any]) -> "Callable[..., RetrievalReport | None]":
         if missing:
             raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint, --data and --split.")
         return partial(_measure_files, **files, **given)
-    _refuse(files, "is what --checkpoint stands in for; give one of the two")
+    _refuse(files, "cannot be combined with --checkpoint; give one of the two")
     alone, pair = splits["split"], (splits["query_split"], splits["gallery_split"])
     if splits["data"] is None or bool(alone) == any(pair) or any(pair) != all(pair):
         raise click.UsageError("--checkpoint needs --data DIR and --split S, or --query-split Q and --gallery-split G.")
@@ -172,7 +172,7 @@ def _measure_checkpoint(
     options: "EvaluationOptions",
     **given: Any,
 ) -> "RetrievalReport | None":
-    """The report; None on all processes of torchrun but the main one."""
+    """Return the report; None on all processes of torchrun but the main one."""
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
     device = None if options.device is None else str(options.device)
@@ -185,7 +185,7 @@ def _measure_checkpoint(
 
 
 def _load_reports(files: tuple[Path, ...]) -> "dict[str, RetrievalReport]":
-    """Kept reports by the names of their files; bad ones are refused before any work."""
+    """Load kept reports, by the names of their files; bad ones are refused before any work."""
     if not files:
         return {}
     from hgld.evaluation.report import RetrievalReport
@@ -205,7 +205,7 @@ def _compare(earlier: "dict[str, RetrievalReport]", report: "RetrievalReport") -
 
 
 def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], None]":
-    """How a report is kept, by the suffix of its file; a wrong one is refused before any work."""
+    """Return the function that keeps a report, by the suffix of its file; a wrong one is refused before any work."""
     writers: dict[str, Callable[[RetrievalReport, Comparison | None, Path], object]] = {
         ".json": lambda report, _, path: report.save_json(path),
         ".md": lambda report, _, path: write_atomic(path, report.to_markdown()),
@@ -229,11 +229,11 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], 
 
 
 def _latex(report: "RetrievalReport", comparison: "Comparison | None", path: Path) -> str:
-    """One row of the report; with a comparison one of every report, significant differences to the first marked."""
+    """Return a row of the report; with a comparison one of every report, with significant differences marked."""
     return report.to_latex_row(path.stem) + "\n" if comparison is None else comparison.to_latex()
 
 
-# The verb that shows results to people: report.
+# -- report -----------------------------------------------------------------------------------------------------------
 
 
 def report_command() -> click.Command:

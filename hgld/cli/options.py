@@ -21,7 +21,7 @@ EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 class NewFile(click.Path):
-    """A file to write; a place that nothing can be written to is refused before there is a result to lose."""
+    """A file to write; a place that cannot be written to is refused before there is a result to lose."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path, dir_okay=False)
@@ -143,7 +143,7 @@ class SectionedCommand(click.Command):
 
 
 class _Value(click.ParamType):
-    """The value of a config field, from text as files and sweeps have it too."""
+    """Value of a config field, parsed from the same text as in files and sweeps."""
 
     def __init__(self, option: Option, offered: Iterable[str]) -> None:
         self.option = option
@@ -173,7 +173,7 @@ def flags(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command a flag for every field of these config dataclasses.
 
-    What is not given on the command line comes as None, or as an empty tuple; :func:`take` makes a config of it.
+    Options that are not given come as None, or as an empty tuple; :func:`take` makes a config of them.
 
     Args:
         sections: the dataclasses by the headings of their flags in the help.
@@ -215,7 +215,7 @@ def _default_text(option: Option) -> str:
 
 
 def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
-    """Return a config of what :func:`flags` were given; the others have their defaults."""
+    """Return a config of the values given to :func:`flags`; the other fields have their defaults."""
     values = {}
     for name, option in options_of(config).items():
         if given[name] in (None, ()):
@@ -224,25 +224,27 @@ def take(config: type[_Config], given: Mapping[str, Any]) -> _Config:
     return config(**values)
 
 
-# What the shell offers behind a Tab: names of datasets, recipes, metrics and levels of options' values.
+# -- completion -------------------------------------------------------------------------------------------------------
+#
+# The shell offers names of datasets, recipes, metrics and levels behind the Tab key.
 
 
 def complete_datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of the datasets that have a card."""
+    """Complete names of the datasets that have a card."""
     from hgld.pipelines.shards.sources import SOURCES, has_card
 
     return _beginning(filter(has_card, SOURCES), incomplete)
 
 
 def complete_sources(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of all that can be made shards of."""
+    """Complete names of all releases that shards can be made of."""
     from hgld.pipelines.shards.sources import source_names
 
     return _beginning(source_names(), incomplete)
 
 
 def complete_recipes(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of recipes with what they are; files where none begins like that."""
+    """Complete names of recipes, with their summaries; files where no name begins like that."""
     from hgld.training.recipes import RECIPES
 
     found = [CompletionItem(name, help=made.line) for name, made in RECIPES.items() if name.startswith(incomplete)]
@@ -250,12 +252,12 @@ def complete_recipes(context: click.Context, parameter: click.Parameter, incompl
 
 
 def complete_metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of metrics, the last of several behind commas."""
+    """Complete names of metrics, the last of several behind commas."""
     return complete_choices(offered_names(), incomplete)
 
 
 def complete_choices(choices: Iterable[str], incomplete: str) -> list[CompletionItem]:
-    """Those of some names with which what is typed goes on, also as the last of several behind commas."""
+    """Complete one of some names, also as the last of several behind commas."""
     before, comma, last = incomplete.rpartition(",")
     return [CompletionItem(f"{before}{comma}{name}") for name in choices if name.startswith(last)]
 

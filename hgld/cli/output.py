@@ -1,4 +1,4 @@
-"""What a person and a machine see while a verb runs."""
+"""Output of a verb: text and progress bars for people, JSON for machines."""
 
 import io
 import json
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text to stdout or stderr; what comes from other people's data cannot command the terminal."""
+    """Print text to stdout or stderr; control characters from other people's data cannot command the terminal."""
     click.echo(printable(text), err=err, nl=nl)
 
 
 @contextmanager
 def progress_bars() -> "Iterator[Progress]":
-    """Progress bars on stderr where a person looks, silence elsewhere."""
+    """Show progress bars on stderr where a person looks, nothing elsewhere."""
     if not is_terminal(sys.stderr):
         from hgld.pipelines.stage import silent
 
@@ -47,14 +47,14 @@ def progress_bars() -> "Iterator[Progress]":
 
 
 def print_json(data: Any) -> None:
-    """Print one JSON value: numbers that are none are null, whatever stdout's encoding is."""
+    """Print one JSON value, whatever stdout's encoding is; NaN and infinity become null."""
     ascii_only = (sys.stdout.encoding or "ascii").lower().replace("-", "") != "utf8"
     text = json.dumps(_without_nan(data), indent=2, ensure_ascii=ascii_only, allow_nan=False)
     click.echo(printable_json(text))
 
 
 def _without_nan(data: Any) -> Any:
-    """JSON has no NaN and no infinity, and Python's would be refused by other readers."""
+    """Replace NaN and infinity, which JSON does not have and other readers refuse, by None."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):
@@ -65,7 +65,7 @@ def _without_nan(data: Any) -> Any:
 def print_rich(*parts: Any, width: int | None = None) -> None:
     """Print texts and tables of rich, ``width`` columns wide (None: as wide as the terminal).
 
-    Texts are printed as they are, and without what could command the terminal; cells of tables are the caller's care.
+    Texts are printed as they are, but for what could command the terminal; table cells are up to the caller.
 
     Through :func:`click.echo`: rich itself leaves with code 1 where nobody reads on, and that means a failed check.
     """

@@ -1,4 +1,4 @@
-"""The verb that makes shards: build-shards."""
+"""The verbs that make a dataset directory and read it back: build-shards, index, verify."""
 
 import re
 import sys
@@ -58,7 +58,7 @@ def build_shards_command() -> click.Command:
     return build_shards
 
 
-# The verbs that read a dataset directory back: index, verify.
+# -- index, verify ----------------------------------------------------------------------------------------------------
 
 _MOST_SHOWN = 50
 _WIDTH_OF_FILES = 200  # where no terminal says how wide it is
@@ -213,5 +213,5 @@ def _show(root: Path, found: "Verification") -> None:
 
 
 def _cell(text: str | None) -> str:
-    """Text of a finding, its checksums cut short."""
+    """Return the text of a finding, its checksums cut short."""
     return printable(re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1...", text or ""))

@@ -1,4 +1,4 @@
-"""The verbs that train: train."""
+"""The verb that trains: train."""
 
 import dataclasses
 import sys
@@ -92,7 +92,7 @@ def train_command() -> click.Command:
 
 
 def _read(recipe: str) -> "TrainConfig":
-    """The config of a recipe's name or of a file."""
+    """Return the config of a recipe, by its name, or of a file."""
     from hgld.training.config import read_config
     from hgld.training.recipes import load_recipe
 
@@ -183,7 +183,7 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
 
 
 def _shown(*, quiet: bool) -> "AbstractContextManager[Shown]":
-    """Bars for people; for files and pipes what the run gives, unless that is printed in another form."""
+    """Show bars to people; for files and pipes print the run's results, unless they are printed in another form."""
     from hgld.training.progress import shown_on
 
     return shown_on(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))

@@ -13,7 +13,7 @@ from hgld.errors import ConfigError
 
 
 class BatchBuffers:
-    """Hands out uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
+    """A pool of uint8 batches; fresh memory of that size would cost a quarter of the time to decode into it.
 
     A batch's memory comes back when the last tensor that shares it is gone, so that whoever keeps a batch keeps its
     pixels. Can be shared by threads.
@@ -31,7 +31,7 @@ class BatchBuffers:
         return BatchBuffers, (self._pin_memory,)  # the memory stays in its process
 
     def take(self, count: int, side: int) -> Tensor:
-        """Memory for ``count`` images of ``side`` x ``side`` pixels, with whatever was in it.
+        """Return uninitialised memory for ``count`` images of ``side`` x ``side`` pixels.
 
         Returns:
             (count, 3, side, side), channels last in memory.
@@ -69,13 +69,13 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Images, what they show, and which they are.
+    """A batch of images, their labels and their positions in the dataset.
 
     Attributes:
         images: (B, 3, S, S) uint8 RGB, channels last in memory.
         labels: (B, L) int64, finest level first; -1 is unknown.
         indices: (B,) int64 positions in the dataset.
-        faults: the items that others stand in for.
+        faults: the damaged items, and the ones that replace them.
     """
 
     images: Tensor
@@ -91,7 +91,7 @@ def normalize(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Bytes to what a backbone takes, computed where the model is.
+    """Turn uint8 images into the normalised floats that a backbone takes, computed on its device.
 
     Args:
         images: (B, 3, H, W) uint8. Copied without waiting where they are pinned.

@@ -1,4 +1,4 @@
-"""The tables of a dataset directory, read together and checked against each other."""
+"""Dataset directories, opened: tables that are checked against each other, and random access to every image."""
 
 import operator
 import tempfile
@@ -40,7 +40,7 @@ _MOST_ITEM_BYTES = 1 << 30
 
 
 def read_manifest(storage: ShardStorage) -> Manifest:
-    """``dataset.json``.
+    """Read ``dataset.json``.
 
     Raises:
         InputError: there is none, or it is damaged.
@@ -57,7 +57,7 @@ def read_manifest(storage: ShardStorage) -> Manifest:
 def read_rows(
     storage: ShardStorage, manifest: Manifest, split: str | None, leave_out: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Rows of a split in ``index.parquet``; of all splits if None.
+    """Read the rows of a split in ``index.parquet``; of all splits if None.
 
     Args:
         storage: of the dataset.
@@ -84,7 +84,7 @@ def read_rows(
 
 
 def read_hierarchy(storage: ShardStorage, manifest: Manifest) -> Hierarchy:
-    """``hierarchy.parquet``.
+    """Read ``hierarchy.parquet``.
 
     Raises:
         HierarchyError: it is no tree.
@@ -153,9 +153,11 @@ def _other_levels(storage: ShardStorage, name: str, levels: Sequence[str], manif
     )
 
 
-# Opening a dataset directory: random access to every image by one read, labels without opening a shard.
+# -- opening a directory ----------------------------------------------------------------------------------------------
+#
+# Every image is one read away; labels need no shard to be opened.
 
-_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "run")  # by the reader; half of an index's memory
+_NOT_NEEDED = ("suffix", "sha256", "duplicate_of", "run")  # not read; half of an index's memory
 
 
 def open_dataset(
@@ -173,7 +175,7 @@ def open_dataset(
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
         storage_options: what fsspec takes for that URL: credentials, headers, endpoints.
-        transform: from an RGB image to what ``dataset[i]["image"]`` shall be; the image itself if None.
+        transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is.
 
     Raises:
         InputError: no dataset is there, files of it do not fit together, or it has no such split.
@@ -204,13 +206,13 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     Attributes:
         storage: where the shards are.
-        manifest: what ``dataset.json`` says.
+        manifest: the content of ``dataset.json``.
         hierarchy: the tree of classes, with the levels that were asked for.
         split: the split that was opened; None: all.
         keys: (N,) stable names of the items.
         labels: (N, L) int64 class ids, finest level first; -1 is unknown.
         sizes: (N, 2) int32 width and height in pixels of the upright images, cut to their boxes.
-        transform: what ``dataset[i]`` makes of an image.
+        transform: applied to every image of ``dataset[i]``.
     """
 
     def __init__(
@@ -249,10 +251,10 @@ class ShardDataset(Dataset[dict[str, Any]]):
         return f"ShardDataset({name}: {len(self)} items, {self.hierarchy!r})"
 
     def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
-        """The items at these positions as a dataset of their own, in this order, numbered from 0.
+        """Return the items at these positions as a dataset of their own, in this order, numbered from 0.
 
         Raises:
-            IndexError: a position that is none.
+            IndexError: a position beyond the dataset.
         """
         i = self._positions(positions)
         chosen = copy(self)
@@ -267,7 +269,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     # -- bytes ------------------------------------------------------------------------------------------------
 
     def read(self, index: int) -> bytes:
-        """The file of an image, as it was stored.
+        """Read the file of an image, as it was stored.
 
         Raises:
             InputError: the shard is missing or too short; names shard, key and offset.
@@ -279,7 +281,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
             raise InputError(f"item {i}, key {self.keys[i]!r}: {error}") from error
 
     def read_many(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[bytes]:
-        """The files of several images, in the order asked for; neighbours in a shard are read at one go.
+        """Read the files of several images, in the order given; neighbours in a shard are read together.
 
         Raises:
             InputError: as :meth:`read`, for one that cannot be read.
@@ -296,7 +298,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
             return [self.read(position) for position in i.tolist()]  # one of them raises, with its key
 
     def encoded(self, indices: Sequence[int] | np.ndarray | Tensor) -> list[EncodedImage]:
-        """The images of some items as stored, with orientation and box: what decoders take.
+        """Read the images of some items as stored, with orientation and box, as decoders take them.
 
         Raises:
             InputError: as :meth:`read_many`.
@@ -311,7 +313,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @property
     def places(self) -> tuple[Sequence[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Names of the shards, and for every item its shard (a number into them), offset and size, each (N,)."""
+        """Return the names of the shards, and every item's shard (a number into them), offset and size, each (N,)."""
         return self._shard_names, self._shard, self._offset, self._size
 
     def _boxes_of(self, positions: np.ndarray) -> list[tuple[int, int, int, int] | None]:
@@ -326,19 +328,19 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def _position(self, index: int) -> int:
         i = operator.index(index)
         if not -len(self) <= i < len(self):
-            raise IndexError(f"item {i} of a dataset of {len(self)}")
+            raise IndexError(f"item {i} is not one of the {len(self)} of this dataset")
         return i % len(self)
 
     def _positions(self, indices: Sequence[int] | np.ndarray | Tensor) -> np.ndarray:
         i = np.asarray(indices, dtype=np.int64).reshape(-1)
         if i.size and not 0 <= i.min() <= i.max() < len(self):
-            raise IndexError(f"items {i.min()} to {i.max()} of a dataset of {len(self)}")
+            raise IndexError(f"items {i.min()} to {i.max()} are not all among the {len(self)} of this dataset")
         return i
 
     # -- images -----------------------------------------------------------------------------------------------
 
     def image(self, index: int) -> "Image":
-        """One image: RGB, upright, cropped to its box.
+        """Read and decode an image: RGB, upright, cropped to its box.
 
         Raises:
             InputError: its bytes are not a whole image of the size that the index says; names shard, key and offset.
@@ -352,11 +354,11 @@ class ShardDataset(Dataset[dict[str, Any]]):
         ]
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
+        """Return ``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
         return self.__getitems__([self._position(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Items of a batch; torch's DataLoader asks for them so, and their bytes are read at one go."""
+        """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together."""
         transform = self.transform or (lambda image: image)
         return [
             {"image": transform(image), "labels": self.labels[i], "index": i, "key": self.keys[i]}
@@ -367,7 +369,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     @cached_property
     def frame(self) -> pl.DataFrame:
-        """The items' rows of ``index.parquet``, all columns; read when first asked for."""
+        """Rows of the items in ``index.parquet``, all columns; read when first used."""
         rows = read_rows(self.storage, self.manifest, self.split)
         return rows if self._rows is None else rows[self._rows]
 
@@ -375,7 +377,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def lists(self) -> dict[str, np.ndarray]:
         """Named lists that protocols need: the positions of those of their keys that are among these items.
 
-        A list without any of them is not there.
+        A list without any of them is left out.
 
         Raises:
             InputError: a list is not readable.
@@ -399,7 +401,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
 
 def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
-    """An image upright and cut to its box, when it must have this size."""
+    """Decode an image, upright and cut to its box; it must have this size."""
     from PIL import Image
 
     from hgld.data.decode import decode_with_pillow
@@ -410,7 +412,7 @@ def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
 
 
 def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:
-    """(N, 2) width and height after turning and cropping; orientations from 5 on swap the two."""
+    """Return (N, 2) width and height after turning and cropping; orientations from 5 on swap the two."""
     sizes = np.where(orientation[:, None] >= 5, stored[:, ::-1], stored)
     if boxes is not None:
         sizes = np.where(boxes[:, :1] >= 0, boxes[:, 2:] - boxes[:, :2], sizes)

@@ -1,4 +1,11 @@
-"""Pillow as the decoder of everything that is no plain JPEG, and as the judge of what other decoders refuse."""
+"""Decoding of encoded images into a batch of pixels: Pillow, the fast path, and the choice between the paths.
+
+Pillow decodes everything that is no plain JPEG, and judges what other decoders refuse. The fast path is simplejpeg,
+torch's antialiased resize of bytes, and OpenCV for what is left: libjpeg-turbo decodes at full size as it does for
+Pillow, and the resize is torchvision's own on the crop alone, so that both paths give the same bytes. They differ where
+the crop is at least twice as large as it needs to be: the JPEG is then decoded at 1/2, 1/4 or 1/8 of its size (only
+these steps are quicker than the whole).
+"""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -32,7 +39,7 @@ from hgld.errors import ConfigError, ImageError, InputError, takes_extra
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """The whole picture as stored, in RGB; transparency is left out, 16 bits become 8, the first frame counts.
+    """Decode the whole picture as stored, in RGB; transparency is left out, 16 bits become 8, the first frame counts.
 
     Args:
         image: JPEG, PNG, WebP or GIF.
@@ -65,17 +72,13 @@ def _rgb(picture: Image.Image) -> NDArray[np.uint8]:
     return np.array(picture.convert("RGB"))
 
 
-# The fast path: simplejpeg, torch's antialiased resize of bytes, and OpenCV for what is left.
-#
-# libjpeg-turbo decodes at full size as it does for Pillow, and the resize is torchvision's own on the crop alone, so
-# that both paths give the same bytes. They differ where the crop is at least twice as large as it needs to be: the JPEG
-# is then decoded at 1/2, 1/4 or 1/8 of its size (only these steps are quicker than the whole).
+# -- the fast path ----------------------------------------------------------------------------------------------------
 
 _REDUCTIONS = (8, 4, 2)
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
-    """One image into its place in the batch.
+    """Decode one image into its place in the batch.
 
     Args:
         image: as it lies in the shard.
@@ -102,7 +105,7 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
 def _resized_crop(
     image: EncodedImage, turn: Turn, parameters: ViewParameters, row: int, target: tuple[int, int]
 ) -> NDArray[np.uint8]:
-    """The crop, still turned as stored, at the size ``target``."""
+    """Return the crop, still turned as stored, at the size ``target``."""
     boxed = _pair(parameters.sizes[row])
     left, top, width, height = (int(value) for value in parameters.crop[row])
     if image.box is not None:
@@ -121,7 +124,7 @@ def _resized_crop(
 
 
 def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
-    """The picture at 1 / ``reduction`` of its size; None where libjpeg-turbo finds fault: Pillow judges how grave."""
+    """Decode at 1 / ``reduction`` of the size; None where libjpeg-turbo finds a fault: Pillow judges how grave."""
     least = [-(-side // reduction) for side in size]
     try:
         return simplejpeg.decode_jpeg(data, min_width=least[0], min_height=least[1], min_factor=reduction)
@@ -132,7 +135,7 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
 def _resize_reduced(
     pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int]
 ) -> NDArray[np.uint8]:
-    """The region of the full picture, out of the reduced one, its edges where they are between the reduced pixels."""
+    """Resize a region of the full picture out of the reduced one, whose pixels its edges may cut."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
         return _resize(
@@ -159,7 +162,7 @@ def _resize(pixels: NDArray[np.uint8], target: tuple[int, int]) -> NDArray[np.ui
 
 
 def _tensor(pixels: NDArray[np.uint8]) -> Tensor:
-    """(1, 3, H, W), its memory channels last, by strides that torch recognises; else the resize takes twice as long."""
+    """Return (1, 3, H, W), channels last by strides that torch recognises; else the resize takes twice as long."""
     return torch.from_numpy(np.ascontiguousarray(pixels)).unsqueeze(0).permute(0, 3, 1, 2)
 
 
@@ -167,16 +170,16 @@ def _pair(values: NDArray[np.int64]) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-# Encoded images and parameters to one batch of pixels, by either path.
+# -- batches, by either path ------------------------------------------------------------------------------------------
 
-Path = Literal["fast", "torchvision"]
-_Decoder = Callable[[EncodedImage, ViewParameters, int, NDArray[np.uint8]], None]
+Decoder = Literal["fast", "torchvision"]
+_Decode = Callable[[EncodedImage, ViewParameters, int, NDArray[np.uint8]], None]
 
 _PATHS = {"fast": "hgld.data.decode", "torchvision": "hgld.data.decode_reference"}
 
 
-def decoder_of(path: str) -> _Decoder:
-    """The function that decodes one image by that path.
+def decoder_of(path: str) -> _Decode:
+    """Return the function that decodes one image by a path.
 
     Raises:
         ConfigError: there is no such path.
@@ -191,7 +194,7 @@ def decode_batch(
     images: Sequence[EncodedImage],
     parameters: ViewParameters,
     out: Tensor,
-    path: Path = "fast",
+    path: Decoder = "fast",
     faults: list[tuple[int, InputError]] | None = None,
 ) -> None:
     """Decode, turn upright, crop, resize and mirror images into a batch.

@@ -1,4 +1,4 @@
-"""The reference path: Pillow and torchvision.transforms.v2, one step after another.
+"""The reference path of decoding: Pillow and torchvision.transforms.v2, one step after another.
 
 Pillow decodes, as it did for the published results; torchvision's own decoders are deprecated since 0.29.
 """
@@ -15,7 +15,7 @@ from hgld.data.views import ViewParameters, change_colors
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
-    """One image into its place in the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
+    """Decode one image into its place in the batch; arguments and errors as in :func:`hgld.data.decode.decode`."""
     boxed = (int(parameters.sizes[row, 0]), int(parameters.sizes[row, 1]))
     pixels = torch.from_numpy(decode_with_pillow(image, boxed)).permute(2, 0, 1)
     pixels = _upright(pixels, image.orientation)

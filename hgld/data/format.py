@@ -1,4 +1,4 @@
-"""What the files of a dataset directory are called, and which names are safe in it (docs/shards.md)."""
+"""Names, limits and JSON of a dataset directory: safe names, the JSON of an item, the manifest (docs/shards.md)."""
 
 import json
 import re
@@ -25,7 +25,7 @@ SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
 LONGEST_KEY = 200
-IMAGE_FORMATS = {  # what shards hold and every reader decodes: Pillow's names, and the suffixes, the usual one first
+IMAGE_FORMATS = {  # those that shards hold and every reader decodes: Pillow's names and suffixes, the usual one first
     "JPEG": ("jpg", "jpeg"),
     "PNG": ("png",),
     "WEBP": ("webp",),
@@ -42,7 +42,7 @@ COLUMNS_BESIDE_LEVELS = (
 
 
 def is_safe_key(key: str) -> bool:
-    """Whether a key can be a file's name everywhere: letters, digits and ``_ - =`` between single ``/``.
+    """Tell whether a key can be a file's name everywhere: letters, digits and ``_ - =`` between single ``/``.
 
     >>> is_safe_key("abbey/img_1"), is_safe_key("../evil"), is_safe_key("/abs"), is_safe_key("a.b"), is_safe_key("é")
     (True, False, False, False, False)
@@ -62,12 +62,12 @@ def key_and_suffix(member: str) -> tuple[str, str]:
 
 
 def is_safe_split(split: str) -> bool:
-    """Whether a split can be the beginning of a shard's name: at most 64 letters, digits and ``_``."""
+    """Tell whether a split can be the beginning of a shard's name: at most 64 letters, digits and ``_``."""
     return re.fullmatch(SPLIT_PATTERN, split) is not None
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether a dataset's name can be part of a file's name: 1 to 200 printable letters that lead to no other folder.
+    """Tell whether a dataset's name can be part of a file name: 1 to 200 printable letters, no way to another folder.
 
     >>> is_safe_name("iNat 2018 (é)"), is_safe_name("../evil"), is_safe_name("a\\b"), is_safe_name("..")
     (True, False, False, False)
@@ -76,7 +76,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def shard_name(split: str, number: int) -> str:
-    """File name of a split's shard.
+    """Return the file name of a split's shard.
 
     >>> shard_name("train", 12)
     'train-000012.tar'
@@ -85,7 +85,7 @@ def shard_name(split: str, number: int) -> str:
 
 
 def is_shard_name(name: str) -> bool:
-    """Whether a file can be a shard of a dataset directory: a plain name that ends in ``.tar``.
+    """Tell whether a file can be a shard of a dataset directory: a plain name that ends in ``.tar``.
 
     >>> is_shard_name("train-000012.tar"), is_shard_name("../train-000012.tar"), is_shard_name(".hidden.tar")
     (True, False, False)
@@ -94,7 +94,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
-    """The levels of a dataset, finest first, or a refusal.
+    """Return the levels of a dataset as a tuple, or refuse them.
 
     Raises:
         InputError: there are none, they repeat, or one has the name of another column of the index.
@@ -110,7 +110,7 @@ def check_levels(levels: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def json_object(data: bytes | str, where: str) -> dict[str, Any]:
-    """A JSON object from outside.
+    """Parse a JSON object from outside.
 
     Raises:
         InputError: not JSON, or another kind of value.
@@ -125,15 +125,17 @@ def json_object(data: bytes | str, where: str) -> dict[str, Any]:
 
 
 def short(value: object) -> str:
-    """A value as messages show it: at most 80 letters."""
+    """Return a value as messages show it: at most 80 letters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-# The JSON that stands beside every image in a shard: labels, names, split, source, levels.
+# -- the JSON of an item ----------------------------------------------------------------------------------------------
+#
+# It stands beside every image in a shard: labels, names, split, source, levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
-MAX_LABEL = (1 << 24) - 1  # so that no planted label makes a table of two milliard classes
+MAX_LABEL = (1 << 24) - 1  # so that no planted label makes a table of two billion classes
 _WHOLE_IMAGE = [0, 0, 0, 0]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell them, UTF-8 files cannot hold them
 _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -141,7 +143,7 @@ _encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encod
 
 @dataclass(frozen=True, slots=True)
 class ItemFacts:
-    """What an item's JSON says.
+    """Content of an item's JSON.
 
     Attributes:
         labels: class ids, finest first; -1 is unknown.
@@ -170,7 +172,7 @@ def item_json(
     levels: Sequence[str],
     box: Sequence[int] | None = None,
 ) -> bytes:
-    """The bytes of ``{key}.json``.
+    """Return the bytes of ``{key}.json``.
 
     Fields and types must be the same in every item of a dataset, because readers infer them from the first: give
     ``box`` (empty for the whole image, then written as four zeros) to every item of a set that defines boxes, and to
@@ -243,7 +245,9 @@ def _box(found: object, where: str) -> tuple[int, int, int, int] | None:
     )
 
 
-# ``dataset.json``: what a dataset directory holds, file by file, and where it came from.
+# -- the manifest -----------------------------------------------------------------------------------------------------
+#
+# ``dataset.json``: the content of a dataset directory, file by file, and where it came from.
 
 MAX_MANIFEST_BYTES = 1 << 28
 _SHA256 = r"[0-9a-f]{64}"
@@ -301,7 +305,7 @@ class Manifest:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The text of ``dataset.json``."""
+        """Return the text of ``dataset.json``."""
         facts = {"schema_version": SCHEMA_VERSION, **asdict(self)}
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
@@ -310,7 +314,7 @@ class Manifest:
         """Read what :meth:`to_json` wrote.
 
         Raises:
-            SchemaError: of another schema version.
+            SchemaError: another schema version.
             InputError: not JSON of that form; names that could lead out of the directory.
         """
         if len(text) > MAX_MANIFEST_BYTES:
@@ -339,7 +343,7 @@ class _ManifestReader:
         splits = self.part(facts, "splits", dict)
         shards = tuple(self.shard(shard) for shard in self.part(facts, "shards", list))
         if len({shard.name for shard in shards}) != len(shards):
-            raise InputError(f"{self.where}: a shard stands there twice; expected each once.")
+            raise InputError(f"{self.where}: a shard is listed twice; expected each once.")
         return Manifest(
             name=self.name(facts),
             levels=names,

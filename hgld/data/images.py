@@ -1,4 +1,4 @@
-"""An image as it lies in a shard, with what the index knows about it."""
+"""An image as it lies in a shard: its bytes, its orientation, its header, and the limits that hold before decoding."""
 
 import io
 import struct
@@ -20,7 +20,7 @@ from hgld.errors import ImageError, InputError
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """The bytes of one image and how they are to be read.
+    """The bytes of one image and the facts needed to read them.
 
     Attributes:
         data: a whole JPEG, PNG, WebP or GIF file.
@@ -35,11 +35,13 @@ class EncodedImage:
     where: str
 
 
-# EXIF orientations: rectangles and small pictures between the stored and the upright image.
+# -- EXIF orientations ------------------------------------------------------------------------------------------------
+#
+# Rectangles and small pictures between the stored and the upright image.
 
 
 class Turn(NamedTuple):
-    """How a stored image becomes upright: rows and columns swapped, then mirrored left to right, then top to bottom."""
+    """Turn of a stored image upright: swap rows and columns, then mirror left to right, then top to bottom."""
 
     swapped: bool
     mirrored: bool
@@ -62,17 +64,17 @@ Rectangle = tuple[int, int, int, int]  # left, top, width, height
 
 
 def turn_of(orientation: int) -> Turn:
-    """The turn of an EXIF orientation; what is no orientation means upright, as viewers read it."""
+    """Return the turn of an EXIF orientation; any other number means upright, as viewers read it."""
     return _TURNS[orientation - 1] if 1 <= orientation <= len(_TURNS) else _TURNS[0]
 
 
 def upright_size(width: int, height: int, turn: Turn) -> tuple[int, int]:
-    """Width and height after the turn (and, the turn being of its own kind, of stored from upright)."""
+    """Return width and height after the turn (and, since the swap undoes itself, the stored ones from the upright)."""
     return (height, width) if turn.swapped else (width, height)
 
 
 def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) -> Rectangle:
-    """Where a rectangle of the upright image lies in the stored one.
+    """Return the place of an upright image's rectangle in the stored one.
 
     Args:
         upright: left, top, width, height.
@@ -89,7 +91,7 @@ def stored_rectangle(upright: Rectangle, width: int, height: int, turn: Turn) ->
 
 
 def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
-    """A picture (H, W, 3), turned; a view or new memory."""
+    """Turn a picture (H, W, 3); the result is a view or new memory."""
     if turn.swapped:
         pixels = np.asarray(cv2.transpose(pixels), dtype=np.uint8)
     if turn.mirrored or turn.upside_down:
@@ -98,7 +100,7 @@ def turned(pixels: NDArray[np.uint8], turn: Turn) -> NDArray[np.uint8]:
     return pixels
 
 
-# Image headers: format, size and orientation, and the limits that hold before anything is decoded.
+# -- headers and limits -----------------------------------------------------------------------------------------------
 
 PILLOW_FAULTS = (  # raised by Pillow's readers at files that were made to break them; Warning where those are errors
     *(OSError, ValueError, SyntaxError, EOFError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError),
@@ -170,7 +172,7 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
 
 
 def image_fault(error: BaseException) -> ImageError:
-    """Return a fault of Pillow in words for people: ``truncated``, else ``undecodable``."""
+    """Return an error for a fault that Pillow found: ``truncated``, else ``undecodable``."""
     said = str(error).replace("\n", " ")[:200] or type(error).__name__
     return ImageError("truncated" if "truncated" in said or isinstance(error, EOFError) else "undecodable", said)
 
@@ -221,7 +223,7 @@ def _refuse_bombs(data: bytes, width: int, height: int) -> None:
 
 
 def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
-    """Width, height and colour space of a JPEG; None where libjpeg-turbo reads none."""
+    """Return width, height and colour space of a JPEG; None where libjpeg-turbo reads none."""
     if not data.startswith(_START):
         return None
     try:

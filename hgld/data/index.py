@@ -1,7 +1,7 @@
-"""The files of a dataset directory (docs/shards.md): ``index.parquet`` and the tables beside it; the others by name.
+"""``index.parquet`` and the tables beside it (docs/shards.md), written, read and checked.
 
-Whoever writes a dataset and whoever reads it meet here: the names of the files, the item's JSON
-(:mod:`hgld.data.format`), the index, the tables, and the manifest (:mod:`hgld.data.format`).
+The names of a dataset directory's files, the item's JSON and the manifest (:mod:`hgld.data.format`) are handed on, so
+that writers and readers find all of a directory's format here.
 """
 
 import io
@@ -108,7 +108,7 @@ _MOST_ROWS = 1 << 30
 
 
 def index_schema(levels: Sequence[str], boxes: bool = False) -> pl.Schema:
-    """Columns of ``index.parquet`` and their types, in order.
+    """Return the columns of ``index.parquet`` and their types, in order.
 
     Args:
         levels: finest first.
@@ -251,11 +251,11 @@ def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
         return
     twice = frame.filter(pl.col("key").is_duplicated())["key"]
     if len(twice):
-        raise InputError(f"{where}: key {twice[0]!r} stands there more than once; expected every key once.")
+        raise InputError(f"{where}: key {twice[0]!r} is listed more than once; expected every key once.")
 
 
 def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
-    """The index with its columns ``run`` and ``duplicate_of`` as its rows imply them.
+    """Add the columns ``run`` and ``duplicate_of`` to an index, as its rows imply them.
 
     Args:
         index: at least shard, key, sha256 and the level ``finest``, in order of the shards.
@@ -270,7 +270,7 @@ def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:
 
 
 def split_facts(index: pl.DataFrame, levels: Sequence[str]) -> dict[str, SplitFacts]:
-    """Counts of every split of an index, by the splits' names."""
+    """Count the items, shards and classes of every split of an index, by its name."""
     counts = (
         index.lazy()
         .group_by("split")

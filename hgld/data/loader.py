@@ -1,4 +1,4 @@
-"""Batches of decoded images from a dataset with an index: read and decoded by threads, ahead of who takes them."""
+"""Batches of decoded images from a dataset with an index: threads read and decode them ahead of the consumer."""
 
 import atexit
 import time
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hgld.data.batch import Batch, BatchBuffers, Fault
 from hgld.data.dataset import ShardDataset
-from hgld.data.decode import Path, decode_batch, decoder_of
+from hgld.data.decode import Decoder, decode_batch, decoder_of
 from hgld.data.images import EncodedImage
 from hgld.data.views import View, places
 from hgld.errors import ConfigError, InputError
@@ -38,7 +38,7 @@ class _Failed(NamedTuple):
 
 
 class BatchItems(Protocol):
-    """The items of a batch before decoding, wherever they come from; they are asked for by numbers (B,).
+    """The items of a batch before decoding, from whatever source; arguments are item numbers (B,).
 
     ``first`` is the slot of the first in the batch of all processes, ``faults`` what was found damaged while they were
     sought. ``encoded`` raises an InputError that begins with the item's ``name``. ``sizes`` are those of the upright
@@ -61,7 +61,7 @@ class BatchItems(Protocol):
 
 
 class DatasetItems:
-    """Items of a dataset with an index: :class:`BatchItems` that are read where the index says."""
+    """Items of a dataset, read at the places that its index states (:class:`BatchItems`)."""
 
     faults: Sequence[Fault] = ()
 
@@ -84,7 +84,7 @@ class DatasetItems:
         return f"item {item}, key {self.dataset.keys[item]!r}"
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """The next ones of its class, those outside the batch first; then the batch."""
+        """Yield the next items of its class, those outside the batch first; then the batch."""
         finest = self.dataset.labels[:, 0].numpy()
         same = np.flatnonzero(finest == finest[item]) if finest[item] >= 0 else np.empty(0, dtype=np.int64)
         same = np.roll(same, -int(np.searchsorted(same, item, side="right")))
@@ -95,7 +95,7 @@ class DatasetItems:
 
 
 class _Pending(NamedTuple):
-    """A batch on which threads are working: its items, their places in the epoch, and the rows that each part fills."""
+    """A batch that threads are working on: its items, their places in the epoch, and the rows that each part fills."""
 
     wanted: BatchItems
     places: NDArray[np.int64]
@@ -104,7 +104,7 @@ class _Pending(NamedTuple):
 
 
 class BatchDecoder:
-    """Decode batches by threads, ahead of who takes them, and put others in the place of damaged items.
+    """Decode batches in threads, ahead of the consumer, and replace damaged items by others.
 
     Can be pickled; its arguments are those of a :class:`Loader`.
     """
@@ -113,7 +113,7 @@ class BatchDecoder:
         self,
         view: View,
         *,
-        decoder: Path = "fast",
+        decoder: Decoder = "fast",
         workers: int = 1,
         prefetch: int = 2,
         seed: int = 0,
@@ -127,13 +127,13 @@ class BatchDecoder:
                 "raise, replace or leave."
             )
         self._view = view
-        self._decoder: Path = decoder
+        self._decoder: Decoder = decoder
         self._workers, self._prefetch, self._seed = workers, prefetch, seed
         self._on_fault = on_fault
         self._buffers = BatchBuffers(pin_memory)
 
     def batches(self, wanted: Iterable[BatchItems], epoch: int, step: int) -> Generator[Batch, None, None]:
-        """Give the decoded batches of an epoch.
+        """Yield the decoded batches of an epoch.
 
         Args:
             wanted: the items of every batch from ``step`` on.
@@ -152,7 +152,7 @@ class BatchDecoder:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, pool: ThreadPoolExecutor, epoch: int, step: int, wanted: BatchItems) -> _Pending:
-        """Set the threads to work on a batch."""
+        """Start the threads on a batch."""
         items = wanted.items
         where = places(step, wanted.first + len(items))[wanted.first :]
         images = self._buffers.take(len(items), self._view.size)
@@ -189,17 +189,17 @@ class BatchDecoder:
         ]
 
     def _finish(self, pending: _Pending, epoch: int) -> Batch:
-        """Wait for a batch, and put others in the place of what could not be decoded."""
+        """Wait for a batch, and replace the items that could not be decoded."""
         wanted = pending.wanted
         failed = [one._replace(row=begin + one.row) for begin, part in pending.parts for one in part.result()]
-        items, faults = self._with_stand_ins(pending, failed, epoch) if failed else (wanted.items, [])
+        items, faults = self._with_replacements(pending, failed, epoch) if failed else (wanted.items, [])
         indices = torch.from_numpy(wanted.indices(items))
         return Batch(pending.images, wanted.labels(items), indices, (*wanted.faults, *faults))
 
-    def _with_stand_ins(
+    def _with_replacements(
         self, pending: _Pending, failed: list[_Failed], epoch: int
     ) -> tuple[NDArray[np.int64], list[Fault]]:
-        """The batch's items and its faults, after others were decoded in the place of those that failed."""
+        """Decode others in the place of the items that failed; return the batch's items and its faults."""
         wanted, first = pending.wanted, failed[0]
         if self._on_fault == "raise":
             raise InputError(f"{first.where}: {first.reason}")
@@ -231,9 +231,9 @@ class BatchDecoder:
 
 
 class Loader:
-    """The batches of a sampler, decoded.
+    """Loader of a sampler's batches, decoded ahead by threads.
 
-    What comes out is a function of the dataset, the sampler's seed, the view and ``seed``: it depends neither on the
+    The batches are a function of the dataset, the sampler's seed, the view and ``seed``: it depends neither on the
     number of threads nor on how far they are ahead, and the parts of several processes are those of a single one.
     Iterating gives the rest of the sampler's current epoch and leaves it at the next; whoever stops in between goes on
     there. Threads suffice: decoding, resizing and reading all run outside of Python's global lock.
@@ -243,7 +243,7 @@ class Loader:
     Args:
         dataset: as :func:`hgld.open_dataset` gives it.
         sampler: which items meet in a batch, and this process's part of them.
-        view: what is seen of an image.
+        view: crops and variations of the images.
         decoder: ``fast``, or ``torchvision`` for the reference (:func:`hgld.data.decode.decode_batch`).
         workers: threads that read and decode.
         prefetch: batches in the making beyond the one that is taken; 0: none.
@@ -267,7 +267,7 @@ class Loader:
         sampler: BatchSampler,
         view: View,
         *,
-        decoder: Path = "fast",
+        decoder: Decoder = "fast",
         workers: int = 1,
         prefetch: int = 2,
         seed: int = 0,
@@ -291,11 +291,11 @@ class Loader:
         return len(self.sampler)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; nothing happens within it."""
+        """Go to the beginning of an epoch; the position within the current one stays."""
         self.sampler.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """The position of the batch after the last one handed out, whatever was decoded ahead."""
+        """Return the position of the batch after the last one handed out, whatever was decoded ahead."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -307,7 +307,7 @@ class Loader:
         self.sampler.load_state_dict(state)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position to the end of its epoch.
+        """Yield the batches from the current position to the end of its epoch.
 
         Raises:
             InputError: an item cannot be read or decoded; with ``replace``, only if nothing can stand in for it.
@@ -333,7 +333,7 @@ _open: WeakSet[Generator[Any, None, None]] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """End what was left open while the names are still there that thread pools need for it."""
+    """Close iterators that were left open, before the interpreter takes away what thread pools need for it."""
     for batches in list(_open):
         if getgeneratorstate(batches) != GEN_RUNNING:
             batches.close()

@@ -1,4 +1,4 @@
-"""An iterator that works in a thread of its own, a bounded distance in front of who takes its values."""
+"""Prefetching: an iterator that works in a background thread, a bounded number of values ahead of its consumer."""
 
 import atexit
 import threading
@@ -14,8 +14,8 @@ _SECONDS_TO_END = 5.0
 _SECONDS_AT_EXIT = 20.0  # a batch on a busy machine; a thread that waits for a server longer than that does no harm
 
 
-class ReadAhead(Generic[T]):
-    """Runs a generator in a thread, at most ``ahead`` values in front of who takes them.
+class Prefetcher(Generic[T]):
+    """Prefetch a generator in a background thread, at most ``ahead`` values ahead of the consumer.
 
     What the generator raises is raised where the value would have been taken. :meth:`close` ends the generator, which
     then runs its ``finally``; a generator that waits for a server at that moment is left behind and ends on its own.
@@ -27,7 +27,7 @@ class ReadAhead(Generic[T]):
         name: of the thread.
 
     Attributes:
-        waited: seconds that the last value was waited for.
+        waited: seconds that the consumer waited for the last value.
     """
 
     def __init__(self, values: Generator[T, None, None], ahead: int, name: str) -> None:
@@ -60,7 +60,7 @@ class ReadAhead(Generic[T]):
                 self._ended = True
                 self._changed.notify_all()
 
-    def __iter__(self) -> "ReadAhead[T]":
+    def __iter__(self) -> "Prefetcher[T]":
         return self
 
     def __next__(self) -> T:
@@ -92,19 +92,19 @@ class ReadAhead(Generic[T]):
             self._ready.clear()
             self._changed.notify_all()
 
-    def __enter__(self) -> "ReadAhead[T]":
+    def __enter__(self) -> "Prefetcher[T]":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
 
 
-_started: WeakSet[ReadAhead[Any]] = WeakSet()
+_started: WeakSet[Prefetcher[Any]] = WeakSet()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End the threads that still run, because the interpreter does not wait for daemons.
+    """End the threads that still run: the interpreter does not wait for daemons.
 
     It stops them where they next ask for its lock. If that is inside of torch or OpenCV, C++ takes the unwinding of
     their stack for an error and aborts the process: "terminate called without an active exception".

@@ -1,4 +1,4 @@
-"""Files of one folder, read at any offset by any number of threads and processes."""
+"""Bytes of a dataset's files, on a disk or below a URL: whole files, ranges and streams, for any number of threads."""
 
 import io
 import os
@@ -25,7 +25,7 @@ _STREAM_BUFFER = 1 << 20
 
 
 def advise(descriptor: int, offset: int, size: int, *, sequential: bool = False) -> None:
-    """Announce to the system what will be read of a file; without effect where the system takes no advice (macOS).
+    """Tell the system which bytes of a file will be read; without effect where it takes no advice (macOS).
 
     Args:
         descriptor: of the file.
@@ -51,7 +51,7 @@ class _OpenFile:
 
 
 class LocalFiles:
-    """Reads files of a folder by name; keeps the last used ones open, in every process its own.
+    """Files of a folder, read by name; those used last stay open, in every process its own.
 
     Args:
         folder: where the files are.
@@ -88,7 +88,7 @@ class LocalFiles:
         return file
 
     def path(self, name: str) -> Path:
-        """Path of a file that is there.
+        """Return the path of a file that exists.
 
         Raises:
             InputError: there is none, or it is a link that leads out of the folder.
@@ -112,11 +112,11 @@ class LocalFiles:
         return (self._folder / name).is_file()
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset``, fewer where the file ends."""
+        """Read ``size`` bytes from ``offset``, fewer where the file ends."""
         return self._read(self._file(name), name, offset, size)
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Ranges (name, offset, size), each shorter where its file ends.
+        """Read ranges (name, offset, size), each shorter where its file ends.
 
         The system is told of all before the first is waited for, which makes a cold disk three times as fast.
         """
@@ -145,7 +145,7 @@ class LocalFiles:
         return data
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
-        """The file from ``offset`` to its end, to be closed by the caller."""
+        """Open the file from ``offset`` to its end, to be closed by the caller."""
         descriptor = self._descriptor(name)
         advise(descriptor, offset, 0, sequential=True)
         file = io.BufferedReader(io.FileIO(descriptor), _STREAM_BUFFER)
@@ -153,7 +153,7 @@ class LocalFiles:
         return file
 
 
-# Shards where they lie, on a disk or at a URL: whole small files, ranges of bytes, streams from front to end.
+# -- one folder, on a disk or at a URL --------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -206,7 +206,7 @@ class ShardStorage:
             self.where = _without_secrets(text)
 
     def read_file(self, name: str, max_bytes: int) -> bytes:
-        """A whole file.
+        """Read a whole file.
 
         Raises:
             InputError: there is no such file, or it has more than ``max_bytes``.
@@ -217,7 +217,7 @@ class ShardStorage:
         return data
 
     def table(self, name: str) -> Path | bytes:
-        """What a table's reader takes: the path of a local file, else its bytes.
+        """Return a table as its reader takes it: the path of a local file, else its bytes.
 
         Raises:
             InputError: there is no such file.
@@ -227,7 +227,7 @@ class ShardStorage:
         return self.read_file(name, _MOST_TABLE_BYTES)
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
-        """A range of a file.
+        """Read a range of a file.
 
         Raises:
             InputError: there is no such file, or it ends before.
@@ -240,7 +240,7 @@ class ShardStorage:
         return data
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Ranges (name, offset, size) of any files, in the order asked for.
+        """Read ranges (name, offset, size) of any files, in the order given.
 
         A disk is told of all of them before the first is waited for; from a server they come at the same time, and
         neighbours in one request.
@@ -257,7 +257,7 @@ class ShardStorage:
         return result
 
     def open_stream(self, name: str, offset: int = 0) -> io.BufferedReader:
-        """A file from ``offset`` on, read from front to end; cut connections are opened again where they broke.
+        """Open a file at ``offset``, to be read to its end; cut connections are opened again where they broke.
 
         Raises:
             InputError: there is no such file.
@@ -265,7 +265,7 @@ class ShardStorage:
         return self._files.open_stream(_checked(name), offset)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Tell whether there is a file of that name."""
         return self._files.exists(_checked(name))
 
     def _cut_off(self, name: str, offset: int, size: int, found: int) -> InputError:
@@ -285,7 +285,7 @@ def _checked(name: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """A URL for messages: without user, password and query, which may hold keys."""
+    """Return a URL for messages: without user, password and query, which may hold keys."""
     if "://" not in url:
         return url
     parts = urlsplit(url)
@@ -293,7 +293,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[list[int]]]:
-    """Spans (name, start, stop) that cover the ranges (name, offset, size), and the positions of those inside each."""
+    """Join ranges (name, offset, size) to spans (name, start, stop), each with the positions of the ranges inside."""
     spans: list[tuple[str, int, int]] = []
     members: list[list[int]] = []
     for position in sorted(range(len(requests)), key=requests.__getitem__):
@@ -329,7 +329,7 @@ class RemoteFiles:
         self.__init__(*state)
 
     def _file_system(self) -> "AbstractFileSystem":
-        """This process's own: connections do not survive a fork."""
+        """Return this process's own file system: connections do not survive a fork."""
         if self._system is None or self._process != os.getpid():
             is_http = self._parts.scheme in _HTTP
             try:
@@ -359,11 +359,11 @@ class RemoteFiles:
         raise self._refusal(name, found)
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
-        """``size`` bytes from ``offset``, fewer where the file ends."""
+        """Read ``size`` bytes from ``offset``, fewer where the file ends."""
         return self._read_spans([(name, offset, offset + size)])[0]
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Ranges (name, offset, size), each shorter where its file ends."""
+        """Read ranges (name, offset, size), each shorter where its file ends."""
         spans, members = _merged(requests)
         result = [b""] * len(requests)
         for (_, start, _), data, inside in zip(spans, self._read_spans(spans), members, strict=True):
@@ -373,17 +373,17 @@ class RemoteFiles:
         return result
 
     def _read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Spans (name, start, stop), fetched at the same time; those that fail are asked for again."""
+        """Fetch spans (name, start, stop) at the same time; those that fail are asked for again."""
         if not self._ranges_are_served and len(spans) > 1:  # many whole files at a time would fill the memory
             return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
         return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
-        """The file from ``offset`` to its end, to be closed by the caller."""
+        """Open the file from ``offset`` to its end, to be closed by the caller."""
         return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
 
     def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int = _ATTEMPTS) -> list[bytes | BaseException]:
-        """Bytes or what went wrong, a span each; failures that may pass are tried again with growing pauses."""
+        """Return the bytes or the error of every span; failures that may pass are tried again with growing pauses."""
         answers: list[bytes | BaseException] = [b""] * len(spans)
         pending = list(range(len(spans)))
 
@@ -401,7 +401,7 @@ class RemoteFiles:
         return answers
 
     def accept(self, span: tuple[str, int, int], answer: bytes | BaseException) -> bytes:
-        """The bytes of an answer, or its error for people."""
+        """Return the bytes of an answer, or raise its error for people."""
         name, start, stop = span
         if isinstance(answer, BaseException):
             raise self._refusal(name, answer) from answer
@@ -474,7 +474,7 @@ class _RemoteStream(io.RawIOBase):
 
 
 def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) -> T:
-    """The answer, asked for again with growing pauses while ``again`` says so."""
+    """Return the answer, asked for again with growing pauses while ``again`` is true of it."""
     with takes_extra("url", "reading a dataset at a URL"):
         from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
 
@@ -491,7 +491,7 @@ def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) ->
 
 
 def may_pass(answer: object) -> bool:
-    """Whether an answer is a failure that asking again may cure: the connection's, or a server's in trouble."""
+    """Tell whether an answer is a failure that may pass: of the connection, or of a server in trouble."""
     from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
 
     status = getattr(answer, "status", None)
@@ -506,7 +506,7 @@ def _is_missing(error: object) -> bool:
 
 
 def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The caller's options; a limit on silence, and no compression, which would make ranges meaningless."""
+    """Return the caller's options with a limit on silence, and no compression, which would make ranges meaningless."""
     from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
@@ -517,7 +517,7 @@ def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Lists of shards: braces expanded, each shard as its folder's storage and its name there.
+# -- lists of shards --------------------------------------------------------------------------------------------------
 
 _MOST_SHARDS = 100_000
 
@@ -531,12 +531,12 @@ class Tar:
 
     @property
     def where(self) -> str:
-        """Its path or URL, for messages."""
+        """Path or URL, for messages."""
         return f"{self.storage.where}/{self.name}"
 
 
 def is_shard(url: str) -> bool:
-    """Whether a path or URL is of a shard, not of a folder of them.
+    """Tell whether a path or URL is that of a shard, not of a folder of them.
 
     >>> is_shard("s3://bucket/train-{000000..000012}.tar"), is_shard("https://host/data?key=x.tar")
     (True, False)
@@ -545,7 +545,7 @@ def is_shard(url: str) -> bool:
 
 
 def expand_braces(urls: Iterable[str]) -> list[str]:
-    """Every URL that the patterns mean, as bash and webdataset expand them.
+    """Return every URL that the patterns mean, as bash and webdataset expand them.
 
     Raises:
         ConfigError: braces that do not close, or more than 100,000 shards.
@@ -567,7 +567,7 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
 
 
 def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Tar]:
-    """The shards at the URLs or paths, in order; none is opened yet.
+    """Return the shards at the URLs or paths, in order; none is opened yet.
 
     Args:
         urls: braces are taken as they are.
@@ -589,7 +589,7 @@ def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Ta
 
 
 def _folder_and_name(url: str) -> tuple[str, str]:
-    """A URL's query, as signed URLs have it, goes with the folder, whose storage puts it behind every name."""
+    """Split a URL; its query, as signed URLs have it, goes with the folder, whose storage puts it behind every name."""
     if "://" not in url:
         folder, _, name = url.rpartition("/")
         return folder or ("/" if url.startswith("/") else "."), name

@@ -16,10 +16,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from hgld.data.batch import Batch, Fault
 from hgld.data.dataset import ShardDataset, open_dataset, read_rows
-from hgld.data.decode import Path as Decoder
+from hgld.data.decode import Decoder
 from hgld.data.images import EncodedImage
 from hgld.data.loader import MOST_TRIED, BatchDecoder, BatchItems, DatasetItems
-from hgld.data.prefetch import ReadAhead
+from hgld.data.prefetch import Prefetcher
 from hgld.data.storage import Tar, expand_braces, is_shard, open_tars
 from hgld.data.tar_pipelines import BareShards, Item, Run, check_order, indexed_files
 from hgld.data.views import TrainView, View
@@ -29,7 +29,7 @@ from hgld.samplers.shard_order import ReadingOrder, ShardOrderSampler, check_opt
 
 AHEAD = 2  # batches that a lane reads beyond those it must have
 _MOST_KEPT = 1000  # faults by name
-_SHARDS, _LANE = range(2)  # what random numbers of bare shards are for
+_SHARDS, _LANE = range(2)  # uses of random numbers for bare shards
 
 
 def stream(
@@ -67,7 +67,7 @@ def stream(
     batch where the windows allow that; going on in the middle of an epoch reads only what is still needed. From
     bare tars the groups are found while reading: the shards of a lane come round without end, so
     ``batches_per_epoch`` says how long an epoch is; classes are kept apart within a lane, not between lanes; going
-    on reads the epoch's shards again, without decoding.  What cannot be read or decoded is replaced by another item
+    on reads the epoch's shards again, without decoding. What cannot be read or decoded is replaced by another item
     of its class, and named: ``Batch.faults``.
 
     Args:
@@ -187,7 +187,7 @@ class ShardStream(IterableDataset[Batch]):
 
     @property
     def sampler(self) -> ShardOrderSampler | None:
-        """The batches as positions in the dataset; None for bare shards, which are known only once they were read."""
+        """Batches as positions in the dataset; None for bare shards, which are known only once they were read."""
         return self._source.sampler if isinstance(self._source, _IndexedSource) else None
 
     @property
@@ -232,7 +232,7 @@ class ShardStream(IterableDataset[Batch]):
         self.epoch, self.step = (epoch, step) if step < len(self) else (epoch + 1, 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches from the current position to the end of its epoch.
+        """Yield the batches from the current position to the end of its epoch.
 
         Raises:
             ConfigError: in one of several worker processes, each of which would give all batches.
@@ -245,7 +245,7 @@ class ShardStream(IterableDataset[Batch]):
                 f"{worker.num_workers} worker processes would each give every batch; take num_workers=0 (or 1), and "
                 "`workers`, threads, for more speed."
             )
-        with ReadAhead(self._decoded(self.epoch, self.step), self._prefetch, "hgld stream") as batches:
+        with Prefetcher(self._decoded(self.epoch, self.step), self._prefetch, "hgld stream") as batches:
             for batch in batches:
                 self.wait_seconds += batches.waited
                 self.faults.add(batch.faults)
@@ -262,7 +262,7 @@ class ShardStream(IterableDataset[Batch]):
 
 
 class _Grouping(NamedTuple):
-    """The arguments of :func:`stream` that say which items meet in a batch."""
+    """Arguments of :func:`stream` that decide which items meet in a batch."""
 
     p: int
     k: int
@@ -284,7 +284,7 @@ class _Grouping(NamedTuple):
 
 
 class _IndexedSource:
-    """The items of a dataset directory, as its sampler wants them."""
+    """Batches of a dataset directory, as its sampler orders them."""
 
     def __init__(self, dataset: ShardDataset, how: _Grouping, batches: int | None, check_sha256: bool) -> None:
         if how.k > dataset.manifest.group_size:
@@ -341,7 +341,7 @@ class _IndexedLane:
         self._held: dict[int, dict[int, EncodedImage | str]] = {}
         self._read = 0
         groups = self._read_groups(positions, counts)
-        self._groups = stack.enter_context(ReadAhead(groups, AHEAD * per_lane, f"hgld lane {number}"))
+        self._groups = stack.enter_context(Prefetcher(groups, AHEAD * per_lane, f"hgld lane {number}"))
 
     def _read_groups(
         self, positions: np.ndarray, counts: np.ndarray
@@ -369,7 +369,7 @@ class _IndexedLane:
 
 
 class _ReadItems(DatasetItems):
-    """Items of a dataset that were read already; only those that stand in for others are read where they lie."""
+    """Items of a dataset that were read already; only replacements of others are read where they lie."""
 
     def __init__(
         self, dataset: ShardDataset, first: int, items: NDArray[np.int64], found: Mapping[int, EncodedImage | str]
@@ -391,7 +391,7 @@ class _ReadItems(DatasetItems):
 
 
 class _BareSource:
-    """The groups of bare shards, as they are found."""
+    """Batches of bare shards, made of the groups as they are found."""
 
     def __init__(self, tars: Sequence[Tar], how: _Grouping) -> None:
         self.unlabelled, self.dropped = 0, 0
@@ -412,7 +412,7 @@ class _BareSource:
 
 
 class _Chunk(NamedTuple):
-    """The k items that are meant of a group, and what can stand in for them."""
+    """The k items of a group that a batch takes, and those that can replace them."""
 
     picks: Sequence[Item]
     others: Sequence[Item]
@@ -425,7 +425,7 @@ class _Chunk(NamedTuple):
 
 
 class _BareLane:
-    """One lane: a window of the chunks read last, from which every batch draws."""
+    """One lane of bare shards: a window of the chunks read last, from which every batch draws."""
 
     def __init__(
         self, source: _BareSource, tars: Sequence[Tar], number: int, epoch: int, how: _Grouping, stack: ExitStack
@@ -435,10 +435,10 @@ class _BareLane:
         self._words = word_source(how.seed, epoch, number, _LANE)
         self._held: list[_Chunk] = []
         runs = BareShards(tars, number, how.lanes, how.k, how.short).runs()
-        self._runs = stack.enter_context(ReadAhead(runs, AHEAD * self._per_batch, f"hgld lane {number}"))
+        self._runs = stack.enter_context(Prefetcher(runs, AHEAD * self._per_batch, f"hgld lane {number}"))
 
     def take(self) -> list[_Chunk]:
-        """The lane's chunks of the next batch, of different classes where the window allows that."""
+        """Return the lane's chunks of the next batch, of different classes where the window allows that."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
         drawn: list[_Chunk] = []
@@ -461,7 +461,7 @@ class _BareLane:
 
 
 class _FoundItems:
-    """Items of bare shards: :class:`hgld.data.loader.BatchItems` that are numbered by their place in the batch."""
+    """Items of bare shards, numbered by their place in the batch (:class:`hgld.data.loader.BatchItems`)."""
 
     def __init__(self, first: int, chunks: Sequence[_Chunk]) -> None:
         self.first, self._chunks, self._k = first, chunks, len(chunks[0].picks)
@@ -503,7 +503,7 @@ class _FoundItems:
         return self._found[item].image.where
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
-        """The others of its group, those outside the batch first; then groups in the lane's window, as whole ones."""
+        """Yield the others of its group, those outside the batch first; then whole groups in the lane's window."""
         chunk = self._chunks[self._chunk_of[item]]
         row = [id(one) for one in chunk.picks].index(id(self._found[item]))
         others = [*chunk.others, *chunk.picks]

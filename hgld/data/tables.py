@@ -1,4 +1,4 @@
-"""What readers of tables go by: what polars raises at damaged files, and columns that are not the expected ones."""
+"""Faults of tables from outside: the errors of polars at damaged files, and columns that are not the expected ones."""
 
 import polars as pl
 
@@ -6,7 +6,7 @@ POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it 
 
 
 def wrong_columns(frame: pl.DataFrame, schema: pl.Schema) -> str:
-    """What is wrong with the columns of a table, in words for an error; empty where all are there with their types."""
+    """Describe for an error the columns that a table lacks or has with another type; empty where all are right."""
     wrong = [f"{n!r} ({frame.schema.get(n, 'missing')})" for n, dtype in schema.items() if frame.schema.get(n) != dtype]
     if not wrong:
         return ""

@@ -1,7 +1,10 @@
-"""Headers of tar members, as fast as formatting allows.
+"""Tar files: headers of members, written as fast as formatting allows, and a walk over members that trusts nothing.
 
 What is written is what :mod:`tarfile` writes in its PAX format with mode 0644 and no owner or time: plain ustar, with a
 pax header before names of more than 100 characters or outside ASCII.
+
+What is read is ustar, GNU (long names, base-256 sizes) and pax (path, size). Nothing is ever extracted: a member is a
+name, an offset and a size, and one that must not be used (a link, a device, a path that leads elsewhere) says so.
 """
 
 import gzip
@@ -40,7 +43,7 @@ _CONSTANT_SUM = sum(_MODE_TO_GROUP) + sum(_TIME) + 8 * ord(" ") + sum(_REST)
 
 
 def member_header(name: str, size: int) -> bytes:
-    """Header of a regular file, to be followed by its bytes and :func:`padding`.
+    """Return the header of a regular file, to be followed by its bytes and :func:`padding`.
 
     Args:
         name: path inside the tar, with ``/``.
@@ -95,7 +98,7 @@ def _with_checksum(block: bytes) -> bytes:
 
 
 def checksum(block: bytes) -> int:
-    """Sum of a header's bytes, those of the sum itself read as spaces."""
+    """Sum up a header's bytes, those of the sum itself read as spaces."""
     return sum(block) - sum(block[148:156]) + 8 * ord(" ")
 
 
@@ -108,7 +111,7 @@ def _pax_record(key: bytes, value: bytes) -> bytes:
 
 
 def padding(size: int) -> bytes:
-    """Zeros that fill the last block of a member of ``size`` bytes.
+    """Return the zeros that fill the last block of a member of ``size`` bytes.
 
     >>> len(padding(1000)), len(padding(1024))
     (24, 0)
@@ -116,10 +119,7 @@ def padding(size: int) -> bytes:
     return bytes(-size % BLOCK)
 
 
-# Members of tar files: a walk that trusts nothing; and, from :mod:`hgld.data.tar`, what it takes to write them.
-#
-# What is read is ustar, GNU (long names, base-256 sizes) and pax (path, size). Nothing is ever extracted: a member is a
-# name, an offset and a size, and one that must not be used (a link, a device, a path that leads elsewhere) says so.
+# -- reading members --------------------------------------------------------------------------------------------------
 
 Kind = Literal["file", "directory", "link", "other", "damage"]
 
@@ -153,7 +153,7 @@ class Member:
 
 
 def walk_members(file: BinaryIO, size: int | None = None, *, where: str, recover: bool = False) -> Iterator[Member]:
-    """Members of a tar in a seekable file, without reading their bytes.
+    """Yield the members of a tar in a seekable file, without reading their bytes.
 
     Args:
         file: at the beginning of the tar.
@@ -173,7 +173,7 @@ def walk_members(file: BinaryIO, size: int | None = None, *, where: str, recover
 
 
 class ByteStream(Protocol):
-    """What can be read from front to end: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
+    """Bytes that can be read from front to end: files, pipes, :class:`gzip.GzipFile`, HTTP responses."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -181,7 +181,7 @@ class ByteStream(Protocol):
 def stream_members(
     file: ByteStream, *, where: str, max_member_bytes: int, recover: bool = False
 ) -> Iterator[tuple[Member, bytes]]:
-    """Members of a tar with their bytes, read once from front to end: pipes, compressed tars, HTTP.
+    """Yield the members of a tar with their bytes, read once from front to end: pipes, compressed tars, HTTP.
 
     Args:
         file: at the beginning of the tar; may give fewer bytes than asked for.
@@ -213,7 +213,7 @@ def stream_members(
 
 
 class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
-    """What is wrong with a tar, at which offset, and in which member if that is known."""
+    """Damage of a tar, with its offset, and its member if that is known."""
 
     def __init__(self, what: str, offset: int, member: Member | None = None) -> None:
         super().__init__(what)
@@ -232,7 +232,7 @@ class _Cursor:
         self.file, self.where, self.size, self.seek, self.position = file, where, size, seek, 0
 
     def read(self, count: int) -> bytes:
-        """Exactly ``count`` bytes."""
+        """Read exactly ``count`` bytes."""
         data = self._read(count)
         while len(data) < count and (more := self._read(count - len(data))):  # a pipe gives what it has
             data += more
@@ -261,7 +261,7 @@ class _Cursor:
 
 
 def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
-    """Members; whoever reads a member's bytes moves the cursor, the rest is skipped when the walk goes on."""
+    """Yield members; reading a member's bytes moves the cursor, and the walk skips the rest when it goes on."""
     block: bytes | None = None
     while True:
         try:
@@ -283,7 +283,7 @@ def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
 
 
 def _find_header(cursor: _Cursor) -> bytes | None:
-    """The next sound header after damage; None if the tar ends before one."""
+    """Return the next sound header after damage; None if the tar ends before one."""
     try:
         while True:
             block = cursor.read(BLOCK)
@@ -295,7 +295,7 @@ def _find_header(cursor: _Cursor) -> bytes | None:
 
 @dataclass(slots=True)
 class _Extended:
-    """What extended headers say about the member after them."""
+    """Facts that extended headers state about the member after them."""
 
     name: str | None = None
     size: int | None = None
@@ -303,7 +303,7 @@ class _Extended:
 
 
 def _next_member(cursor: _Cursor, block: bytes | None) -> Member | None:
-    """The next member, with the cursor at its bytes; None at the end mark.
+    """Return the next member, with the cursor at its bytes; None at the end mark.
 
     ``block`` is its header if that was read already.
     """
@@ -396,12 +396,12 @@ def _fault(name: str, kind: Kind, code: int) -> str | None:
 
 
 def _text(name: bytes) -> str:
-    """A name as text; bytes that are not UTF-8 become visible escapes."""
+    """Return a name as text; bytes that are not UTF-8 become visible escapes."""
     return name.decode("utf-8", "backslashreplace")
 
 
 def _number(field: bytes) -> int | None:
-    """A number field: octal digits, or base 256 with the first bit set; None if it is neither."""
+    """Read a number field: octal digits, or base 256 with the first bit set; None if it is neither."""
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip()

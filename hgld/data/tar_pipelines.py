@@ -37,7 +37,7 @@ Sample = dict[str, Any]  # of webdataset
 _PURPOSE = "a stream of shards"
 
 
-# -- what webdataset gets to see --------------------------------------------------------------------------------------
+# -- tars as webdataset sees them --------------------------------------------------------------------------------------
 
 
 class BoundedTar:
@@ -66,7 +66,7 @@ class BoundedTar:
         yield END_OF_ARCHIVE
 
     def read(self, size: int) -> bytes | memoryview:
-        """At most ``size`` bytes, none at the end; an error ends the tar here and is raised by :meth:`check`."""
+        """Read at most ``size`` bytes, none at the end; an error ends the tar here and is raised by :meth:`check`."""
         while self._at >= len(self._block):
             try:
                 block = next(self._blocks, None)
@@ -81,7 +81,7 @@ class BoundedTar:
         return data  # of an image a view, which tarfile copies once
 
     def check(self) -> None:
-        """Raise what ended the tar early."""
+        """Raise the error that ended the tar early."""
         if self._error is not None:
             raise self._error
         if not self._ended:
@@ -101,7 +101,7 @@ class _Part:
 
 
 def _source(file: BufferedReader, where: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Sample]:
-    """The tar of these members, as a stage of webdataset hands it to the next; the file is closed afterwards."""
+    """Yield the tar of these members, as a stage of webdataset hands it to the next; the file is closed afterwards."""
     with closing(file):
         first = file.peek(BLOCK)
         for magic, name in _COMPRESSED.items():
@@ -204,7 +204,7 @@ def _slices(
 
 
 class _Wanted(NamedTuple):
-    """An image where the index says that it lies in a slice."""
+    """An image and its place in a slice, as the index states them."""
 
     offset: int
     size: int
@@ -215,7 +215,7 @@ class _Wanted(NamedTuple):
 def _wanted_members(
     part: _Part, where: str, wanted: deque[_Wanted], faults: dict[int, str]
 ) -> Iterator[tuple[str, bytes]]:
-    """The members that are wanted; why others are missing goes to ``faults``."""
+    """Yield the members that are wanted; the reasons why others are missing go to ``faults``."""
     reason = "no member begins there: the shard is not the one of the index"
     for member, data in stream_members(part, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
         while wanted and wanted[0].offset < member.offset:
@@ -242,7 +242,7 @@ def _matched(
     sha256: pl.Series | None,
     samples: Iterable[Sample],
 ) -> Iterator[bytes | str]:
-    """For every position its sample's image, or the reason why there is none."""
+    """Yield for every position the image of its sample, or the reason why there is none."""
     coming = iter(samples)
     sample = next(coming, None)
     for position, key in zip(positions.tolist(), keys, strict=True):
@@ -324,7 +324,7 @@ class BareShards:
             yield from _source(file, tar.where, self._members(file, tar.where))
 
     def _members(self, file: BufferedReader, where: str) -> Iterator[tuple[str, bytes]]:
-        """Images and JSONs; of a key with several of them, a note in place of the second."""
+        """Yield images and JSONs; of a key with several of them, note the second as a fault."""
         key, seen = "", set[str]()
         for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
             if member.fault is not None:
@@ -359,7 +359,7 @@ class BareShards:
             )
 
     def _same_class(self, items: Iterable[Item]) -> Iterator[Run]:
-        """Neighbours of one class, k to 2k - 1 of them."""
+        """Join neighbours of one class to runs of k to 2k - 1 items."""
         held: list[Item] = []
         for item in items:
             if item.labels[0] < 0:

@@ -1,10 +1,7 @@
-"""Random numbers by position: Philox 4x32-10, a counter encrypted instead of a state advanced.
+"""Views: the part of an image that is seen and how it is varied, drawn by position before the image is opened.
 
-What is drawn for one place in one epoch depends on nothing that was drawn before it, so a resumed run, another number
-of threads or another number of processes draws the same. NumPy's own Philox gives a stream from one counter; here every
-item of a batch has a counter of its own.
-
-Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+A view turns the sizes of a batch's images into parameters, vectorised and by position; the two decoding paths
+(:mod:`hgld.data.decode`) then carry them out. All parameters are in coordinates of the upright image, cut to its box.
 """
 
 from dataclasses import dataclass
@@ -18,6 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from hgld.errors import ConfigError
 
+# -- random numbers by position ---------------------------------------------------------------------------------------
+#
+# Philox 4x32-10 encrypts a counter instead of advancing a state. What is drawn for one place in one epoch depends on
+# nothing that was drawn before it, so a resumed run, another number of threads or another number of processes draws the
+# same. NumPy's own Philox gives a stream from one counter; here every item of a batch has a counter of its own.
+#
+# Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+
 _MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
@@ -26,7 +31,7 @@ _WORD = np.uint64(32)
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Philox 4x32-10.
+    """Encrypt counters by Philox 4x32-10.
 
     Args:
         counter: (4, ...) words of 32 bits.
@@ -50,7 +55,7 @@ def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint
 
 
 def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Numbers in (0, 1), a pure function of seed, epoch and position.
+    """Draw numbers in (0, 1), a pure function of seed, epoch and position.
 
     Args:
         seed: at least 0, below 2**64.
@@ -75,12 +80,12 @@ def uniforms(seed: int, epoch: int, positions: NDArray[np.int64], count: int) ->
     return (np.moveaxis(words, 0, -1).reshape(len(positions), 4 * blocks).astype(np.float64) + 0.5) / 2.0**32
 
 
-# Colour jitter and lighting noise as one affine map of RGB an image.
+# -- colours ----------------------------------------------------------------------------------------------------------
 #
-# Brightness, contrast and saturation are linear in the pixels and in the image's mean, and lighting adds a colour, so
-# that all four together are a 3 x 3 matrix and an offset that is itself linear in the mean colour: one pass over the
-# pixels, rounded once. Step by step, as in torchvision, each operation rounds and clips; where nothing is clipped both
-# agree to the rounding.
+# Colour jitter and lighting noise are one affine map of RGB an image. Brightness, contrast and saturation are linear in
+# the pixels and in the image's mean, and lighting adds a colour, so that all four together are a 3 x 3 matrix and an
+# offset that is itself linear in the mean colour: one pass over the pixels, rounded once. Step by step, as in
+# torchvision, each operation rounds and clips; where nothing is clipped both agree to the rounding.
 #
 # Sources: torchvision's ColorJitter; Krizhevsky, Sutskever and Hinton, "ImageNet classification with deep convolutional
 # neural networks", NeurIPS 2012, for the lighting; Berman et al., "MultiGrain", 2019, for the use of both.
@@ -93,7 +98,7 @@ _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140]
 
 
 def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float) -> NDArray[np.float64]:
-    """Maps of colours for N images.
+    """Draw maps of colours for N images: colour jitter and lighting noise.
 
     Args:
         numbers: (N, 7) uniform in (0, 1).
@@ -122,7 +127,7 @@ def color_matrices(numbers: NDArray[np.float64], jitter: float, lighting: float)
 
 
 def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """A picture with its colours mapped, rounded and clipped.
+    """Map the colours of a picture, rounded and clipped.
 
     Args:
         pixels: (H, W, 3) RGB.
@@ -136,10 +141,7 @@ def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDA
     return np.asarray(cv2.transform(pixels, np.column_stack([matrix[:, :3], offset])), dtype=np.uint8)
 
 
-# Which part of an image is seen and how it is varied, decided before the image is opened.
-#
-# A view turns the sizes of a batch's images into parameters, vectorised and by position (:mod:`hgld.data.views`); the
-# two decoding paths then carry them out. All parameters are in coordinates of the upright image, cut to its box.
+# -- crops ------------------------------------------------------------------------------------------------------------
 
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
 _LONGEST_SIDE = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
@@ -148,7 +150,7 @@ _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """What is done to each of N images: cut out ``crop``, resize it, cut out the square, mirror, change the colours.
+    """Parameters of a view of N images: cut out ``crop``, resize it, cut out the square, mirror, change the colours.
 
     Attributes:
         size: S, side of the square that comes out, pixels.
@@ -172,14 +174,14 @@ class ViewParameters:
         return len(self.sizes)
 
     def part(self, rows: slice) -> "ViewParameters":
-        """The parameters of some of the images."""
+        """Return the parameters of some of the images."""
         colors = None if self.colors is None else self.colors[rows]
         kept = (self.sizes[rows], self.crop[rows], self.resized[rows], self.window[rows], self.flip[rows])
         return ViewParameters(self.size, *kept, colors)
 
 
 class View(Protocol):
-    """Anything that decides parameters: :class:`TrainView`, :class:`TestView` or your own."""
+    """A choice of parameters by the sizes of images: :class:`TrainView`, :class:`TestView` or your own."""
 
     @property
     def size(self) -> int: ...
@@ -223,7 +225,7 @@ class TrainView:
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
     ) -> ViewParameters:
-        """Crops as torchvision's RandomResizedCrop draws them, a pure function of (seed, epoch, position).
+        """Draw crops as torchvision's RandomResizedCrop does, a pure function of (seed, epoch, position).
 
         Args:
             widths: (N,) of the upright images (of their boxes, where they have one), pixels.
@@ -274,7 +276,7 @@ class TestView:
         epoch: int = 0,
         positions: ArrayLike | None = None,
     ) -> ViewParameters:
-        """The same for every seed, epoch and position; sizes round as in torchvision's Resize and CenterCrop.
+        """Return central crops, whatever the seed, epoch and position; sizes round as in torchvision's CenterCrop.
 
         An image of more than four times its short side is first cut to its middle four.
 
@@ -299,7 +301,7 @@ class TestView:
 
 
 def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:
-    """Positions of a process's part of a batch: the step of the epoch and the slot in the batch of all processes.
+    """Return the positions of a part of a batch: the step of the epoch and the slot in the batch of all processes.
 
     Args:
         step: of the epoch, from 0.
@@ -335,7 +337,7 @@ def _checked(
 def _random_crops(
     sizes: NDArray[np.int64], numbers: NDArray[np.float64], scale: tuple[float, float], ratio: tuple[float, float]
 ) -> NDArray[np.int64]:
-    """(N, 4): the first of ten random rectangles that fits, else the largest central one of an allowed shape."""
+    """Return (N, 4) the first of ten random rectangles that fits, else the largest central one of an allowed shape."""
     share = scale[0] + numbers[:, :_TRIES] * (scale[1] - scale[0])
     low, high = np.log(ratio)
     shape = np.exp(low + numbers[:, _TRIES : 2 * _TRIES] * (high - low))

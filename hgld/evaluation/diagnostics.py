@@ -26,8 +26,9 @@ class ClassDistances:
 
 
 def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> ClassDistances:
-    """Mean intra-class and inter-class distance (the diagnostics of PNP: Li et al., "Rethinking the Optimization of
-    Average Precision", AAAI 2022), exact over all pairs in O(N D).
+    """Compute the mean intra-class and inter-class distance, exact over all pairs in O(N D).
+
+    They are the diagnostics of PNP (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022).
 
     Args:
         embeddings: (N, D) floating; normalised here.
@@ -38,7 +39,7 @@ def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray
 
     Raises:
         InputError: embeddings or labels of the wrong shape or dtype, NaN, Inf, zero vectors, no labelled item.
-    """  # noqa: D205
+    """
     unit, classes = _labelled(embeddings, labels)
     num_classes = int(classes.max()) + 1
     sums = np.zeros((num_classes, unit.shape[1]))
@@ -59,7 +60,7 @@ def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray
 def clustering_nmi(
     embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, num_clusters: int | None = None, seed: int = 0
 ) -> float:
-    """Normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
+    """Compute the normalised mutual information of a k-means clustering with the classes: 2 I / (H_1 + H_2).
 
     Args:
         embeddings: (N, D) floating; normalised here.
@@ -94,8 +95,9 @@ def decomposability_gap(
     metrics: Iterable[str | Metric] = ("AP",),
     **options: Any,
 ) -> dict[str, float]:
-    """Decomposability gap: the mean of a metric over batches less its value on everything
-    (Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, Eq. 6).
+    """Compute the decomposability gap: the mean of a metric over batches less its value on everything.
+
+    Source: Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, Eq. 6.
 
     Args:
         embeddings: (N, D) floating.
@@ -109,7 +111,7 @@ def decomposability_gap(
 
     Raises:
         InputError: there are no batches, or one has fewer than two items.
-    """  # noqa: D205
+    """
     from hgld.evaluation.evaluate import evaluate  # imports this package's other modules
 
     names = list(metrics)
@@ -132,7 +134,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _labelled(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unit rows in float64, and their classes as 0, 1, ..., of the items with labels."""
+    """Return unit rows in float64, and their classes as 0, 1, ..., of the items with labels."""
     unit = prepare_embeddings(embeddings, "item").cpu().double().numpy()
     column = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if column.shape != (len(unit),) or not np.issubdtype(column.dtype, np.integer):

@@ -1,4 +1,4 @@
-"""Embeddings and labels from files: npy, parquet and safetensors; parquet and CSV."""
+"""Embeddings from npy, parquet and safetensors files, and their labels from parquet and CSV."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Embeddings:
 
 
 def read_embeddings(path: str | Path) -> Embeddings:
-    """Read embeddings, whatever the file's kind, which its suffix says.
+    """Read embeddings from a file whose suffix names its kind.
 
     - ``.npy``: an (N, D) array, memory-mapped; pickled objects are never loaded
     - ``.parquet``: one column of lists or arrays of numbers, all of one length; a column ``key`` is kept
@@ -96,7 +96,7 @@ def _read_parquet(file: Path) -> Embeddings:
 
 
 def _stacked(file: Path, column: pl.Series) -> np.ndarray:
-    """(N, D) of a column of lists of one length."""
+    """Stack a column of lists of one length: (N, D)."""
     lists = column.arr.to_list() if isinstance(column.dtype, pl.Array) else column
     lengths = lists.list.len().fill_null(0)
     first = int(lengths[0]) if len(lengths) else 0
@@ -156,7 +156,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
 
 
 def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:
-    """Class ids or names; of a CSV, which has no types, ids if each is spelled as its number is: 01 and 1 are names."""
+    """Return class ids or names; a CSV, which has no types, has ids if each is spelled as its number: 01 is a name."""
     dtype = column.dtype
     if dtype.is_integer() or dtype == pl.Null:
         return column
@@ -177,7 +177,7 @@ def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:
 
 
 def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:
-    """Labels of one or several tables as integers that mean the same in all of them.
+    """Encode labels of one or several tables as integers that mean the same in all of them.
 
     Args:
         tables: from :func:`read_labels`, for example of queries and gallery.

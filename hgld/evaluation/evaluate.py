@@ -1,4 +1,4 @@
-"""Metrics of a table of scores."""
+"""Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +14,16 @@ from hgld.evaluation.judgements import MOST_LEVELS, GradeTable, LabelRelevance, 
 from hgld.evaluation.metric import GainFunction, Metric, resolve
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
-from hgld.evaluation.statistics import depth_needed, depths_of, metric_values
+from hgld.evaluation.statistics import (
+    depth_needed,
+    depths_of,
+    metric_values,
+    order_statistics,
+    order_statistics_torch,
+)
 from hgld.relevance import RelevanceKind
+
+# -- metrics of a table of scores -------------------------------------------------------------------------------------
 
 _LARGEST_SCORE = 1e37  # differences of scores stay finite in float32
 
@@ -30,7 +38,7 @@ def ranking_metrics(
     left_out: Tensor | np.ndarray | None = None,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Metrics of every query of a table of scores.
+    """Compute the metrics of every query of a table of scores.
 
     Args:
         scores: (Q, G) finite; ordered in float32.
@@ -92,7 +100,7 @@ def block_metrics(
     gain: GainFunction,
     backend: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Metrics of a block of queries.
+    """Compute the metrics of a block of queries.
 
     Args:
         scores: (q, G) float32; overwritten where pairs are not ranked.
@@ -113,20 +121,16 @@ def block_metrics(
         raise ConfigError(f"backend is {backend!r} on {scores.device}; expected native (on the CPU) or torch.")
     rows, items = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
     scores[rows, items] = -torch.inf
-    if (backend or ("native" if on_cpu else "torch")) == "native":
-        from hgld.evaluation.statistics import (
-            order_statistics as order_statistics_tensor,
-        )  # imports numba, which not every process needs
-    else:
-        from hgld.evaluation.statistics import order_statistics_tensor
+    is_native = (backend or ("native" if on_cpu else "torch")) == "native"
+    rank = order_statistics if is_native else order_statistics_torch
     gains = gain.gains(block.counts)
     depth = depth_needed(metrics, levels, block.counts)
     exact = any(metric.kind == "AP#g" for metric in metrics)
-    found = order_statistics_tensor(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
+    found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
     return metric_values(metrics, levels, found, block.counts, gain, gains)
 
 
-# Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores.
+# -- metrics of embeddings --------------------------------------------------------------------------------------------
 
 LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")

@@ -1,4 +1,4 @@
-"""Evaluation of embeddings that lie in files."""
+"""Evaluation of embeddings in files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def evaluate_files(
     query_expansion: tuple[float, int] | None = None,
     options: EvaluationOptions = _DEFAULTS,
 ) -> RetrievalReport:
-    """Evaluate embeddings of files, as :func:`hgld.evaluate` does those in memory.
+    """Evaluate embeddings in files, as :func:`hgld.evaluate` does in memory.
 
     Args:
         embeddings: npy, parquet or safetensors, see :func:`hgld.evaluation.embedding_files.read_embeddings`.
@@ -115,7 +115,7 @@ class _Task:
 def _read_task(
     pairs: Sequence[tuple[str | Path, str | Path]], levels: Sequence[str], distractors: str | Path | None
 ) -> _Task:
-    """Embeddings and labels of the queries and, if there are two pairs, of the gallery."""
+    """Read embeddings and labels of the queries and, if there are two pairs, of the gallery."""
     sides, tables = [], []
     for embeddings, labels in pairs:
         side, table = read_embeddings(embeddings), read_labels(labels, levels)

@@ -33,21 +33,21 @@ class RelevanceSource(Protocol):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Q and G."""
+        """Numbers of queries and gallery items, Q and G."""
         ...
 
     @property
     def num_levels(self) -> int:
-        """L; grades run from 0 to L."""
+        """Number of levels L; grades run from 0 to L."""
         ...
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
-        """Grades of the queries start..stop - 1."""
+        """Return the grades of the queries start..stop - 1."""
         ...
 
 
 class LabelRelevance:
-    """Grades by the finest level at which labels are known and equal, as :func:`hgld.shared_levels` has them.
+    """Relevance by labels: grades by the finest level at which they agree, as :func:`hgld.shared_levels` has them.
 
     Args:
         query: (Q, L) integer labels, finest level first, negative where unknown.
@@ -83,7 +83,7 @@ class LabelRelevance:
         return _without(grades, self.num_levels, (rows, index[rows]))
 
     def _painted(self, start: int, stop: int) -> Tensor:
-        from hgld.evaluation.ranks import paint_grades  # numba is imported where it is used first, it takes its time
+        from hgld.evaluation.ranks import paint_grades  # numba takes long to import
 
         grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
         paint_grades(self._members, self._starts, self._query[start:stop], grades.numpy())
@@ -103,7 +103,7 @@ class LabelRelevance:
 
 
 class ListRelevance:
-    """Grades given query by query: so come the ground truths of landmark benchmarks.
+    """Relevance by lists, query by query, as the ground truths of landmark benchmarks have it.
 
     Args:
         num_gallery: G.
@@ -149,7 +149,7 @@ class ListRelevance:
 
 
 class GradeTable:
-    """Grades given as one table.
+    """Relevance by a table of grades.
 
     Args:
         grades: (Q, G) integers in 0..L.
@@ -184,7 +184,7 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
 
 
 def _counts(grades: Tensor, num_levels: int) -> np.ndarray:
-    """(q, L) int64 items of the grades 1..L."""
+    """Count the items of the grades 1..L: (q, L) int64."""
     if grades.device.type != "cpu":
         return torch.stack([(grades == grade).sum(1) for grade in range(1, num_levels + 1)], dim=1).cpu().numpy()
     from hgld.evaluation.ranks import count_grades  # see LabelRelevance

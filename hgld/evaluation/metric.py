@@ -1,4 +1,4 @@
-"""Names of metrics: a metric is its name, and every name parses and prints back to itself."""
+"""Metrics by name (every name parses and prints back to itself), and the gain of a grade."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,6 +10,8 @@ import torch
 from hgld.errors import ConfigError
 from hgld.evaluation.metric_kinds import METRICS, PLUGINS, kind_of, metric_names
 from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_weights
+
+# -- names ------------------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"(?<=[@#])[1-9][0-9]{0,8}\Z")
 
@@ -50,7 +52,7 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str) -> "Metric":
-        """The metric of that name.
+        """Return the metric of a name.
 
         Raises:
             ConfigError: there is no such metric.
@@ -82,12 +84,12 @@ class Metric:
 
     @property
     def depth(self) -> int | None:
-        """The k of a metric that reads the first k of the list alone, None for the others."""
+        """The k of a metric that reads only the first k of the list; None for the others."""
         return self.number if self.kind.endswith("@k") else None
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:
-    """Metrics with their levels spelled out, each once, in the order given (levels finest first).
+    """Return metrics with their levels spelled out, each once, in the order given (levels finest first).
 
     Raises:
         ConfigError: an unknown metric or level, a grade that does not exist, or no metric at all.
@@ -104,11 +106,11 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
         every = metric.binary and metric.level is None
         resolved.update(dict.fromkeys([replace(metric, level=level) for level in levels] if every else [metric]))
     if not resolved:
-        raise ConfigError("no metrics were asked for; expected at least one, for example AP.")
+        raise ConfigError("no metrics are named; expected at least one, for example AP.")
     return list(resolved)
 
 
-# Gain of a grade to a query, from how many items of each grade its gallery has.
+# -- gains ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class GainFunction:
         check_relevance(self.kind, self.alpha, self.weights)
 
     def level_weights(self, counts: np.ndarray) -> np.ndarray:
-        """Weight of every level's AP to every query, (Q, L); see :func:`hgld.relevance.level_weights`."""
+        """Return the weight of every level's AP to every query, (Q, L); see :func:`hgld.relevance.level_weights`."""
         return level_weights(torch.from_numpy(counts), self.weights).numpy()
 
     def gains(self, counts: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The kinds of metrics, by name: what each is of, what it means to readers and which function computes it.
+"""Registry of the kinds of metrics, by name: the level of each, its meaning to readers and the function for it.
 
 This module imports nothing heavy, because shells complete names of metrics from it. A metric of hgld needs its
 function (:mod:`hgld.evaluation.statistics`) and its lines of :data:`METRICS`; one of another package a
@@ -26,9 +26,9 @@ class MetricKind:
 
     Attributes:
         meaning: a sentence for the glossary of reports.
-        value: from what a ranking gave to (q,) float64, NaN where undefined; a text names a function of
+        value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
             :mod:`hgld.evaluation.statistics`.
-        binary: whether it is one of a level, not of all levels at once.
+        binary: whether it is of one level, not of all levels at once.
         first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
             first k where the name ends in ``@k``.
         offered: names that shells complete.

@@ -20,7 +20,7 @@ def nearest_neighbors(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k gallery items of the highest scores, by exhaustive search.
+    """Find the k gallery items of the highest scores, by exhaustive search.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
@@ -68,7 +68,7 @@ def nearest_neighbors(
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest scores of every row and their places: of equal ones at the cut, where topk takes any, the first."""
+    """Return the k highest scores of every row and their places; of equal ones at the cut the first."""
     best, place = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     cut = torch.nonzero(best[:, k - 1] == best[:, k])[:, 0] if best.shape[1] > k else ()
     best, place = best[:, :k], place[:, :k]

@@ -38,8 +38,8 @@ class Whitening:
         components: (C, D) float64 orthonormal rows, by descending variance.
         variances: (C,) float64, above 0.
         power: the exponent of the variances.
-        fitted_on: what the set it was fitted on is called.
-        num_items: how many items that set had.
+        fitted_on: name of the set that it was fitted on.
+        num_items: number of items of that set.
     """
 
     mean: np.ndarray
@@ -128,7 +128,7 @@ class Whitening:
         return whitened
 
     def describe(self) -> dict[str, Any]:
-        """Facts for a report's settings."""
+        """Return facts for a report's settings."""
         return {
             "power": self.power,
             "dimensions": len(self.variances),
@@ -195,7 +195,7 @@ def expand_queries(
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """Alpha query expansion: the query and its k nearest gallery items, weighted by score to the alpha, summed.
+    """Expand queries: the query and its k nearest gallery items, weighted by score to the alpha, summed.
 
     Radenović, Tolias, Chum: "Fine-Tuning CNN Image Retrieval with No Human Annotation", TPAMI 2018. The query itself
     has weight 1; items with a score below 0 have none. With the gallery as its own queries (and ``self_index``) this is
@@ -237,7 +237,7 @@ def expand_queries(
 
 
 def pool_scales(embeddings: Sequence[Tensor | np.ndarray], *, p: float = 1.0) -> np.ndarray:
-    """One embedding an image from those at several scales: their signed power mean.
+    """Pool the embeddings of an image at several scales to one, their signed power mean.
 
     Args:
         embeddings: for every scale (N, D) of any floating dtype, the images in the same order.

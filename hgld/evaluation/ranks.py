@@ -1,10 +1,12 @@
-"""Compilers of the evaluator's inner loops."""
+"""Compiled loops of the evaluator on the CPU: grades, the order of the positives, and order statistics."""
 
 from collections.abc import Callable
 from typing import Any
 
 import numba
 import numpy as np
+
+# -- compilers --------------------------------------------------------------------------------------------------------
 
 
 def njit(function: Callable[..., Any], *, entry: bool = True, **options: Any) -> Callable[..., Any]:
@@ -39,7 +41,7 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     return njit(function, entry=False)
 
 
-# Grades of a block of queries on the CPU, compiled.
+# -- grades of a block of queries -------------------------------------------------------------------------------------
 
 
 @compiled
@@ -75,13 +77,13 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
             counts[row, grade - 1] = count
 
 
-# The order of the positives of one query among the gallery, compiled.
+# -- the order of the positives of one query --------------------------------------------------------------------------
 #
-# What the metrics read of a ranking is little: the positives (grade > 0) in list order, and for each of them its rank.
-# Where positives are few, they alone are sorted, and every gallery item is only counted between two of them, which
-# needs one look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole.
-# Of a list that is needed down to some place only, the items above a floor are sorted. Sorting is by radix on exact
-# keys, so that no distribution of scores, ties included, makes it slow.
+# The metrics read little of a ranking: the positives (grade > 0) in list order, and for each of them its rank. Where
+# positives are few, they alone are sorted, and every gallery item is only counted between two of them, which needs one
+# look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole. If a list
+# is needed down to some place only, the items above a floor are sorted. Sorting is by radix on exact keys, so that no
+# distribution of scores, ties included, makes it slow.
 
 _RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding up the three tables of digits
 _SLICES_A_POSITIVE = 8  # few enough positives share a slice that the first comparison mostly decides
@@ -131,7 +133,7 @@ def _sort_keys(keys: np.ndarray, size: int, digit_bits: int, spare: np.ndarray, 
 
 @helper
 def _descending(bits: np.int32, grade: np.uint8, bits_of_grade: np.uint64) -> np.uint64:
-    """Key that orders by descending score, then ascending grade; ``bits`` are the score's as an integer."""
+    """Return the key that orders by descending score, then ascending grade; ``bits`` are the score's as an integer."""
     bits = np.int32(0) if bits == np.int32(-0x80000000) else bits  # -0.0 equals 0.0
     ascending = np.uint32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))) ^ np.uint32(0x80000000)
     return (np.uint64(~ascending & np.uint32(0xFFFFFFFF)) << bits_of_grade) | np.uint64(grade)
@@ -177,7 +179,7 @@ def _index_slices(
 
 @helper
 def _above(ordered: np.ndarray, start: np.uint32, stop: np.uint32, score: np.float32) -> np.uint32:
-    """Position in ``ordered[start:stop]`` (descending) behind the last one greater than ``score``."""
+    """Return the position in ``ordered[start:stop]`` (descending) behind the last one greater than ``score``."""
     while start < stop:
         middle = (start + stop) >> np.uint32(1)
         if ordered[middle] > score:
@@ -191,7 +193,7 @@ def _above(ordered: np.ndarray, start: np.uint32, stop: np.uint32, score: np.flo
 def _count_between(
     scores: np.ndarray, ordered: np.ndarray, size: int, slices: np.ndarray, table: np.ndarray, ranks: np.ndarray
 ) -> None:
-    """Rank of each of ``size`` positives, whose scores are ``ordered`` descending, among all ``scores``."""
+    """Rank each of ``size`` positives, whose scores are ``ordered`` descending, among all ``scores``."""
     num_slices = 64
     while num_slices < _SLICES_A_POSITIVE * size and num_slices < _MOST_SLICES:
         num_slices *= 2
@@ -234,7 +236,7 @@ def _walk_sorted(
 
 @helper
 def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
-    """Collect the positives without branches, which nobody could predict; returns their number."""
+    """Collect the positives without branches, which could not be predicted; return their number."""
     found = np.uint64(0)
     for i in range(grades.shape[0]):
         items[found] = i
@@ -261,7 +263,7 @@ _compiled_digit_bits = helper(_digit_bits)
 
 
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
-    """Memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
+    """Allocate the memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
     num_places = max(3 << _digit_bits(grade_bits(num_levels)), _MOST_SLICES + 1)
     return (
         np.empty(size, np.uint64),
@@ -273,7 +275,7 @@ def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
 
 
 def grade_bits(num_levels: int) -> np.uint64:
-    """Number of bits that hold the grades 0..L."""
+    """Return the number of bits that hold the grades 0..L."""
     return np.uint64(num_levels.bit_length())
 
 
@@ -336,14 +338,16 @@ def rank_row(
     return num
 
 
-# The order statistics of rows of scores, compiled; :mod:`hgld.evaluation.statistics` says the same in torch.
+# -- order statistics of rows -----------------------------------------------------------------------------------------
+#
+# :mod:`hgld.evaluation.statistics` has the same in torch.
 
 
 @helper
 def _place_positives(
     grades: np.ndarray, ranks: np.ndarray, size: int, ends: np.ndarray, places: np.ndarray, listed: np.ndarray
 ) -> None:
-    """Last positive of every positive's tie group, its place in the list (ties come last), the grade at every place."""
+    """Return the last positive of every tie group, its place in the list (ties come last), the grade at every place."""
     for i in range(listed.shape[0]):
         listed[i] = 0
     end = size - 1
@@ -363,7 +367,7 @@ def _ap_sum(
     size: int,
     running: np.ndarray,
 ) -> float:
-    """Sum of rank+ / rank over the positives whose grade is chosen, as if they were the only ones."""
+    """Sum rank+ / rank over the positives whose grade is chosen, as if they were the only ones."""
     count = 0
     for i in range(size):
         count += chosen[np.uint32(grades[i])]
@@ -378,7 +382,7 @@ def _ap_sum(
 def _exact_ap_sum(
     grade: int, grades: np.ndarray, ends: np.ndarray, ranks: np.ndarray, size: int, running: np.ndarray
 ) -> float:
-    """The same for one grade, in a ranking that lacks the positives of the other grades."""
+    """Sum rank+ / rank for one grade, in a ranking that lacks the positives of the other grades."""
     count = 0
     for i in range(size):
         count += grades[i] == grade
@@ -401,7 +405,7 @@ def _hap_sum(
     size: int,
     running: np.ndarray,
 ) -> float:
-    """Sum of Hrank+ / rank.
+    """Sum Hrank+ / rank over the positives.
 
     min(r_k, r_j) is the sum of the steps between the relevances, in ascending order, that neither r_k nor r_j lies
     below. So the sum is one of AP sums: for every step that of the items which do not lie below it. Where relevance
@@ -443,7 +447,7 @@ def _dcg_sum(
     depths: np.ndarray,
     dcg_at: np.ndarray,
 ) -> float:
-    """Sum of gain * discount, and its parts down to every depth."""
+    """Sum gain * discount, with its parts down to every depth."""
     total = 0.0
     i = 0
     for depth in range(depths.shape[0]):
@@ -467,7 +471,7 @@ def _list_sums(
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sums over the positives at the head of the list: down to the last depth, and to R of every level."""
+    """Sum over the positives at the head of the list: down to the last depth, and to R of every level."""
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):
@@ -505,7 +509,7 @@ def _snapshot(counts: np.ndarray, running: np.ndarray, hits: np.ndarray, precisi
 
 @helper
 def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
-    """ASI: mean over n, up to the number of positives, of the share of the first n in an ideal list's first n."""
+    """Return ASI: the mean over n, up to the number of positives, of the first n's share in an ideal list's first n."""
     width = totals.shape[0]
     found = np.zeros(width, np.int64)
     ideal = np.zeros(width, np.int64)

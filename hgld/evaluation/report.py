@@ -1,4 +1,4 @@
-"""Text of reports as Markdown, HTML and LaTeX, escaped for each."""
+"""Reports: the result of an evaluation, comparisons of several, and their text as Markdown, HTML and LaTeX."""
 
 import html
 import json
@@ -23,6 +23,8 @@ __all__ = [
 ]
 
 
+# -- text, escaped for each format ------------------------------------------------------------------------------------
+
 _LATEX = {c: f"\\{c}" for c in "&%$#_{}"}
 _LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " ", "\r": " "}
 _LATEX_TABLE = str.maketrans(_LATEX)
@@ -34,17 +36,17 @@ _STYLE = (
 
 
 def number(value: float, digits: int, undefined: str = "undefined") -> str:
-    """A number with ``digits`` behind the point, or a word for NaN."""
+    """Format a number with ``digits`` behind the point, or a word for NaN."""
     return undefined if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def latex(text: str) -> str:
-    """Text for LaTeX: special characters are printed as they are."""
+    """Escape text for LaTeX, so that special characters are printed as they are."""
     return printable(text).translate(_LATEX_TABLE)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table of text; the first column is aligned left, the others right."""
+    """Return a Markdown table of text; the first column is aligned left, the others right."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *([markdown(cell) for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -56,14 +58,14 @@ def markdown(text: str) -> str:
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """An HTML table of text."""
+    """Return an HTML table of text."""
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in header)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n" for row in rows)
     return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n"
 
 
 def html_page(title: str, body: str) -> str:
-    """An HTML page, without scripts and without anything to load, around a body that is HTML already."""
+    """Return an HTML page, without scripts and without anything to load, around a body that is HTML already."""
     name = html.escape(title)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
@@ -71,7 +73,7 @@ def html_page(title: str, body: str) -> str:
     )
 
 
-# The result of an evaluation: means, values a query, and how they came about.
+# -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
 _PER_QUERY_SUFFIX = ".per_query.parquet"
@@ -88,7 +90,7 @@ class RetrievalReport:
         per_query: one row a query in their order: ``query`` (its index) and one Float64 column a metric, NaN where it
             is undefined.
         undefined: for every metric the number of queries left out of its mean, having no positive.
-        settings: protocol, levels, sizes, relevance, precision of the scores: whatever the values depend on.
+        settings: all that the values depend on: protocol, levels, sizes, relevance, precision of the scores.
     """
 
     values: dict[str, float]
@@ -100,7 +102,7 @@ class RetrievalReport:
     def from_columns(
         cls, columns: Mapping[str, np.ndarray], settings: Mapping[str, Any], *, first_query: int = 0
     ) -> "RetrievalReport":
-        """Report of (Q,) float64 values a metric, NaN where undefined; ``first_query`` is the index of the first."""
+        """Make a report of (Q,) float64 values a metric, NaN where undefined; ``first_query`` is the first index."""
         if "query" in columns:
             raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
         num_queries = len(next(iter(columns.values()))) if columns else 0
@@ -115,7 +117,7 @@ class RetrievalReport:
         )
 
     def to_frame(self) -> pl.DataFrame:
-        """One row a metric: metric, value, queries (that it is defined for), undefined."""
+        """Return one row a metric: metric, value, queries (that it is defined for), undefined."""
         undefined = list(self.undefined.values())
         return pl.DataFrame(
             {
@@ -128,12 +130,12 @@ class RetrievalReport:
         )
 
     def to_markdown(self, *, digits: int = 4) -> str:
-        """A table of the values, and the settings below it."""
+        """Return a table of the values, and the settings below it."""
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
         return markdown_table(_HEADER, self._rows(digits)) + "\n" + settings
 
     def to_html(self, *, digits: int = 4, title: str = "Retrieval report") -> str:
-        """A page of its own, without scripts and without anything to load."""
+        """Return a page of its own, without scripts and without anything to load."""
         settings = [[key, _text(value)] for key, value in self.settings.items()]
         return html_page(title, html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings))
 
@@ -143,7 +145,7 @@ class RetrievalReport:
     def to_latex_row(
         self, name: str, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1
     ) -> str:
-        """One row of a LaTeX table: ``name & 93.1 & 41.0 \\\\``.
+        """Return one row of a LaTeX table: ``name & 93.1 & 41.0 \\\\``.
 
         Args:
             name: first cell; escaped.
@@ -162,7 +164,7 @@ class RetrievalReport:
         return " & ".join(cells) + r" \\"
 
     def to_dict(self) -> dict[str, Any]:
-        """Values (None where undefined), undefined counts and settings, ready for JSON, with the schema version."""
+        """Return values (None where undefined), undefined counts, settings and schema version, ready for JSON."""
         return {
             "schema_version": SCHEMA_VERSION,
             "values": {name: None if math.isnan(value) else value for name, value in self.values.items()},
@@ -230,6 +232,8 @@ def _text(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+# -- comparisons ------------------------------------------------------------------------------------------------------
+#
 # Several reports side by side: confidence intervals, and whether a difference is more than chance.
 
 _WEIGHTS_AT_ONCE = 4_000_000
@@ -255,15 +259,15 @@ class Comparison:
     samples: int
 
     def to_markdown(self, *, digits: int = 4) -> str:
-        """One row a report and metric."""
+        """Return a table with one row a report and metric."""
         return markdown_table(self._header(), self._rows(digits)) + f"\n{self._note()}\n"
 
     def to_html(self, *, digits: int = 4, title: str = "Comparison of retrieval reports") -> str:
-        """A page of its own, without scripts and without anything to load."""
+        """Return a page of its own, without scripts and without anything to load."""
         return html_page(title, html_table(self._header(), self._rows(digits)) + f"<p>{self._note()}</p>\n")
 
     def to_latex(self, metrics: Sequence[str] | None = None, *, scale: float = 100.0, digits: int = 1) -> str:
-        """One LaTeX row a report; a dagger marks differences with p < 1 - confidence.
+        """Return one LaTeX row a report; a dagger marks differences with p < 1 - confidence.
 
         Raises:
             InputError: a metric that was not compared.
@@ -280,7 +284,7 @@ class Comparison:
         return "".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows of the frame (None for NaN) and how they came about, ready for JSON."""
+        """Return the rows of the frame (None for NaN) and the settings behind them, ready for JSON."""
         rows = self.frame.with_columns(pl.selectors.float().fill_nan(None)).to_dicts()
         return {"baseline": self.baseline, "confidence": self.confidence, "samples": self.samples, "rows": rows}
 
@@ -403,7 +407,7 @@ def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None
 
 
 def _bootstrap(tables: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
-    """(samples, M) means of every (Q, M) table over resampled queries, the same ones for all tables."""
+    """Return (samples, M) means of every (Q, M) table over resampled queries, the same ones for all tables."""
     found: dict[str, list[np.ndarray]] = {name: [] for name in tables}
     num_queries = len(next(iter(tables.values()))) if tables else 1
     rng = np.random.default_rng(seed)
@@ -419,7 +423,7 @@ def _bootstrap(tables: Mapping[str, np.ndarray], samples: int, seed: int) -> dic
 
 
 def _sign_flip(differences: Mapping[str, np.ndarray], samples: int, seed: int) -> dict[str, np.ndarray]:
-    """(M,) two-sided p-values of every (Q, M) table of differences."""
+    """Return (M,) two-sided p-values of every (Q, M) table of differences."""
     filled = {name: np.nan_to_num(table, nan=0.0) for name, table in differences.items()}
     observed = {name: np.abs(table.sum(axis=0)) for name, table in filled.items()}
     reached = {name: np.zeros(table.shape[1]) for name, table in filled.items()}

@@ -1,4 +1,4 @@
-"""The device on which tensors are computed."""
+"""Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +9,11 @@ from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
 
+# -- the device -------------------------------------------------------------------------------------------------------
+
 
 def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | None) -> torch.device:
-    """The device asked for, or that of the embeddings (the CPU for arrays).
+    """Return the device asked for, or that of the embeddings (the CPU for arrays).
 
     Raises:
         ConfigError: there is no such device here, or it cannot compute in float64.
@@ -26,7 +28,7 @@ def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | 
     return chosen
 
 
-# Scores of queries against a gallery, block by block, with bounded memory.
+# -- scores -----------------------------------------------------------------------------------------------------------
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB: enough rows for the matrix product at 60,000 columns
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
@@ -45,7 +47,7 @@ _ROWS_AT_ONCE = 8192
 def prepare_embeddings(
     embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
 ) -> Tensor:
-    """Embeddings as the evaluator ranks them: float32, unit rows.
+    """Prepare embeddings as the evaluator ranks them: float32, unit rows.
 
     Args:
         embeddings: (N, D) of any floating dtype, bfloat16, float16 and memory-mapped arrays included.
@@ -100,7 +102,7 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
-    """Matrix products in true float32 for the time being: no TF32, no bfloat16 passes, no autocast, no gradients."""
+    """Take matrix products in true float32 within the body: no TF32, no bfloat16 passes, no autocast, no gradients."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -111,7 +113,7 @@ def exact_products(device: torch.device) -> Iterator[None]:
 
 
 def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_size: int | None = None) -> int:
-    """Queries that are ranked at a time.
+    """Return the number of queries to rank at a time.
 
     Args:
         num_queries: Q.
@@ -146,7 +148,7 @@ def _free_bytes(device: torch.device) -> int:
 def score_blocks(
     query: Tensor, gallery: Tensor, rows: int, part: range | None = None
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Scores of consecutive queries.
+    """Yield the scores of consecutive queries.
 
     Args:
         query: (Q, D) float32.
@@ -176,7 +178,7 @@ def score_blocks(
 
 
 def _column_tiles(num_gallery: int, device: torch.device) -> list[slice]:
-    """The columns of each product; the last ones reach back into those before, or beyond a small gallery."""
+    """Return the columns of each product; the last ones reach back into those before, or beyond a small gallery."""
     if device.type != "cpu":
         return [slice(0, num_gallery)]
     tiles = []
@@ -193,5 +195,5 @@ def _rounded_up(count: int, multiple: int) -> int:
 
 
 def _padded(table: Tensor, rows: int) -> Tensor:
-    """At least so many rows, the further ones zero."""
+    """Pad a table with zeros to at least so many rows."""
     return table if len(table) >= rows else torch.nn.functional.pad(table, (0, 0, 0, rows - len(table)))

@@ -1,4 +1,4 @@
-"""The order statistics of a block of queries, and the metrics that they make."""
+"""Order statistics of a block of queries, on the CPU or in torch, and the metrics that they make."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +11,8 @@ from torch import Tensor
 from hgld.evaluation.metric import GainFunction, Metric
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.ranks import rank_rows
+
+# -- the statistics ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class OrderStatistics:
 
     @classmethod
     def zeros(cls, num_queries: int, num_levels: int, num_depths: int) -> "OrderStatistics":
-        """Sums of nothing."""
+        """Return sums of zero."""
         q, levels, k = num_queries, num_levels, num_depths
         return cls(
             ap=np.zeros((q, levels)),
@@ -62,28 +64,28 @@ class OrderStatistics:
         )
 
     def rows(self, start: int, stop: int) -> tuple[np.ndarray, ...]:
-        """Views of some queries' rows of every field, in the order of the fields."""
+        """Return views of some queries' rows of every field, in the order of the fields."""
         return tuple(getattr(self, field.name)[start:stop] for field in fields(self))
 
 
 def exponential_gains(num_levels: int) -> np.ndarray:
-    """(L + 1,) float64: NDCG's gain of every grade."""
+    """Return NDCG's gain of every grade: (L + 1,) float64."""
     return 2.0 ** np.arange(num_levels + 1) - 1
 
 
 def discounts(size: int) -> np.ndarray:
-    """(G + 1,) float64: 1 / log2(1 + rank); rank 0 does not exist."""
+    """Return 1 / log2(1 + rank) for the ranks 0..G, (G + 1,) float64; rank 0 does not exist."""
     ranks = np.arange(1, size + 1)
     return np.concatenate([[0.0], 1.0 / np.log2(1.0 + ranks)])
 
 
 def depths_of(metrics: Sequence[Metric]) -> np.ndarray:
-    """The different k of the metrics, ascending."""
+    """Return the different k of the metrics, ascending."""
     return np.array(sorted({m.depth for m in metrics if m.depth is not None}), dtype=np.int64)
 
 
 def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.ndarray) -> int | None:
-    """Depth to which a block of queries has to be ranked; None for the whole list.
+    """Return the depth to which a block of queries has to be ranked; None for the whole list.
 
     Args:
         metrics: to compute.
@@ -110,12 +112,12 @@ def metric_values(
     gain: GainFunction,
     gains: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Every metric of every query.
+    """Compute every metric of every query.
 
     Args:
         metrics: as :func:`hgld.evaluation.metric.resolve` returns them.
         levels: names of the levels, finest first.
-        found: what the ranking gave.
+        found: statistics of the ranking.
         counts: (q, L + 1) items a grade in the whole ranking.
         gain: the function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
@@ -136,15 +138,15 @@ def metric_values(
 
 @dataclass(frozen=True)
 class RankedQueries:
-    """What a metric is computed from: the statistics of q ranked queries, and what the metric's name says.
+    """Ranked queries as a metric reads them: the statistics of q queries, and the parts of the metric's name.
 
     Attributes:
-        found: what the ranking gave.
+        found: statistics of the ranking.
         counts: (q, L + 1) items a grade in the whole ranking.
         gain: the gain function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
         grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.
-        number: the k or g of the name; 1 where it has none.
+        number: the k or g of the name; 1 if it has none.
         at: the column of k in ``found``; -1 where the name has no k.
     """
 
@@ -158,21 +160,23 @@ class RankedQueries:
 
     @property
     def positives(self) -> np.ndarray:
-        """(q,) positives in the whole ranking."""
+        """Number of positives (q,) in the whole ranking."""
         return self.counts[:, self.grade :].sum(axis=1)
 
     @property
     def hits(self) -> np.ndarray:
-        """(q,) positives among the first k."""
+        """Number of positives (q,) among the first k."""
         return self.found.hits[:, self.at, self.grade :].sum(axis=1)
 
     @property
     def total(self) -> np.ndarray:
-        """(q,) relevance of all items."""
+        """Relevance (q,) of all items together."""
         return (self.gains * self.counts)[:, 1:].sum(axis=1)
 
 
-# Each kind of metric as a function of ranked queries, in the order of hgld/evaluation/metric_kinds.py.
+# -- metrics ----------------------------------------------------------------------------------------------------------
+#
+# Each kind is a function of ranked queries, in the order of hgld/evaluation/metric_kinds.py.
 
 
 def average_precision(ranked: RankedQueries) -> np.ndarray:
@@ -250,14 +254,14 @@ def ap_of_grade(ranked: RankedQueries) -> np.ndarray:
 
 
 def _hierarchical_precision(hits: np.ndarray, grade: np.ndarray, gains: np.ndarray) -> np.ndarray:
-    """Sum over the first k of min(r_j, r_k) / r_k; where r_k is 0 its limit, the number of positives."""
+    """Sum over the first k min(r_j, r_k) / r_k; where r_k is 0 its limit, the number of positives."""
     here = np.take_along_axis(gains, grade[:, None], axis=1)
     shares = np.divide(np.minimum(gains, here), here, out=np.ones_like(gains), where=here > 0)
     return (shares[:, 1:] * hits[:, 1:]).sum(axis=1)
 
 
 def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
-    """(q,) DCG of the items in descending order of grade, or of the best k of them."""
+    """Return (q,) DCG of the items in descending order of grade, or of the best k of them."""
     num_levels = counts.shape[1] - 1
     gains = exponential_gains(num_levels)
     ends = np.cumsum(counts[:, :0:-1], axis=1)  # of the grades L, L - 1, ..., 1 in an ideal list
@@ -267,7 +271,9 @@ def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
     return parts @ gains[:0:-1]
 
 
-# The order statistics of a block of queries on the CPU, over as many threads as torch has.
+# -- order statistics on the CPU --------------------------------------------------------------------------------------
+#
+# Over as many threads as torch has.
 
 _WORTH_SELECTING = 8  # the top 1/8 of a row or less: finding a floor under it first is cheaper than ordering the row
 _FEWEST_GROUPS = 256  # long enough for the processor to take maxima of many groups at a time
@@ -321,7 +327,7 @@ def order_statistics(
 
 
 def _floors(rows: np.ndarray, depth: int | None) -> np.ndarray:
-    """A score at or below that of the item at place ``depth`` of every row, so that no item below it can matter.
+    """Return a score at or below that of the item at place ``depth`` of every row, so that no item below it matters.
 
     The row is dealt out to more groups than ``depth``. As many groups as ``depth`` have a maximum at or above the
     ``depth``-th greatest maximum, so at least as many items have; of shuffled rows hardly more.
@@ -340,10 +346,12 @@ def _parts(size: int, num_parts: int) -> Iterator[tuple[int, int]]:
     yield from zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
 
 
-# The order statistics of a block of queries on any torch device, in whole-block operations.
+# -- order statistics on any torch device -----------------------------------------------------------------------------
+#
+# In whole-block operations.
 
 
-def order_statistics_tensor(
+def order_statistics_torch(
     scores: Tensor,
     grades: Tensor,
     counts: np.ndarray,
@@ -366,7 +374,7 @@ def order_statistics_tensor(
 
 
 def _ordered(scores: Tensor, grades: Tensor, length: int | None) -> tuple[Tensor, Tensor]:
-    """Grades in list order, (q, M) uint8, and of every place the last one (from 0) of its group of equal scores.
+    """Return grades in list order, (q, M) uint8, and for every place the last one (from 0) of its tie group.
 
     The keys order by descending score, then ascending grade, so that one sort of integers is exact about ties.
     """

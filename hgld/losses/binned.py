@@ -1,8 +1,4 @@
-"""Soft histograms of the scores of a query, differentiable, in blocks of queries.
-
-Autograd would keep half a dozen (Q, G) tables. What its formulas need are the scores and one byte a pair: the bins of a
-block are found anew in the backward pass.
-"""
+"""Average precision over soft bins of scores: soft histograms, the quantised mAP of Revaud et al., and FastAP."""
 
 from typing import Any, Literal, Unpack, get_args
 
@@ -12,6 +8,11 @@ from torch import Tensor
 from hgld.errors import ConfigError
 from hgld.losses.kernels.operator import contiguous_like, operator
 from hgld.losses.rank_loss import RankLoss, RankOptions, item_roles, read_scores, row_blocks
+
+# -- soft histograms --------------------------------------------------------------------------------------------------
+#
+# They are differentiable, and made in blocks of queries. Autograd would keep half a dozen (Q, G) tables, but the
+# formulas need only the scores and one byte a pair: the bins of a block are found anew in the backward pass.
 
 
 def soft_histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor]:
@@ -45,7 +46,7 @@ def _shape(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
 
 @operator("hgld::soft_histograms", _shape, _chain, _save)
 def _histograms(scores: Tensor, roles: Tensor, bins: int, low: float) -> Tensor:
-    """(Q, 2, M) float64: of the negatives and of the positives."""
+    """Return (Q, 2, M) float64 contents of the bins: of the negatives and of the positives."""
     contents = scores.new_zeros(len(scores), 2 * bins, dtype=torch.float64)
     for block in row_blocks(scores):
         _, first, share = _places(scores[block], roles[block], bins, low)
@@ -70,14 +71,14 @@ def _histograms_backward(by_contents: Tensor, scores: Tensor, roles: Tensor, low
 
 
 def _places(scores: Tensor, roles: Tensor, bins: int, low: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Place (q, G) items among the bins: in units of bins, the column of the centre above, the next one's share."""
+    """Place (q, G) items: position in units of bins, column of the centre above, share of the next one."""
     place = (1 - scores) * ((bins - 1) / (1 - low))
     inside = place.clamp(0, bins - 1)
     upper = inside.floor().clamp(max=bins - 2)
     return place, upper.long() + bins * (roles == 2), inside - upper
 
 
-# Average precision over soft bins of scores: the quantised mAP of Revaud et al., and the common part of FastAP.
+# -- the quantised mAP of Revaud et al. -------------------------------------------------------------------------------
 
 Ties = Literal["ignored", "relaxed", "integral"]
 
@@ -140,7 +141,7 @@ def soft_bin_ap_loss(
     ties: Ties = "ignored",
     left_out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
+    """Return 1 - AP of every query from soft bins; the formulas are those of :class:`SoftBinAP`.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
@@ -166,7 +167,7 @@ def soft_bin_ap_loss(
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Part / whole, 0 where the whole is 0, without a NaN in the gradient."""
+    """Return part / whole, 0 where the whole is 0, without a NaN in the gradient."""
     filled = whole > 0
     return torch.where(filled, part, 0.0) / torch.where(filled, whole, 1.0)
 
@@ -176,13 +177,13 @@ def _eager_precision(relevant: Tensor, everything: Tensor) -> Tensor:
 
 
 def _relaxed_precision(relevant: Tensor, everything: Tensor) -> Tensor:
-    """He et al. 2018: the mean position of a bin's items stands for all of them."""
+    """Precision by the mean position of a bin's items (He et al. 2018)."""
     hits, seen = relevant.cumsum(1), everything.cumsum(1)
     return relevant * (2 * hits - relevant + 1) / (2 * seen - everything + 1)
 
 
 def _integral_precision(relevant: Tensor, everything: Tensor) -> Tensor:
-    """He et al. 2018 in closed form: within a bin, positives come evenly, and 1/t is integrated over the positions."""
+    """Precision in closed form (He et al. 2018): positives come evenly within a bin, and 1/t is integrated."""
     before_hits, before = relevant.cumsum(1) - relevant, everything.cumsum(1) - everything
     slope = _ratio((relevant - 1).clamp(min=0), (everything - 1).clamp(min=0))
     start = before + 1
@@ -193,7 +194,9 @@ def _integral_precision(relevant: Tensor, everything: Tensor) -> Tensor:
 _PRECISION_SUMS = {"ignored": _eager_precision, "relaxed": _relaxed_precision, "integral": _integral_precision}
 
 
-# FastAP: average precision over a histogram of distances.
+# -- FastAP -----------------------------------------------------------------------------------------------------------
+#
+# Average precision over a histogram of distances.
 
 
 class FastAP(RankLoss):

@@ -55,7 +55,7 @@ class BlackboxAP(RankLoss):
 def blackbox_ap_loss(
     scores: Tensor, grades: Tensor, *, lambda_: float = 4.0, margin: float = 0.02, left_out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """1 - AP of every query; the formulas are those of :class:`BlackboxAP`.
+    """Return 1 - AP of every query; the formulas are those of :class:`BlackboxAP`.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
@@ -86,7 +86,7 @@ def _chain(ctx: Any, by_values: Tensor) -> tuple[Tensor | None, ...]:
 
 @operator("hgld::blackbox_ap", lambda scores, *_: scores.new_empty(scores.shape[0]), _chain, _save)
 def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """(Q,) 1 - AP; ``lambda_`` matters to the gradient alone."""
+    """Return 1 - AP (Q,); ``lambda_`` matters to the gradient alone."""
     values = scores.new_zeros(len(scores))
     for block in row_blocks(scores):
         ranking = _Ranking(scores[block], roles[block], margin)
@@ -98,7 +98,7 @@ def _blackbox_ap(scores: Tensor, roles: Tensor, lambda_: float, margin: float) -
 
 @operator("hgld::blackbox_ap_backward", lambda by_values, scores, *_: contiguous_like(scores))
 def _blackbox_ap_backward(by_values: Tensor, scores: Tensor, roles: Tensor, lambda_: float, margin: float) -> Tensor:
-    """(Q, G) difference of two rankings over ``lambda_``; not linear in ``by_values`` (Q,), so not made beforehand."""
+    """Return the difference of two rankings over ``lambda_`` (Q, G); not linear in ``by_values``, so made only here."""
     gradient = torch.zeros_like(scores, memory_format=torch.contiguous_format)
     for block in row_blocks(scores):
         gradient[block] = _Ranking(scores[block], roles[block], margin).slopes(by_values[block], lambda_)

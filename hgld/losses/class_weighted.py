@@ -1,4 +1,4 @@
-"""Queries that count by their class."""
+"""A rank loss whose queries are weighted by class."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ class ClassWeighted(nn.Module):
 
     Args:
         loss: a binary rank loss with ``reduction="none"``; its ``level`` says what the class is.
-        weights: (C,) how much a query of each class counts, for example in inverse proportion to the size of the class
+        weights: (C,) weight of a query of each class, for example in inverse proportion to the size of the class
             in the training set; scale them so that their mean over the queries is 1. Or ``"balanced"``: every class of
             the batch counts alike, whatever its number of queries.
 
@@ -52,7 +52,7 @@ class ClassWeighted(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor:
-        """Weighted mean over the queries that have positives; arguments are those of :meth:`RankLoss.forward`.
+        """Return the weighted mean over the queries with positives; arguments are those of :meth:`RankLoss.forward`.
 
         Raises:
             InputError: a label without a weight, or what the loss refuses.
@@ -72,7 +72,7 @@ class ClassWeighted(nn.Module):
 
 
 def _balance(labels: Tensor, valid: Tensor) -> Tensor:
-    """(Q,) weights of mean 1 over the valid queries, with one sum for every class that has any."""
+    """Return (Q,) weights of mean 1 over the valid queries, with one sum for every class that has any."""
     sizes = ((labels[:, None] == labels) & valid).sum(1).clamp(min=1)
     num_classes = (valid / sizes.double()).sum()
     return valid.sum() / (num_classes.clamp(min=1) * sizes)

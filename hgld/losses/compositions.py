@@ -57,14 +57,14 @@ class Composition(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Loss of a batch; arguments, result and errors are those of :meth:`RankLoss.forward`."""
+        """Return the loss of a batch; arguments, result and errors are those of :meth:`RankLoss.forward`."""
         rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
         if self.reduction == "none":
             return (1 - self.lambda_) * rank[0] + self.lambda_ * second[0], rank[1] | second[1]
         return self.combine({"rank": rank, "decomposability": second})
 
     def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """The loss from its :meth:`terms`: a scalar."""
+        """Combine the :meth:`terms` into the loss: a scalar."""
         return (1 - self.lambda_) * terms["rank"] + self.lambda_ * terms["decomposability"]
 
     def terms(
@@ -75,7 +75,7 @@ class Composition(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The two terms, not yet weighted, by their names: ``rank`` and ``decomposability``.
+        """Return the two unweighted terms by their names, ``rank`` and ``decomposability``.
 
         Raises:
             ConfigError: the parts have ``reduction="none"``.
@@ -174,8 +174,8 @@ class ROADMAP(_Published):
         decomposability: ``pair`` (:class:`CalibrationLoss`, with the published thresholds 0.9 and 0.6: for others,
             give :class:`Composition` the parts) or ``proxy`` (:class:`NormSoftmax`).
         temperature: of the proxies.
-        options: of the rank term, see :mod:`hgld.losses.surrogate_losses`; the second takes ``level``, ``normalize``,
-            ``exclude_self`` and ``reduction`` from it.
+        options: of the rank term, see :mod:`hgld.losses.surrogate_losses`; the second term takes ``level``,
+            ``normalize``, ``exclude_self`` and ``reduction`` from it.
 
     Raises:
         ConfigError: ``proxy`` without sizes, or what the parts refuse.
@@ -305,7 +305,7 @@ class SumOverLevels(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch; arguments and errors are those of :meth:`RankLoss.forward`.
+        """Return the loss of a batch; arguments and errors are those of :meth:`RankLoss.forward`.
 
         Raises:
             ConfigError: another number of losses than levels.
@@ -326,7 +326,9 @@ class SumOverLevels(nn.Module):
         return total
 
 
-# MultiGrain: one embedding for classes and instances.
+# -- MultiGrain -------------------------------------------------------------------------------------------------------
+#
+# One embedding for classes and instances.
 
 
 class MultiGrain(nn.Module):
@@ -378,7 +380,7 @@ class MultiGrain(nn.Module):
         self.margin = Margin(dim, margin, beta, reduction=reduction)
 
     def forward(self, embeddings: Tensor, labels: Tensor, *references: Any, instances: Tensor) -> Tensor:
-        """Loss of a batch.
+        """Return the loss of a batch.
 
         Args:
             embeddings: (B, D) floating.
@@ -396,7 +398,7 @@ class MultiGrain(nn.Module):
         return self.lambda_ * terms["classification"] + (1 - self.lambda_) * terms["retrieval"]
 
     def terms(self, embeddings: Tensor, labels: Tensor, *, instances: Tensor) -> dict[str, Tensor]:
-        """The two terms, not yet weighted; arguments and errors are those of the call."""
+        """Return the two unweighted terms; arguments and errors are those of the call."""
         targets = read_targets(embeddings, labels, self.level, self.classifier.weight)
         logits = self.classifier(embeddings)
         values = nn.functional.cross_entropy(

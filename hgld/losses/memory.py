@@ -69,7 +69,7 @@ class CrossBatchMemory(nn.Module):
         return min(int(self.written), len(self.embeddings))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Loss of a batch, the memory's term included once the warm-up is over.
+        """Return the loss of a batch, the memory's term included once the warm-up is over.
 
         Args:
             embeddings: (B, D) floating.
@@ -112,7 +112,7 @@ class CrossBatchMemory(nn.Module):
         return {"batch": value["loss"], "memory": against["loss"]}
 
     def combine(self, terms: Mapping[str, Tensor]) -> Tensor:
-        """The loss from its :meth:`terms`: a scalar."""
+        """Combine the :meth:`terms` into the loss: a scalar."""
         if not isinstance(self.loss, Composition):
             return terms["batch"] + self.weight * terms["memory"]
         of_memory = {name.removeprefix("memory_"): term for name, term in terms.items() if name.startswith("memory_")}

@@ -1,4 +1,4 @@
-"""Losses of pytorch-metric-learning behind the call of ours."""
+"""Losses of pytorch-metric-learning, called as those of hgld are."""
 
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +53,7 @@ class MetricLearningLoss(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor:
-        """Loss of a batch, 0 with a gradient of 0 where no label is known.
+        """Return the loss of a batch, 0 with a gradient of 0 where no label is known.
 
         References that ``self_index`` names are left out for all queries, since the library would take a query's own
         copy for its positive: pairs within the batch are those of the call without references.
@@ -75,7 +75,7 @@ class MetricLearningLoss(nn.Module):
         return self.loss(queries, targets, indices, *references)
 
     def _known(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The items of known label and that label; in float32 at least."""
+        """Return the items of known label and those labels, in float32 at least."""
         check_labels(labels, len(embeddings))
         targets = label_column(labels, self.level).to(embeddings.device)
         known = targets >= 0

@@ -1,4 +1,4 @@
-"""Virtual items between two items of a class."""
+"""Similarity mixup: virtual items between two items of a class."""
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class SiMix(nn.Module):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Loss of the batch and its virtual items; arguments and errors are those of :meth:`RankLoss.forward`.
+        """Return the loss of the batch and its virtual items; arguments and errors as in :meth:`RankLoss.forward`.
 
         References are not mixed; virtual queries are none of them.
         """
@@ -64,7 +64,7 @@ class SiMix(nn.Module):
 
 
 def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A virtual item for every pair of items of one finest class.
+    """Mix a virtual item for every pair of items of one finest class.
 
     Args:
         embeddings: (B, D) floating.

@@ -1,4 +1,4 @@
-"""Losses of single pairs: positives are pulled above a score, negatives pushed below one."""
+"""Losses of pairs and triplets: positives are pulled above a score, negatives pushed below one."""
 
 import math
 from abc import abstractmethod
@@ -198,11 +198,13 @@ class Contrastive(PairLoss):
 
 
 def unit_distances(scores: Tensor) -> Tensor:
-    """Distances of unit vectors from their cosines, of any shape; those within rounding of 0 are constant."""
+    """Return distances of unit vectors from their cosines, of any shape; those within rounding of 0 are constant."""
     return (2 - 2 * scores).clamp(min=torch.finfo(scores.dtype).eps).sqrt()
 
 
-# Triplet loss with semi-hard negatives.
+# -- triplets ---------------------------------------------------------------------------------------------------------
+#
+# The negative of an anchor and a positive is the semi-hard one.
 
 
 class Triplet(RankLoss):
@@ -246,12 +248,12 @@ class Triplet(RankLoss):
 
 
 def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
-    """Values (Q,) of queries with ``sums`` (Q,) over ``counts`` (Q,) pairs.
+    """Return values (Q,) of queries with ``sums`` (Q,) over ``counts`` (Q,) pairs.
 
     Args:
-        sums: what a query's pairs add up to.
-        counts: how many pairs a query has.
-        each: every query's own mean; else values whose mean over the queries that have pairs is that over all pairs.
+        sums: sum over a query's pairs.
+        counts: number of a query's pairs.
+        each: return every query's own mean; else values whose mean over the queries with pairs is that over all pairs.
     """
     share = counts if each else counts.sum().to(sums.dtype) / (counts > 0).sum().clamp(min=1)
     return sums / share.clamp(min=1)
@@ -259,7 +261,7 @@ def pair_means(sums: Tensor, counts: Tensor, *, each: bool) -> Tensor:
 
 @row_operator("hgld::triplets")
 def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row of positives has negatives."""
+    """Return sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row with positives has negatives."""
     sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
     for block in row_blocks(scores):
         places, used = positive_places(positive[block])
@@ -274,13 +276,15 @@ def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float)
 
 
 def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:
-    """(Q, P) column of the semi-hard negative of every positive, scored ``found``; arbitrary without negatives."""
+    """Return the column (Q, P) of the semi-hard negative of every positive, scored ``found``; any without negatives."""
     ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
     farther = torch.searchsorted(ordered, found)  # how many negatives score less than the positive
     return columns.gather(1, (farther - 1).clamp(min=0))
 
 
-# Margin loss with distance-weighted negatives and a learned boundary.
+# -- margin -----------------------------------------------------------------------------------------------------------
+#
+# Negatives are weighted by distance, and the boundary is learned.
 
 MarginReduction = Literal["mean", "none", "nonzero"]
 

@@ -34,7 +34,7 @@ class PNP(RankLoss):
     ======= ============================== =======================================================================
 
     Args:
-        variant: which f.
+        variant: name of f.
         b: of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
         alpha: of ``Dq``: as large as training stays stable.
         tau: width of the sigmoid, in units of the score.
@@ -81,14 +81,14 @@ def pnp_loss(
     tau: float = 0.01,
     left_out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """PNP of every query; the formulas are those of :class:`PNP`.
+    """Return PNP of every query; the formulas are those of :class:`PNP`.
 
     Only dL/dscores is kept for the backward pass, and the workspace is bounded.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
         grades: (Q, G) integers, positive where above 0.
-        variant: which f.
+        variant: name of f.
         b: of ``Ib``.
         alpha: of ``Dq``.
         tau: width of the sigmoid.
@@ -122,7 +122,7 @@ def _check(variant: str, b: float, alpha: float, tau: float) -> None:
 def _pnp(
     scores: Tensor, positive: Tensor, negative: Tensor, variant: str, b: float, alpha: float, tau: float
 ) -> tuple[Tensor, Tensor]:
-    """Values (Q,) and d values / d scores (Q, G)."""
+    """Return values (Q,) and d values / d scores (Q, G)."""
     penalty = _penalty(variant, b, alpha)
     values, slopes = scores.new_zeros(len(scores), dtype=torch.float64), torch.zeros_like(scores)
     if scores.numel() == 0:
@@ -159,7 +159,7 @@ def _penalties(
 
 
 def _penalty(variant: str, b: float, alpha: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """The f of a variant: R -> f(R), f'(R)."""
+    """Return the f of a variant: R -> f(R), f'(R)."""
     if variant == "Iu":
         return lambda r: ((1 + r) * torch.log1p(r), 1 + torch.log1p(r))
     if variant == "Ib":

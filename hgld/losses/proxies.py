@@ -53,7 +53,7 @@ class ProxyLoss(nn.Module, ABC):
 
     @abstractmethod
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        """Loss (B,) of every item: (B, D) embeddings of (B,) classes; those of unknown items are arbitrary."""
+        """Return the loss (B,) of every item: (B, D) embeddings of (B,) classes, arbitrary for unknown items."""
 
     def forward(
         self,
@@ -63,7 +63,7 @@ class ProxyLoss(nn.Module, ABC):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Loss of a batch.
+        """Return the loss of a batch.
 
         Args:
             embeddings: (B, D) floating.
@@ -118,7 +118,7 @@ class NormSoftmax(ProxyLoss):
         return nn.functional.cross_entropy(self.logits(embeddings), targets, reduction="none")
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, C) float32 or float64: cosines to the proxies over the temperature."""
+        """Return cosines to the proxies over the temperature: (B, C) float32 or float64."""
         return similarity(embeddings, self.proxies) / self.temperature
 
     def extra_repr(self) -> str:
@@ -139,12 +139,12 @@ class ProxyNCApp(NormSoftmax):
         super().__init__(num_classes, dim, temperature, level=level, reduction=reduction)
 
     def logits(self, embeddings: Tensor) -> Tensor:
-        """(B, C) float32 or float64: negative squared distances to the proxies over the temperature."""
+        """Return negative squared distances to the proxies over the temperature: (B, C) float32 or float64."""
         return (2 * similarity(embeddings, self.proxies) - 2) / self.temperature
 
 
 def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor) -> Tensor:
-    """(B,) int64 labels of one level on the device of the embeddings, negative where unknown.
+    """Return (B,) int64 labels of one level on the device of the embeddings, negative where unknown.
 
     Raises:
         InputError: shapes do not fit, there is no such level, or a label has no proxy.
@@ -165,7 +165,9 @@ def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor
     return targets
 
 
-# CSL: one softmax a level over the proxies of the finest classes, with a margin a level.
+# -- CSL --------------------------------------------------------------------------------------------------------------
+#
+# One softmax a level over the proxies of the finest classes, with a margin a level.
 
 _MARGINS = {
     2: (0.25, 0.45),
@@ -238,7 +240,7 @@ class CSL(ProxyLoss):
 
 
 def cross_level_softmax(logits: Tensor, targets: Tensor, grades: Tensor, margins: Sequence[float]) -> Tensor:
-    """Sum over levels of softplus(logsumexp of the level's negatives - own logit + margin).
+    """Sum over levels softplus(logsumexp of the level's negatives - own logit + margin).
 
     Args:
         logits: (B, C) scaled cosines to the proxies.

@@ -1,4 +1,7 @@
-"""Labels as the losses take them: (N, L) integers, finest level first, or (N,) for one level; negative is unknown."""
+"""The frame of every rank loss: labels, scores and grades, the query itself, the mean over queries.
+
+Labels are (N, L) integers, finest level first, or (N,) for one level; negative is unknown.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -9,6 +12,8 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.relevance import shared_levels
+
+# -- labels -----------------------------------------------------------------------------------------------------------
 
 
 def check_level(level: int) -> None:
@@ -28,12 +33,12 @@ def check_labels(labels: Tensor, num_items: int, prefix: str = "") -> None:
 
 
 def label_columns(labels: Tensor) -> Tensor:
-    """(N, L) labels; a column of its own for those of one level."""
+    """Return (N, L) labels; those of one level become a column."""
     return labels[:, None] if labels.ndim == 1 else labels
 
 
 def label_column(labels: Tensor, level: int) -> Tensor:
-    """(N,) labels of one level.
+    """Return (N,) labels of one level.
 
     Raises:
         InputError: there is no such level.
@@ -47,20 +52,22 @@ def label_column(labels: Tensor, level: int) -> Tensor:
     return columns[:, level]
 
 
-# The items of a query's row: which are ranked, and where its positives lie.
+# -- items of a query's row -------------------------------------------------------------------------------------------
+#
+# Some are ranked, and some of those are positives.
 
 _MOST_ITEMS = 1 << 20  # (query, item) pairs of a block: a temporary of int64 takes 8 MB
 
 
 def row_blocks(table: Tensor) -> Iterator[slice]:
-    """Slices of the rows of a (Q, G) table, each of a bounded number of items; none where it holds nothing."""
+    """Yield slices of the rows of a (Q, G) table, each of a bounded number of items; none where it holds nothing."""
     rows = max(1, _MOST_ITEMS // max(1, table.shape[1]))
     for start in range(0, len(table) if table.numel() else 0, rows):
         yield slice(start, min(start + rows, len(table)))
 
 
 def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """Scores as the functions of scores and grades take them: (Q, G), in float32 where their dtype is below.
+    """Return scores as the functions of scores and grades take them: (Q, G), in float32 where their dtype is below.
 
     Raises:
         InputError: shapes or dtypes do not fit.
@@ -78,7 +85,7 @@ def read_scores(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> Tens
 
 
 def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
-    """(Q, G) bool: the items that are ranked, all but the one a row leaves out."""
+    """Return (Q, G) bool, True for the items that are ranked: all but the one that a row leaves out."""
     columns = torch.arange(scores.shape[1], device=scores.device)
     if left_out is None:
         return torch.ones_like(scores, dtype=torch.bool)
@@ -86,7 +93,7 @@ def ranked_items(scores: Tensor, left_out: Tensor | None) -> Tensor:
 
 
 def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
-    """The columns of every row's positives, side by side.
+    """Return the columns of every row's positives, side by side.
 
     Args:
         positive: (Q, G) bool.
@@ -104,14 +111,14 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
-    """(Q, G) uint8: 0 for the item that a row leaves out, 1 for negatives, 2 for positives; one byte a pair to keep."""
+    """Return (Q, G) uint8: 0 for the item that a row leaves out, 1 for negatives, 2 for positives."""
     roles = (grades > 0).to(torch.uint8) + 1
     if left_out is None:
         return roles
     return roles * (torch.arange(grades.shape[1], device=grades.device) != left_out[:, None])
 
 
-# The frame of every rank loss: scores, grades, the query itself, the mean over queries.
+# -- the loss ---------------------------------------------------------------------------------------------------------
 
 Reduction = Literal["mean", "none"]
 
@@ -165,7 +172,7 @@ class RankLoss(nn.Module, ABC):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Loss of every query.
+        """Return the loss of every query.
 
         Args:
             scores: (Q, G) float32 or float64.
@@ -185,7 +192,7 @@ class RankLoss(nn.Module, ABC):
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Loss of a batch, every item of which is a query.
+        """Return the loss of a batch, every item of which is a query.
 
         Args:
             embeddings: (Q, D) floating.
@@ -225,12 +232,12 @@ def check_reduction(reduction: str) -> None:
 
 
 def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
-    """Mean of ``values`` (Q,) over the ``valid`` (Q,) ones; 0, with a gradient of 0, where there are none."""
+    """Return the mean of ``values`` (Q,) over the ``valid`` (Q,) ones; 0, with a gradient of 0, if there are none."""
     return torch.where(valid, values, 0.0).sum() / valid.sum().clamp(min=1)
 
 
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
-    """Scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
+    """Return scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
 
     In float64 where a side is float64, else in float32 also under autocast: in [0.5, 1) scores in float16 are spaced
     0.05 tau at tau = 0.01, in bfloat16 0.4 tau.
@@ -247,7 +254,7 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
-    """L2-normalised rows of (N, D), also of those whose squares overflow; a row without a direction is 0.
+    """L2-normalise the rows of (N, D), also those whose squares overflow; a row without a direction is 0.
 
     Such a row, of nothing but zeros and subnormal numbers, has no gradient either.
     """

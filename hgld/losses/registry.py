@@ -1,4 +1,4 @@
-"""The losses that a run can be trained with, by name: where each is, and what of its parameters a config sets.
+"""Registry of the losses that a run can be trained with: the module of each, and its parameters that a config sets.
 
 This module imports nothing heavy, because ``hgld train --help`` and the checks of a config are made from it. A loss of
 hgld needs its class and one line of :data:`LOSSES`; one of another package its class and an entry point of the group
@@ -19,7 +19,7 @@ SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
 
 @dataclass(frozen=True)
 class LossEntry:
-    """A loss, as far as a config needs to know it.
+    """Facts of a loss that a config needs.
 
     Attributes:
         module: of ``hgld.losses``.
@@ -89,9 +89,9 @@ def loss_names() -> tuple[str, ...]:
 
 
 def entry_of(name: str) -> LossEntry:
-    """Return what a config needs to know of a loss.
+    """Return the facts of a loss that a config needs.
 
-    Of another package's loss that is read off its class: a parameter that is called as an option (``margin``,
+    Those of another package's loss are read off its class: a parameter that is called as an option (``margin``,
     ``tau``, ``level``) is set by it. A loss that asks for ``dim`` has parameters of its own.
 
     Raises:
@@ -125,7 +125,7 @@ def loss_class(name: str) -> Callable[..., Any]:
 
 
 def options_of(name: str) -> frozenset[str]:
-    """Return what of a config a loss takes: its own parameters, and what can be put around a loss of its kind."""
+    """Return the config fields that a loss takes: its own parameters, and those of wrappers for a loss of its kind."""
     entry = entry_of(name)
     if entry.kind == "terms":
         second = {option for term in SECOND_TERMS.values() for option in LOSSES[term].options.values()} - {"level"}

@@ -1,4 +1,22 @@
-"""Gains of the grades to a query, and its best possible sums, from how many items of each grade it has."""
+"""Rank losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
+
+Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
+CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
+:class:`hgld.losses.surrogates.SupStep`, so that the losses bound 1 - metric from above (Ramzi et al., "Optimization of
+Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower is
+decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
+
+Arguments that mean the same in all of them:
+
+- ``tau``: width of the sigmoid, in units of the score.
+- ``rho``, ``delta``, ``offset``: slope of the straight line of :class:`SupStep`, the score difference at which it
+  begins, and its value there: what makes H^- continuous, if None (published configurations have 1.44).
+- ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.kernels.operator`); for binary losses
+  ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
+  :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
+
+All raise ConfigError for numbers out of range and unknown options.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +30,10 @@ from hgld.losses.kernels.operator import Method, check_method, rank_metric
 from hgld.losses.rank_loss import RankLoss, RankOptions, read_scores
 from hgld.losses.surrogates import Sigmoid, SupStep, Surrogate
 from hgld.relevance import RelevanceKind, check_relevance, grade_gains
+
+# -- gains ------------------------------------------------------------------------------------------------------------
+#
+# Gains of the grades to a query, and its best possible sums, from the number of items of each grade.
 
 
 @dataclass(frozen=True)
@@ -35,7 +57,7 @@ class GradedGain:
         check_relevance(self.kind, self.alpha, self.weights)
 
     def of_counts(self, counts: Tensor) -> Tensor:
-        """(Q, L + 1) float64 gain of every grade, up to a factor of the query's own, on which no loss depends.
+        """Return (Q, L + 1) float64 gain of every grade, up to a factor of the query's own, on which no loss depends.
 
         Args:
             counts: (Q, L + 1) items a grade.
@@ -51,7 +73,7 @@ def grade_counts(grades: Tensor, num_levels: int) -> Tensor:
 
 
 def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
-    """(Q,) float64: DCG of the whole gallery in order of descending grade."""
+    """Return (Q,) float64 DCG of the whole gallery in order of descending grade."""
     places = torch.arange(1, gallery_size + 1, dtype=torch.float64, device=counts.device)
     discounts = torch.nn.functional.pad((1 / torch.log2(1 + places)).cumsum(dim=0), (1, 0))
     reached = discounts[counts.flip(1).cumsum(dim=1).flip(1)]  # of the items of grade l or more
@@ -59,7 +81,7 @@ def ideal_dcg(counts: Tensor, gains: Tensor, gallery_size: int) -> Tensor:
     return (gains[:, 1:] * within[:, 1:]).sum(dim=1)
 
 
-# The rank losses as functions of scores and grades, one value a query.
+# -- functions of scores and grades -----------------------------------------------------------------------------------
 #
 # All take ``scores`` (Q, G) floating and ``grades`` (Q, G) integers in 0..L (:func:`hgld.shared_levels`), and return
 # values (Q,), 0 where a query has no positive, and valid (Q,) bool. Scores below float32 are read as float32.
@@ -77,7 +99,7 @@ def graded_ap_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """1 - H-AP with a smooth rank; with one level 1 - AP.
+    """Return 1 - H-AP with a smooth rank; with one level 1 - AP.
 
     With ``SupStep`` this is the loss of SupAP and SupHAP, with ``Sigmoid`` that of SmoothAP and SmoothHAP.
 
@@ -118,7 +140,7 @@ def recall_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """1 - TR@K with a smooth rank and a smooth cutoff, averaged over the cutoffs K; grades are 0 or 1.
+    """Return 1 - TR@K with a smooth rank and a smooth cutoff, averaged over the cutoffs K; grades are 0 or 1.
 
     Arguments, results and errors are those of :func:`graded_ap_loss`, ``recall`` the cutoffs and their temperature.
     """
@@ -137,7 +159,7 @@ def ndcg_loss(
     left_out: Tensor | None = None,
     method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """1 - NDCG over the whole gallery with a smooth rank and the gain 2^grade - 1.
+    """Return 1 - NDCG over the whole gallery with a smooth rank and the gain 2^grade - 1.
 
     Arguments, results and errors are those of :func:`graded_ap_loss`.
     """
@@ -149,7 +171,7 @@ def ndcg_loss(
 
 
 def _ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
+    """Return scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
     scores = read_scores(scores, grades, left_out)
     grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)
     if left_out is None:
@@ -173,24 +195,7 @@ def _one_minus(
     return torch.where(valid, 1 - metric, 0.0), valid
 
 
-# The losses that put a surrogate of the step function into a metric: the Smooth and the Sup family.
-#
-# Smooth: every step becomes a sigmoid (Brown et al., "Smooth-AP", ECCV 2020; Patel et al., "Recall@k Surrogate Loss",
-# CVPR 2022). Sup: steps over items of the same or a higher grade stay, without a gradient; those over lower ones become
-# :class:`hgld.losses.surrogates.SupStep`, so that the losses bound 1 - metric from above (Ramzi et al., "Optimization
-# of Rank Losses for Image Retrieval", arXiv 2309.08250, earlier ROADMAP, NeurIPS 2021, and HAPPIER, ECCV 2022). Lower
-# is decided by grade, not by relevance: population-weighted relevance need not grow with the grade.
-#
-# What the same word means in all of them:
-#
-# - ``tau``: width of the sigmoid, in units of the score.
-# - ``rho``, ``delta``, ``offset``: slope of the straight line of :class:`SupStep`, the score difference at which it
-#   begins, and its value there: what makes H^- continuous, if None (published configurations have 1.44).
-# - ``options``, by name: ``method``, the path of computation (:mod:`hgld.losses.kernels.operator`); for binary losses
-#   ``level``, the column of the labels that decides what is positive, 0 the finest; and those of
-#   :class:`hgld.losses.RankLoss`: ``normalize``, ``exclude_self``, ``reduction``.
-#
-# All raise ConfigError for numbers out of range and unknown options.
+# -- functions of embeddings and labels -------------------------------------------------------------------------------
 
 
 class GradedOptions(RankOptions, total=False):
@@ -235,7 +240,7 @@ class SurrogateLoss(RankLoss):
 
 
 class _APLoss(SurrogateLoss):
-    """1 - AP or 1 - H-AP, by whether it is graded."""
+    """1 - AP, or 1 - H-AP if it is graded."""
 
     gain = GradedGain()
 

@@ -66,7 +66,7 @@ Surrogate = Sigmoid | SupStep
 
 
 def pack(surrogate: Surrogate) -> list[float]:
-    """The numbers of a surrogate, as an operator's schema can carry them; :func:`unpack` reads them back."""
+    """Return the numbers of a surrogate, as an operator's schema can carry them; :func:`unpack` reads them back."""
     if isinstance(surrogate, Sigmoid):
         return [surrogate.tau]
     return [surrogate.tau, surrogate.rho, surrogate.delta, surrogate.line_start]

@@ -1,4 +1,4 @@
-"""Per-class tables: for every finest class its values in each run, and the class it is taken for."""
+"""Per-class tables: the values of every finest class in each run, and the class it is taken for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ def class_table(
     first: FirstRanks,
     name_of: NameOf,
 ) -> ClassTable:
-    """The means of metrics over the queries of every class, the worst class of the last run first.
+    """Tabulate the means of metrics over the queries of every class, the worst class of the last run first.
 
     Args:
         runs: evaluations of the same queries; at least one, with embeddings and values a query.
         metrics: whose means are shown.
-        first: what the queries of the last run find, for the class that they are most often taken for.
+        first: first ranks of the last run, for the class that a class is most often taken for.
         name_of: the name of a class from level and id.
     """
     some = next(iter(runs.values()))

@@ -20,7 +20,7 @@ _NOT_DRAWN = {"step", "epoch"}
 
 
 def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
-    """Hierarchical precision of one ranking where it reaches given hierarchical recalls.
+    """Compute the hierarchical precision of one ranking where it reaches given hierarchical recalls.
 
     At rank k, recall is the gain of the first k items over the gain of all, and precision at a relevant k is
     sum over j <= k of min(gain_k, gain_j), over k times gain_k (Ramzi et al., "Hierarchical Average Precision Training
@@ -71,7 +71,7 @@ class MeanCurves:
         self._sums, self._defined = np.zeros((num_levels + 1, len(RECALLS))), np.zeros(num_levels + 1, np.int64)
 
     def add(self, grades: np.ndarray) -> None:
-        """Take in a query, by the grades of its whole ranking, best first."""
+        """Add a query, by the grades of its whole ranking, best first."""
         counts = np.bincount(grades, minlength=len(self._levels) + 1)
         places = np.flatnonzero(grades)
         for i, gains in enumerate([*self._levels, self._gain.gains(counts[None])[0]]):
@@ -81,14 +81,14 @@ class MeanCurves:
                 self._defined[i] += 1
 
     def means(self) -> list[np.ndarray | None]:
-        """Return the curves of every level, finest first, and of the hierarchy at the end; None where none is."""
+        """Return the curves of every level, finest first, and of the hierarchy at the end; None without any query."""
         return [total / number if number else None for total, number in zip(self._sums, self._defined, strict=True)]
 
 
 def draw_precision_recall(
     figures: Figures, curves: Mapping[str, Sequence[np.ndarray | None]], levels: Sequence[str], note: str, split: str
 ) -> list[Figure]:
-    """One figure a level and one of the hierarchy, a line a run."""
+    """Draw a figure a level and one of the hierarchy, a line a run."""
     drawn = []
     for i, what in enumerate([*levels, ""]):
         title = f"Precision and recall, {clean(what)}" if what else "Hierarchical precision and recall"
@@ -110,7 +110,7 @@ def draw_precision_recall(
 
 
 def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str]) -> list[Figure]:
-    """Losses and rates over the steps, metrics over the epochs, of the runs that have a log."""
+    """Draw losses and rates over the steps, metrics over the epochs, of the runs that have a log."""
     drawn = []
     for column in _columns(runs):
         lines = {

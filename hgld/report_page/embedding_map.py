@@ -24,7 +24,7 @@ NameOf = Callable[[int, int], str]
 
 
 def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Two coordinates a point (van der Maaten and Hinton, JMLR 2008), by cosine distance, begun at the first two PCs.
+    """Map points to the plane (van der Maaten and Hinton, JMLR 2008), by cosine distance, from their first two PCs.
 
     Args:
         points: (N, D) unit rows; :func:`why_no_map` finds nothing against them.
@@ -44,7 +44,7 @@ def tsne(points: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def why_no_map(points: np.ndarray) -> str:
-    """Reason for which unit rows have no map, in words for the page; empty where they have one."""
+    """Return the reason for which unit rows have no map, in words for the page; empty where they have one."""
     if len(points) < LEAST_POINTS:
         return f"there are {len(points)}, and a map needs {LEAST_POINTS}"
     rows = points.astype(np.float64)
@@ -55,10 +55,10 @@ def why_no_map(points: np.ndarray) -> str:
 def draw_maps(
     figures: Figures, items: Items, levels: Sequence[str], name_of: NameOf, run: str, split: str
 ) -> tuple[list[Figure], list[str]]:
-    """One map a level: items of the largest classes at the finest, class means at the others.
+    """Draw a map a level: items of the largest classes at the finest, class means at the others.
 
     Args:
-        figures: draws.
+        figures: to draw with.
         items: the gallery of an evaluation.
         levels: finest first.
         name_of: the name of a class from level and id.
@@ -104,7 +104,7 @@ def _items_of_largest(items: Items, sizes: np.ndarray) -> np.ndarray:
 
 
 def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], str]) -> "Callable[[Axes], None]":
-    """Dots in a colour a class for the largest classes, grey for the others."""
+    """Scatter dots in a colour a class for the largest classes, grey for the others."""
     classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
     largest = classes[np.argsort(-sizes, kind="stable")[: len(SERIES)]]
 
@@ -126,7 +126,7 @@ def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], st
 
 
 def legend_columns(names: Sequence[str], most: int = 3) -> int:
-    """Number of columns that fit below a map; a legend fills them one after another."""
+    """Return the number of columns that fit below a map; a legend fills them one after another."""
     for columns in range(most, 1, -1):
         rows = -(-len(names) // columns)
         widths = [max(map(len, names[i : i + rows])) for i in range(0, len(names), rows)]

@@ -51,7 +51,7 @@ class Figure:
     Attributes:
         name: of its files, without suffix.
         title: what it shows.
-        note: how it was made, and what was left out.
+        note: its making, and anything left out.
         svg: for the page, coloured by CSS variables.
     """
 
@@ -62,10 +62,10 @@ class Figure:
 
 
 class Figures:
-    """Draws figures; with a folder, keeps each as ``NAME.svg`` and ``NAME.png`` there as well.
+    """Drawer of figures; with a folder, each is kept as ``NAME.svg`` and ``NAME.png`` there as well.
 
     Args:
-        folder: where to; None keeps none.
+        folder: to keep them in; None keeps none.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -119,7 +119,7 @@ def _for_page(svg: str, stem: str, title: str) -> Markup:
     body = svg[svg.index("<svg") :]
     body = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", body, count=1)
     body = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", body, count=1)
-    # Files of their own may call an id what they like; on one page ids are shared.
+    # Files may name their ids freely; on one page ids are shared.
     body = re.sub(r'\bid="([^"]+)"', rf'id="{stem}-\1"', body)
     body = re.sub(r'href="#([^"]+)"', rf'href="#{stem}-\1"', body)
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{stem}-\1)", body)
@@ -146,7 +146,7 @@ def draw_legend(axes: "Axes", entries: "Sequence[tuple[Artist, str]]", **options
 
 
 def grade_color(grade: int, num_levels: int) -> str:
-    """Red for grade 0, orange for the coarsest shared level, green for the finest, blues between."""
+    """Return the colour of a grade: red for 0, orange for the coarsest level, green for the finest, blues between."""
     if grade == 0:
         return GRADES[0]
     if grade == num_levels:
@@ -155,6 +155,6 @@ def grade_color(grade: int, num_levels: int) -> str:
 
 
 def clean(text: str, longest: int = 60) -> str:
-    """Text on one line, without control characters, cut where it is too long."""
+    """Return text on one line, without control characters, cut where it is too long."""
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
     return plain if len(plain) <= longest else plain[: longest - 1] + "…"

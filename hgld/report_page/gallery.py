@@ -25,13 +25,13 @@ MOST_PICTURE_BYTES = 6_000_000
 
 @dataclass(frozen=True)
 class Tile:
-    """One place of a gallery.
+    """One picture of a gallery.
 
     Attributes:
         key: of the item, whose picture the page shows if it has room; None where the files have no keys.
         frame: ``query``, ``right`` (same finest class), ``near`` (same coarser class) or ``wrong``.
         caption: its finest class.
-        says: key, classes and what it shares with the query, for a tooltip and for those who do not see the frame.
+        says: key, classes and the level shared with the query, for a tooltip and for those who do not see the frame.
     """
 
     key: str | None
@@ -68,7 +68,7 @@ class Thumbnails:
         return len([uri for uri in self._made.values() if uri])
 
     def uri(self, key: str | None) -> str:
-        """The picture of an item; empty where there is none, or no room for it any more."""
+        """Return the picture of an item; empty where there is none, or no more room for it."""
         if self._dataset is None or key is None or key not in self._index:
             return ""
         if self.bytes >= self._most:
@@ -97,14 +97,14 @@ class Thumbnails:
 
 
 def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """Queries with the lowest values of a metric, the worst first, one a class."""
+    """Return the queries with the lowest values of a metric, the worst first, one a class."""
     values = evaluation.report.per_query[metric].to_numpy()
     order = np.argsort(values, kind="stable")  # NaN last
     return _one_a_class(evaluation, order[: int((~np.isnan(values)).sum())])
 
 
 def _one_a_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
-    """The first queries of an order, the first of every finest class: one hard class would fill all rows otherwise."""
+    """Return the first query of every class, in an order of queries: one hard class would fill all rows otherwise."""
     assert evaluation.ranked is not None
     finest = evaluation.ranked.query.labels[order, 0]
     _, first = np.unique(finest, return_index=True)
@@ -112,7 +112,7 @@ def _one_a_class(evaluation: Evaluation, order: np.ndarray) -> list[int]:
 
 
 def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
-    """The queries at the 0.9, 0.7, 0.5, 0.3 and 0.1 quantiles of a metric, the best first."""
+    """Return the queries at the 0.9, 0.7, 0.5, 0.3 and 0.1 quantiles of a metric, the best first."""
     values = evaluation.report.per_query[metric].to_numpy()
     order = np.argsort(values, kind="stable")[: int((~np.isnan(values)).sum())]
     if not len(order):
@@ -121,7 +121,7 @@ def typical_queries(evaluation: Evaluation, metric: str) -> list[int]:
 
 
 def changed_queries(first: Evaluation, other: Evaluation, metric: str) -> tuple[list[int], list[int]]:
-    """Queries whose value rose most, and fell most, from the first evaluation to the other, one a class."""
+    """Return the queries whose value rose most, and fell most, from one evaluation to the other, one a class."""
     change = other.report.per_query[metric].to_numpy() - first.report.per_query[metric].to_numpy()
     order = np.argsort(-change, kind="stable")
     order = order[~np.isnan(change[order])]
@@ -135,12 +135,12 @@ def strips(
     metric: str,
     name_of: NameOf,
 ) -> list[Strip]:
-    """Galleries of some queries, one row of ranked pictures a run.
+    """Make galleries of some queries, one row of ranked pictures a run.
 
     Args:
         queries: indices of the queries.
         runs: evaluations with embeddings, of the same queries.
-        first: what the queries of each run find.
+        first: first ranks of each run.
         metric: whose value stands beside the query.
         name_of: the name of a class from level and id.
     """

@@ -1,9 +1,9 @@
-"""Meanings of the metrics of a report, in a sentence each."""
+"""The report page: one HTML file with everything in it, and its plots as files of their own."""
 
 import base64
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
-from hgld.evaluation.evaluate import Progress as ProgressSection
+from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.files import write_atomic
 from hgld.metrics import Metric
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
 
 
+# -- the glossary -----------------------------------------------------------------------------------------------------
+
 _WORDS = (
     ("level", "One depth of the class hierarchy; the finest is named first."),
     ("grade", "How much an item shares with a query: 0 nothing, 1 the coarsest level, L the finest class."),
@@ -48,12 +50,14 @@ _WORDS = (
 
 
 def glossary(metrics: Iterable[str]) -> list[tuple[str, str]]:
-    """Terms and meanings: the metrics that a page shows, in their order, then the words of the page."""
+    """Return terms and meanings: the metrics that a page shows, in their order, then the words of the page."""
     kinds = dict.fromkeys(Metric.parse(metric).kind for metric in metrics)
     return [*((kind, kind_of(kind).meaning) for kind in kinds), *_WORDS]
 
 
-# The section of a page on one split: the table of results, curves, severity, maps, galleries, classes.
+# -- the section of a split -------------------------------------------------------------------------------------------
+#
+# The table of results, curves, severity, maps, galleries, classes.
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Album:
 
 @dataclass(frozen=True, eq=False)
 class SplitSection:
-    """The part of a page that belongs to one split; what cannot be shown is named in ``missing``.
+    """The part of a page that belongs to one split; ``missing`` names the parts that cannot be shown.
 
     Its galleries have pictures where it is ``pictured``: where the dataset is at hand.
     """
@@ -93,7 +97,7 @@ def split_section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
-    progress: ProgressSection | None = None,
+    progress: Progress | None = None,
 ) -> SplitSection:
     """Make the section of a split from the evaluations of the runs that have one.
 
@@ -103,7 +107,7 @@ def split_section(
         published: rows of the dataset.
         baseline: the run that the others are compared with.
         dataset: for pictures and class names; None without.
-        figures: draws.
+        figures: to draw with.
         progress: called with a task, the number of queries done and their total.
     """
     leading, some = next(iter(evaluations.items()))
@@ -145,7 +149,7 @@ def split_section(
     )
 
 
-def _first_ranks(evaluation: Evaluation, curves: MeanCurves, task: str, progress: ProgressSection | None) -> FirstRanks:
+def _first_ranks(evaluation: Evaluation, curves: MeanCurves, task: str, progress: Progress | None) -> FirstRanks:
     assert evaluation.ranked is not None
     normalize = is_normalized(evaluation)
     return first_ranks(evaluation.ranked, normalize=normalize, visit=curves.add, task=task, progress=progress)
@@ -170,7 +174,7 @@ def _curves(
 
 
 def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
-    """Names of classes: of the label table, else of the dataset's hierarchy, else the ids."""
+    """Return the names of classes: of the label table, else of the dataset's hierarchy, else the ids."""
     assert evaluation.ranked is not None
     tables, levels = evaluation.ranked.names, evaluation.levels
     known = {} if dataset is None else dict(zip(dataset.levels, dataset.hierarchy.names, strict=True))
@@ -187,7 +191,7 @@ def _name_of(evaluation: Evaluation, dataset: "ShardDataset | None") -> NameOf:
 
 
 def _query_metric(paired: Mapping[str, Evaluation], levels: Sequence[str]) -> str:
-    """Metric by which queries are called the worst: H-AP, else the AP of the finest level, else the first metric."""
+    """Choose the metric by which queries are called the worst: H-AP, else the finest level's AP, else the first."""
     if not paired:
         return ""
     common = [
@@ -205,7 +209,7 @@ def _class_metrics(same: Mapping[str, Evaluation]) -> list[str]:
 
 
 def _same_queries(paired: Mapping[str, Evaluation], baseline: str | None) -> dict[str, Evaluation]:
-    """The baseline and the runs with the very same queries and gallery, which are told apart query by query."""
+    """Return the baseline and the runs of the same queries and gallery, which can be compared query by query."""
     if not paired:
         return {}
     first = baseline if baseline is not None and baseline in paired else next(iter(paired))
@@ -239,13 +243,11 @@ def _albums(
     return [album for album in albums if album.strips]
 
 
-# The report page: one HTML file with everything in it, and its plots as files of their own.
+# -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
-_FOOTER_BYTES = 20_000  # what it says of the pictures is known when they are made
+_FOOTER_BYTES = 20_000  # its words on the pictures are known only when these are made
 _TEMPLATES = Path(__file__).with_name("templates")
-
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
@@ -261,7 +263,7 @@ class PageFacts:
         pictures_left_out: places without their picture, for want of room.
         unreadable: pictures that could not be read, with the reason.
         plots: files in the folder of plots.
-        notes: what of ``data`` and of the published rows does not fit the runs, as the page says it too.
+        notes: mismatches of ``data`` and of the published rows with the runs, as the page states them too.
     """
 
     out: str
@@ -390,7 +392,7 @@ def _open(data: str | Path | None) -> "ShardDataset | None":
 
 
 def _headline(metrics: Sequence[str]) -> list[str]:
-    """The metrics whose course over the epochs is drawn."""
+    """Choose the metrics whose course over the epochs is drawn."""
     kinds = ("H-AP", "R@1/", "mAP@R/", "AP/")
     return [metric for kind in kinds for metric in metrics if metric == kind or metric.startswith(kind)][:6]
 

@@ -47,7 +47,7 @@ class PublishedResults:
         self._all = pl.concat([shipped, self._own])
 
     def of(self, dataset: str) -> list[PublishedRow]:
-        """The rows of a dataset, in the order of their tables; its name is that of ``dataset.json``, none if empty."""
+        """Return the rows of a dataset, named as in ``dataset.json``, in the order of the tables; none for no name."""
         if not dataset:
             return []
         rows: dict[tuple[str, str], dict[str, float]] = {}
@@ -56,11 +56,11 @@ class PublishedResults:
         return [PublishedRow(method, source, values) for (method, source), values in rows.items()]
 
     def unused(self, dataset: str, shown: Collection[tuple[str, str]]) -> str:
-        """Reason for which no row of the user's table is shown; empty where one is, or there is no table.
+        """Return the reason for which no row of the user's table is shown; empty where one is, or there is no table.
 
         Args:
             dataset: of the evaluation; empty where its report does not say it.
-            shown: method and source of the rows that stand there.
+            shown: method and source of the rows on the page.
         """
         of_it = self._own.filter(pl.col("dataset") == dataset)
         if not self._name or any(row in shown for row in of_it.select("method", "source").iter_rows()):

@@ -32,7 +32,7 @@ class FirstRanks:
 
 
 def sample_queries(num_queries: int, seed: int = 0) -> np.ndarray:
-    """Indices of at most :data:`MOST_QUERIES` queries, in ascending order; all if there are no more."""
+    """Sample the indices of at most :data:`MOST_QUERIES` queries, in ascending order; all if there are no more."""
     if num_queries <= MOST_QUERIES:
         return np.arange(num_queries)
     return np.sort(np.random.default_rng(seed).choice(num_queries, MOST_QUERIES, replace=False))
@@ -54,7 +54,7 @@ def first_ranks(
         ranked: embeddings and labels.
         normalize: scores are cosine similarities.
         visit: called with the grades of the whole gallery, best first, for every query of :func:`sample_queries`.
-        task: what ``progress`` is told.
+        task: name of the task for ``progress``.
         progress: called with the task, the number of queries done and their total.
 
     Raises:
@@ -113,7 +113,7 @@ def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
 
 
 def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
-    """(q, depth) indices of the highest scores, equal ones by ascending grade, then index."""
+    """Return (q, depth) indices of the highest scores, equal ones by ascending grade, then index."""
     best, place = (p.numpy() for p in torch.from_numpy(scores).topk(min(depth + 1, scores.shape[1]), dim=1))
     order = np.lexsort((place, np.take_along_axis(grades, place, axis=1), -best), axis=1)[:, :depth]
     found = np.take_along_axis(place, order, axis=1)
@@ -139,12 +139,12 @@ def gain_of(evaluation: Evaluation) -> GainFunction:
 
 
 def is_normalized(evaluation: Evaluation) -> bool:
-    """Return True where the evaluation scored by cosine similarity."""
+    """Tell whether the evaluation scored by cosine similarity."""
     return bool(evaluation.report.settings.get("normalized", True))
 
 
 def class_means(items: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unit means of the unit embeddings of every finest class.
+    """Return unit means of the unit embeddings of every finest class.
 
     Returns:
         (C, D) float64 means, (C, L) labels of the classes, (C,) number of items; classes in ascending order of id.

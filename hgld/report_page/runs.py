@@ -1,4 +1,4 @@
-"""Kept reports, read for the page: settings that it computes with are checked, the others are only shown."""
+"""Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them."""
 
 import csv
 import math
@@ -17,9 +17,13 @@ from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.report import RetrievalReport
 from hgld.metrics import Metric
 
+# -- kept reports -----------------------------------------------------------------------------------------------------
+#
+# Settings that the page computes with are checked, the others are only shown.
+
 
 def read_report(path: Path) -> RetrievalReport:
-    """A report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
+    """Read a report that :meth:`hgld.evaluation.report.RetrievalReport.save_json` wrote.
 
     Raises:
         SchemaError: the file cannot be read, or a setting or metric in it is none that a page can show.
@@ -58,7 +62,7 @@ _SETTINGS = {
 }
 
 
-# Sources of a report page: run folders of training, and kept evaluations with their embeddings beside them.
+# -- runs -------------------------------------------------------------------------------------------------------------
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _MOST_LOG_BYTES = 256 << 20
@@ -106,7 +110,7 @@ class Evaluation:
         report: metrics and values a query.
         epoch: of training; None for an evaluation that belongs to no run.
         ranked: the embeddings, where they are kept.
-        why_not: what keeps ``ranked`` from being there, in words for the page.
+        why_not: reason for which ``ranked`` is None, in words for the page.
     """
 
     report: RetrievalReport
@@ -130,7 +134,7 @@ class Run:
 
     Attributes:
         name: as the page calls it.
-        evaluations: by what they are of: ``SPLIT`` or ``QUERY/GALLERY``, with `` of DATASET`` behind where the page
+        evaluations: by their task: ``SPLIT`` or ``QUERY/GALLERY``, with `` of DATASET`` behind where the page
             has several; ``evaluation`` where the report does not say it.
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
@@ -208,7 +212,7 @@ def _kept_evaluation(path: Path) -> Evaluation:
 
 
 def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:
-    """The embeddings that a kept report was made from, or why they cannot be shown."""
+    """Return the embeddings that a kept report was made from, or the reason why they cannot be shown."""
     files = report.settings.get("files")
     roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
     if not isinstance(files, dict) or not {"embeddings", "labels"} <= set(files):

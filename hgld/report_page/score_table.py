@@ -1,4 +1,4 @@
-"""Mistake severity: the height in the hierarchy at which a wrong answer and its query meet."""
+"""The table of results of several runs on one split, and the severity of their mistakes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,6 +18,11 @@ from hgld.report_page.runs import Evaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+# -- mistake severity -------------------------------------------------------------------------------------------------
+#
+# The height in the hierarchy at which a wrong answer and its query meet.
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,9 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
     return drawn
 
 
-# The table of results: runs with confidence intervals, published rows below, one block of columns a level.
+# -- the table of results ---------------------------------------------------------------------------------------------
+#
+# Runs with confidence intervals, published rows below, one block of columns a level.
 
 GRADED = "all levels"
 
@@ -112,7 +119,7 @@ class ScoreTable:
         columns: names of the metrics without their levels.
         runs: name and cells.
         published: method, source and cells.
-        notes: how to read it, and what could not be compared.
+        notes: remarks for readers, and the runs that could not be compared.
     """
 
     groups: tuple[tuple[str, int], ...]
@@ -156,7 +163,7 @@ def _level(metric: str) -> str | None:
 
 
 def _ordered(metrics: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:
-    """Metrics by level, finest first in the order of the runs that have them; those of all levels at the end."""
+    """Order metrics by level, finest first in the order of the runs that have them; those of all levels at the end."""
     stated = [level for evaluation in evaluations for level in evaluation.levels]
     found = [level for metric in metrics if (level := _level(metric)) is not None]
     place = {level: i for i, level in enumerate(dict.fromkeys([*stated, *found]))}
@@ -166,7 +173,7 @@ def _ordered(metrics: Sequence[str], evaluations: Sequence[Evaluation]) -> list[
 def _published_rows(
     published: Sequence[PublishedRow], metrics: Sequence[str], levels: Sequence[str]
 ) -> tuple[tuple[str, str, tuple[Cell, ...]], ...]:
-    """Method, source and cells of the rows that have one of the metrics."""
+    """Return method, source and cells of the rows that have one of the metrics."""
     finest = f"/{levels[0]}" if levels else ""
     below = []
     for row in published:
@@ -178,7 +185,7 @@ def _published_rows(
 
 
 def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[tuple[str, str], dict], list[str]]:
-    """Rows of the comparison by run and metric; a run that cannot be paired with the first gets its intervals alone."""
+    """Return rows of the comparison by run and metric; one that cannot be paired with the first has intervals only."""
     found: dict[tuple[str, str], dict] = {}
     notes = []
     for name, evaluation in evaluations.items():
@@ -223,7 +230,7 @@ def _cell(value: float, row: Mapping | None, *, best: bool) -> Cell:
 
 
 def _as_stated(value: float) -> str:
-    """A published value: with two digits where its text has two, else with one."""
+    """Format a published value: with two digits where its text has two, else with one."""
     return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
 
 

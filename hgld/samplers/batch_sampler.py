@@ -1,8 +1,4 @@
-"""Random numbers that are a function of their key alone, on every platform and under every numpy.
-
-numpy keeps the raw words of a bit generator stable for ever, but not what its distributions and shuffles make of them
-(NEP 19). So only words are taken from it.
-"""
+"""The frame of all samplers: a batch is a function of (seed, epoch, step), and processes take equal parts of it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -14,6 +10,12 @@ from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
 
+# -- random numbers ---------------------------------------------------------------------------------------------------
+#
+# They are a function of their key alone, on every platform and under every numpy: numpy keeps the raw words of a bit
+# generator stable for ever, but not what its distributions and shuffles make of them (NEP 19). So only words are taken
+# from it.
+
 _HALF = np.uint64(32)
 
 
@@ -23,22 +25,22 @@ def word_source(*key: int) -> np.random.Philox:
 
 
 def random_words(count: int, *key: int) -> np.ndarray:
-    """(count,) uint64 words of Philox, keyed as in :func:`word_source`."""
+    """Return (count,) uint64 words of Philox, keyed as in :func:`word_source`."""
     return word_source(*key).random_raw(count)
 
 
 def shuffled(count: int, *key: int) -> np.ndarray:
-    """(count,) int64: a random order of ``range(count)``."""
+    """Return a random order of ``range(count)``: (count,) int64."""
     return np.argsort(random_words(count, *key), kind="stable")
 
 
 def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
-    """int64 numbers in [0, limit), uniform but for 2**-32; limits are below 2**32."""
+    """Turn words into int64 numbers in [0, limit), uniform but for 2**-32; limits are below 2**32."""
     return (((words >> _HALF) * np.asarray(limits, dtype=np.uint64)) >> _HALF).astype(np.int64)
 
 
 def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Distinct numbers of a range, row by row, every set as likely as any other.
+    """Draw distinct numbers of a range, row by row, every set as likely as any other.
 
     Args:
         words: (R, k) random words.
@@ -59,14 +61,14 @@ def choose(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return chosen
 
 
-# The items of every class, side by side.
+# -- items by class ---------------------------------------------------------------------------------------------------
 
 Short = Literal["repeat", "drop", "refuse"]
 _SHORT = ("repeat", "drop", "refuse")
 
 
 class Labelled(Protocol):
-    """A dataset: labels (N, L) and the names of their levels."""
+    """A dataset with labels (N, L) and the names of their levels."""
 
     @property
     def labels(self) -> Tensor: ...
@@ -79,7 +81,7 @@ Labels = Tensor | np.ndarray | Labelled
 
 
 def label_column(labels: Labels, level: int | str) -> np.ndarray:
-    """Labels of one level.
+    """Return the labels of one level.
 
     Args:
         labels: (N,) or (N, L) integers, finest level first, or a dataset.
@@ -162,7 +164,7 @@ class ClassItems:
         return cls(items, np.cumsum(count) - count, count, label, len(labels) - len(known), dropped)
 
     def draw(self, classes: np.ndarray, k: int, *key: int) -> np.ndarray:
-        """Random items of each class, k of them: distinct where it has as many, else each of them at least once.
+        """Draw k items of each class: distinct ones where it has as many, else each of them at least once.
 
         Args:
             classes: (P,) places of the classes in :attr:`label`.
@@ -189,7 +191,7 @@ def check_enough(classes: int, p: int) -> None:
         raise ConfigError(f"{classes} classes can be sampled; batches of {p} need as many. Take a smaller p.")
 
 
-# What all samplers have in common: a batch is a function of (seed, epoch, step), and processes take equal parts.
+# -- the sampler ------------------------------------------------------------------------------------------------------
 
 _MOST = 1 << 32
 
@@ -235,10 +237,10 @@ class BatchSampler(ABC):
 
     @abstractmethod
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
-        """(B,) int64 item numbers of a batch, of all processes."""
+        """Return (B,) int64 item numbers of a batch, of all processes."""
 
     def batch(self, epoch: int, step: int) -> np.ndarray:
-        """This process's part of a batch.
+        """Return this process's part of a batch.
 
         Args:
             epoch: from 0.
@@ -253,7 +255,7 @@ class BatchSampler(ABC):
         return self.part(epoch, step)[1]
 
     def part(self, epoch: int, step: int) -> tuple[int, np.ndarray]:
-        """Where in the batch of all processes this process's part begins, and :meth:`batch`."""
+        """Return the place in the whole batch at which this process's part begins, and :meth:`batch`."""
         if not 0 <= step < self._batches or not 0 <= epoch < _MOST:
             raise ConfigError(f"step {step} of epoch {epoch}; an epoch has the steps 0..{self._batches - 1}.")
         whole = self._whole_batch(epoch, step)
@@ -282,7 +284,7 @@ class BatchSampler(ABC):
             self.load_state_dict({"epoch": epoch, "step": 0})
 
     def state_dict(self) -> dict[str, int]:
-        """The position: epoch, and step within it of the next batch."""
+        """Return the position: epoch, and step within it of the next batch."""
         return {"epoch": self._epoch, "step": self._step}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -301,7 +303,7 @@ class BatchSampler(ABC):
 
 
 def number_of_batches(items: int, per_batch: int, drop_last: bool, what: str) -> int:
-    """Batches that hold all items, or, with ``drop_last``, no item twice.
+    """Return the number of batches that hold all items, or, with ``drop_last``, no item twice.
 
     Raises:
         ConfigError: not one batch can be made.

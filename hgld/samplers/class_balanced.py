@@ -1,4 +1,4 @@
-"""Batches of items drawn with classes in balance."""
+"""Sampler of single items that balances the classes."""
 
 import numpy as np
 

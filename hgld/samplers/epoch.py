@@ -1,4 +1,4 @@
-"""Every item once an epoch."""
+"""Samplers that take every item once an epoch: alone, or several times side by side in its batch."""
 
 import numpy as np
 
@@ -58,7 +58,9 @@ class EpochSampler(BatchSampler):
         return self._order[1][begin:end]
 
 
-# Batches in which every image stands several times, to be augmented differently.
+# -- repeated augmentation --------------------------------------------------------------------------------------------
+#
+# Every image stands several times in its batch, to be augmented differently.
 
 
 class RepeatedAugmentation(BatchSampler):

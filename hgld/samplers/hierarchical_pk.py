@@ -1,4 +1,4 @@
-"""P x K batches out of few super-classes, whose classes are hard to tell apart."""
+"""P x K batches out of few super-classes, so that their classes are hard to tell apart."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ from hgld.samplers.batch_sampler import (
 )
 
 _MOST_COMBINATIONS = 1_000_000
-_COMBINATIONS, _CLASSES, _ITEMS = range(3)  # what random numbers are for
+_COMBINATIONS, _CLASSES, _ITEMS = range(3)  # uses of random numbers
 
 
 class HierarchicalPKSampler(BatchSampler):
@@ -110,7 +110,7 @@ class HierarchicalPKSampler(BatchSampler):
         return self._classes.draw(np.concatenate(chosen), self.k, *key, _ITEMS).reshape(-1)
 
     def _order_of(self, epoch: int) -> np.ndarray:
-        """Combination of every step of an epoch."""
+        """Return the combination of every step of an epoch."""
         if self._order is None or self._order[0] != epoch:
             count = len(self._combinations) * self._repeats
             self._order = (epoch, shuffled(count, self.seed, epoch, 0, _COMBINATIONS) // self._repeats)
@@ -118,7 +118,7 @@ class HierarchicalPKSampler(BatchSampler):
 
 
 def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarray]:
-    """Places of the classes under each super-class, in the order of the super-classes' labels."""
+    """Return the places of the classes under each super-class, in the order of the super-classes' labels."""
     above = coarse[classes.items]
     first = above[classes.start]
     torn = np.flatnonzero(above != np.repeat(first, classes.count))
@@ -132,7 +132,7 @@ def _classes_by_super(classes: ClassItems, coarse: np.ndarray) -> list[np.ndarra
 
 
 def _combinations(by_super: list[np.ndarray], p: int, size: int) -> tuple[np.ndarray, int]:
-    """(C, size) combinations of super-classes with at least p classes in all, and the number of the others."""
+    """Return (C, size) combinations of super-classes with at least p classes in all, and the number of the others."""
     count = math.comb(len(by_super), size)
     if not 0 < count <= _MOST_COMBINATIONS:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which classes meet in which batch, when every image shall be seen once an epoch."""
+"""P x K batches, the batches of metric learning: P classes with K items each, planned to cover every item if asked."""
 
 from typing import Literal
 
@@ -20,11 +20,11 @@ from hgld.samplers.batch_sampler import (
 )
 
 _WORD = 32  # a chunk is one integer: its class above, its number within the class below
-_ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # what random numbers are for
+_ITEMS, _CLASSES, _LAST, _TRADES, _COLUMNS, _ROWS = range(6)  # uses of random numbers in a plan
 
 
 class EpochPlan:
-    """One epoch of P x K batches that cover all items.
+    """Plan of one epoch of P x K batches that cover all items.
 
     The items of every class are shuffled and cut into chunks of k; the last chunk of a class goes on with its first
     items, so that it is whole. Chunks are dealt to the batches so that the fewest possible come into a batch that has
@@ -54,26 +54,26 @@ class EpochPlan:
         self._table = _shuffled_rows(_traded(np.ascontiguousarray(table), *key), *key)
 
     def batch(self, step: int) -> np.ndarray:
-        """(P, K) item numbers of a batch, a row of one class each."""
+        """Return (P, K) item numbers of a batch, a row of one class each."""
         chunks = self._table[step]
         place, number = chunks >> _WORD, chunks & ((1 << _WORD) - 1)
         return chunk_items(self._classes, self._items, place, number, self._k)
 
 
 def chunks_of(classes: ClassItems, k: int) -> np.ndarray:
-    """(C,) chunks of k items that it takes to cover each class."""
+    """Count the chunks of k items that it takes to cover each class: (C,)."""
     return -(-classes.count // k)
 
 
 def shuffled_within(classes: ClassItems, *key: int) -> np.ndarray:
-    """(M,) the items, those of every class shuffled among themselves."""
+    """Return the items (M,), those of every class shuffled among themselves."""
     places = np.repeat(np.arange(len(classes.count)), classes.count)
     words = random_words(len(places), *key, _ITEMS) >> np.uint64(_WORD)
     return classes.items[np.argsort((places << _WORD) | words.astype(np.int64), kind="stable")]
 
 
 def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, number: np.ndarray, k: int) -> np.ndarray:
-    """(n, k) items of some chunks, given by class and number within it; a class's last one goes on with its first.
+    """Return (n, k) items of chunks, by class and number in it; a class's last chunk goes on with its first items.
 
     Args:
         classes: the classes.
@@ -87,7 +87,7 @@ def chunk_items(classes: ClassItems, items: np.ndarray, place: np.ndarray, numbe
 
 
 def _fitted(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndarray:
-    """Chunks of every class when all places of the batches are taken: random ones too many go, random ones come."""
+    """Fit the chunks of every class to the places of the batches: random ones go or come."""
     excess = int(chunks.sum()) - places
     if excess > 0:
         gone = shuffled(int(chunks.sum()), *key, _LAST)[:excess]
@@ -102,7 +102,7 @@ def _fitted(chunks: np.ndarray, places: int, batches: int, *key: int) -> np.ndar
 
 
 def _traded(table: np.ndarray, *key: int) -> np.ndarray:
-    """Rows (batches) of chunks after enough trades that any two chunks have forgotten that they were together."""
+    """Trade the rows (batches) of chunks often enough that any two chunks have forgotten that they were together."""
     batches, p = table.shape
     half = batches // 2
     for turn in range(batches.bit_length() + 2):
@@ -118,7 +118,7 @@ def _traded(table: np.ndarray, *key: int) -> np.ndarray:
 
 
 def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Numbers by which a heap is halved, the lower ones to the first batch.
+    """Return numbers by which a heap is halved, the lower ones to the first batch.
 
     Chunks of one class are paired, and the two of a pair go to different batches; the others go anywhere.
 
@@ -143,17 +143,17 @@ def _sides(classes: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 
 def _shuffled_rows(table: np.ndarray, *key: int) -> np.ndarray:
-    """The same batches in random order, their classes in random order."""
+    """Return the same batches in random order, their classes in random order."""
     table = np.sort(table, axis=1)[shuffled(len(table), *key, _COLUMNS, 0)]
     words = random_words(table.size, *key, _COLUMNS, 1).reshape(table.shape)
     return np.take_along_axis(table, np.argsort(words, axis=1, kind="stable"), axis=1)
 
 
-# P classes x K items, the batches of metric learning.
+# -- the sampler ------------------------------------------------------------------------------------------------------
 
 Coverage = Literal["exact", "classes"]
 _COVERAGE = ("exact", "classes")
-_CLASSES_PK, _ORDER, _ITEMS_PK = range(3)  # what random numbers are for
+_DRAWN_CLASSES, _DRAWN_ORDER, _DRAWN_ITEMS = range(3)  # uses of random numbers in a batch of drawn classes
 
 
 class PKSampler(BatchSampler):
@@ -240,8 +240,8 @@ class PKSampler(BatchSampler):
         if self.coverage == "exact":
             return self._plan_of(epoch).batch(step).reshape(-1)
         key = (self.seed, epoch, step)
-        chosen = choose(random_words(self.p, *key, _CLASSES_PK)[None], np.array([len(self._classes.count)]))[0]
-        return self._classes.draw(chosen[shuffled(self.p, *key, _ORDER)], self.k, *key, _ITEMS_PK).reshape(-1)
+        chosen = choose(random_words(self.p, *key, _DRAWN_CLASSES)[None], np.array([len(self._classes.count)]))[0]
+        return self._classes.draw(chosen[shuffled(self.p, *key, _DRAWN_ORDER)], self.k, *key, _DRAWN_ITEMS).reshape(-1)
 
     def _plan_of(self, epoch: int) -> EpochPlan:
         if self._plan is None or self._plan[0] != epoch:

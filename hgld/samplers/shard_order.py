@@ -17,7 +17,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.samplers.batch_sampler import BatchSampler, ClassItems, Short, at_least, below, random_words, shuffled
 from hgld.samplers.pk import chunk_items, chunks_of, shuffled_within
 
-_SHARDS, _BEGIN, _DEAL = range(6, 9)  # what random numbers are for, beside those of an EpochPlan
+_SHARDS, _BEGIN, _DEAL = range(6, 9)  # uses of random numbers, beside those of an EpochPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class ShardOrderSampler(BatchSampler):
         self._dealt: tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]] | None = None
 
     def fingerprint(self) -> str:
-        """32 hex digits that differ when the batches do."""
+        """Return 32 hex digits that differ when the batches do."""
         runs = (self._runs.items[self._runs.start], self._runs.count, self._label, self._shard)
         options = (self.p, self.k, self.lanes, self.window, self.seed)
         digest = hashlib.blake2b(repr((2, options)).encode(), digest_size=16)
@@ -150,7 +150,7 @@ class ShardOrderSampler(BatchSampler):
 
 
 def _runs(shard: np.ndarray, group: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """(N,) number of the group that an item belongs to, over all shards; -1 where its class is unknown."""
+    """Return (N,) the number of the group that an item belongs to, over all shards; -1 where its class is unknown."""
     begins = np.ones(len(label), dtype=bool)
     begins[1:] = (np.diff(shard) != 0) | (np.diff(group) != 0)
     run = np.cumsum(begins) - 1
@@ -266,7 +266,7 @@ class _Hand:
             self._take(most, fitting[most][0])
 
     def take_any(self, lane: int, word: int) -> None:
-        """Take a chunk from a lane: of a class that the batch does not have, where there is a way."""
+        """Take a chunk from a lane, of a class that the batch does not have if possible."""
         held = self._held[lane]
         labels = [self._labels[chunk] for chunk in held]
         if all(c in self._lane_of for c in labels) and self._take_over(lane, {lane}):
@@ -279,7 +279,7 @@ class _Hand:
         self._lane_of.setdefault(self._labels[chunk], lane)
 
     def _take_over(self, lane: int, asked: set[int]) -> bool:
-        """Let a lane take a new class, or one that another lane gives up for a new one; whether there is a way."""
+        """Let a lane take a new class, or one that another lane gives up for a new one; False if there is no way."""
         for chunk in self._held[lane]:
             c = self._labels[chunk]
             owner = self._lane_of.get(c)

@@ -94,7 +94,7 @@ def test_bytes_are_those_that_were_written(url):
     assert dataset.read(-1) == expected[-1]
     assert dataset.read_many([]) == []
     for read in (dataset.read, dataset.image, dataset.__getitem__):
-        with pytest.raises(IndexError, match="item 11 of a dataset of 11"):
+        with pytest.raises(IndexError, match="item 11 is not one of the 11 of this dataset"):
             read(11)
     with pytest.raises(IndexError, match="items -1 to 3"):
         dataset.read_many([3, -1])

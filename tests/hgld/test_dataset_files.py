@@ -181,7 +181,7 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
     [
         ({"key": ["a", "../b", "c"]}, "row 1: 'key' is '../b'; expected letters"),
         ({"key": ["a", "b" * 201, "c"]}, "row 1: 'key' is .*expected letters"),
-        ({"key": ["a", "a", "c"]}, "key 'a' stands there more than once"),
+        ({"key": ["a", "a", "c"]}, "key 'a' is listed more than once"),
         ({"shard": ["train-000000.tar", "../train-000000.tar", "test-000000.tar"]}, "row 1: .*the name of a shard"),
         ({"shard": ["train-000000.tar", "/etc/passwd", "test-000000.tar"]}, "row 1: .*the name of a shard"),
         ({"offset": [0, 0, -1]}, "row 2: 'offset' is -1; expected at least 0"),

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from hgld.data.batch import BatchBuffers
-from hgld.data.prefetch import ReadAhead
+from hgld.data.prefetch import Prefetcher
 from hgld.errors import InputError
 
 
 def test_values_come_in_order():
-    with ReadAhead((i for i in range(100)), 3, "test") as values:
+    with Prefetcher((i for i in range(100)), 3, "test") as values:
         assert list(values) == list(range(100))
 
 
@@ -27,7 +27,7 @@ def test_no_more_is_made_than_waits():
             made.append(i)
             yield i
 
-    with ReadAhead(values(), 3, "test") as ahead:
+    with Prefetcher(values(), 3, "test") as ahead:
         for taken in range(1, 6):
             next(ahead)
             time.sleep(0.02)
@@ -40,7 +40,7 @@ def test_an_error_is_raised_where_its_value_would_have_come():
         yield 2
         raise InputError("train-000001.tar: broken")
 
-    with ReadAhead(values(), 5, "test") as ahead:
+    with Prefetcher(values(), 5, "test") as ahead:
         assert [next(ahead), next(ahead)] == [1, 2]
         with pytest.raises(InputError, match="broken"):
             next(ahead)
@@ -57,7 +57,7 @@ def test_closing_ends_the_generator_in_its_thread():
         finally:
             ended.append(threading.current_thread().name)
 
-    ahead = ReadAhead(values(), 2, "the thread")
+    ahead = Prefetcher(values(), 2, "the thread")
     next(ahead)
     ahead.close()
     assert ended == ["the thread"]
@@ -68,20 +68,20 @@ def test_closing_ends_the_generator_in_its_thread():
 LEFT_RUNNING = """
 import itertools, time
 import cv2, numpy as np
-from hgld.data.prefetch import ReadAhead
+from hgld.data.prefetch import Prefetcher
 
 image = np.zeros((800, 800, 3), np.uint8)
-ahead = ReadAhead((cv2.resize(image, (300, 300)) for _ in itertools.count()), 10**9, "left running")
+ahead = Prefetcher((cv2.resize(image, (300, 300)) for _ in itertools.count()), 10**9, "left running")
 next(ahead)
 """
 
 
 LEFT_OPEN = """
 import itertools, threading
-from hgld.data.prefetch import ReadAhead
+from hgld.data.prefetch import Prefetcher
 
 def batches():
-    with ReadAhead((i for i in itertools.count()), 3, "left open") as values:
+    with Prefetcher((i for i in itertools.count()), 3, "left open") as values:
         yield from values
 
 threading.kept = batches()  # closed when the names of that module are gone
@@ -103,7 +103,7 @@ def test_waiting_is_measured():
         time.sleep(0.05)
         yield 1
 
-    with ReadAhead(values(), 1, "test") as ahead:
+    with Prefetcher(values(), 1, "test") as ahead:
         next(ahead)
         assert ahead.waited > 0.04
 

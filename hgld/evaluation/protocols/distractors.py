@@ -13,7 +13,7 @@ from hgld.evaluation.report import RetrievalReport
 
 
 def stack_gallery(gallery: Tensor | np.ndarray, distractors: Tensor | np.ndarray) -> Tensor | np.ndarray:
-    """Gallery embeddings with distractors behind them, so that the indices of the gallery stay.
+    """Stack distractors behind the embeddings of a gallery, whose indices stay.
 
     Args:
         gallery: (G, D).
@@ -42,7 +42,7 @@ def with_distractors(
     distractors: Tensor | np.ndarray,
     distractor_labels: Tensor | np.ndarray | None = None,
 ) -> tuple[Tensor | np.ndarray, np.ndarray]:
-    """A gallery with distractors behind it, and the labels of both.
+    """Return a gallery with distractors behind it, and the labels of both.
 
     Args:
         gallery: (G, D).
@@ -75,7 +75,7 @@ def evaluate_with_distractors(
     """Evaluate with further items in the gallery that query nothing.
 
     Without a gallery of its own every item queries the others and the distractors (leave-one-out). With
-    ``distractor_labels`` the further items may be relevant: so are DyML's test sets made, where the queries are part
+    ``distractor_labels`` the further items may be relevant, as in DyML's test sets, where the queries are part
     of the gallery.
 
     Args:

@@ -35,7 +35,7 @@ class RetrievalSolution:
     """Ground truth of the retrieval task.
 
     Attributes:
-        public: for every test image of the public half its relevant index images.
+        public: relevant index images of every test image of the public half.
         private: the same of the private half.
         ignored: test images that are not scored.
     """
@@ -187,7 +187,7 @@ def score_submission(retrieved: Mapping[str, Sequence[str]], solution: Retrieval
 
 
 def _average_precision(retrieved: Sequence[str], relevant: Sequence[str]) -> float:
-    """mAP@100 of one query: the sum of P(i) over the relevant places i, over min(100, relevant images)."""
+    """Return mAP@100 of one query: the sum of P(i) over the relevant places i, over min(100, relevant images)."""
     wanted, total, hits = set(relevant), 0.0, 0
     for place, image in enumerate(retrieved[:DEPTH], start=1):
         if image in wanted:

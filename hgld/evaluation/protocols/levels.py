@@ -1,4 +1,4 @@
-"""One number for several levels: the average that Dynamic Metric Learning reports.
+"""The average over levels that Dynamic Metric Learning reports: one number for several levels.
 
 Sun, Zhu, Zhang, Zheng, Qiu, Zhang, Wei: "Dynamic Metric Learning: Towards a Scalable Metric Space to Accommodate
 Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coarse) on images of its own and averages.
@@ -19,7 +19,7 @@ AVERAGE = "average"
 
 
 def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
-    """The mean of every binary metric over the levels, beside the metrics themselves.
+    """Average every binary metric over the levels, and keep the metrics themselves beside the averages.
 
     Args:
         *reports: one report of several levels, or one a level (DyML: :func:`evaluate_with_distractors` with
@@ -59,13 +59,13 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
 
 
 def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
-    """Settings that the reports have in common, and a list of those that differ."""
+    """Return the settings that the reports have in common, and a list of those that differ."""
     found = {key: [report.settings.get(key) for report in reports] for key in reports[0].settings}
     return {key: each[0] if all(value == each[0] for value in each) else each for key, each in found.items()}
 
 
 def _stack(tables: Sequence[pl.DataFrame], averages: dict[str, list[str]]) -> pl.DataFrame:
-    """The queries of all reports, numbered through, NaN where a report has no such metric."""
+    """Stack the queries of all reports, numbered through, NaN where a report has no such metric."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
     means = {name: pl.lit(math.nan) for name in averages}
     if len(tables) == 1:

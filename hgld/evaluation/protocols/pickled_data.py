@@ -1,4 +1,4 @@
-"""Reading plain data out of a pickle without running any of it.
+"""Plain data from a pickle, read without running any of it.
 
 A pickle is a program for a stack machine, two of whose instructions call whatever they name. This reader interprets
 the others alone, and of calls only those that make numpy arrays, numbers and byte strings; anything else is refused.
@@ -27,7 +27,7 @@ _MARK = object()
 
 
 def read_pickled_data(path: str | Path) -> Any:
-    """Builtin containers, numbers, text and numpy arrays of numbers from a pickle file; no code of it is run.
+    """Read builtin containers, numbers, text and numpy arrays of numbers from a pickle file; none of its code runs.
 
     Args:
         path: a pickle of any protocol (0 to 5), of Python 2 or 3, of at most 64 MiB.
@@ -64,7 +64,7 @@ def read_pickled_data(path: str | Path) -> Any:
 
 
 class _RefusedError(Exception):
-    """Something other than plain data."""
+    """Refusal of something other than plain data."""
 
 
 def _reason(error: Exception) -> str:
@@ -73,7 +73,7 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class _Name:
-    """A module's member that the file names: a word, nothing is looked up."""
+    """Name of a module's member in the file: a word, nothing is looked up."""
 
     module: str
     member: str

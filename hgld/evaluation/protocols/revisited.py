@@ -50,7 +50,7 @@ class RevisitedGroundTruth:
     junk: tuple[np.ndarray, ...]
 
     def judgements(self, difficulty: str, num_gallery: int) -> ListRelevance:
-        """Relevance at a difficulty (``easy``, ``medium`` or ``hard``) in a gallery of G or more images."""
+        """Return the relevance at a difficulty (``easy``, ``medium`` or ``hard``) in a gallery of G or more images."""
         positive = [self._union(query, _POSITIVE[difficulty]) for query in range(len(self.queries))]
         left_out = [self._union(query, _LEFT_OUT[difficulty]) for query in range(len(self.queries))]
         return ListRelevance(num_gallery, [[part] for part in positive], left_out)

@@ -1,4 +1,4 @@
-"""Numbers in the names of images: the groups of INRIA Holidays, Copydays and UKBench."""
+"""Evaluation by the trapezoid rule of the landmark benchmarks, and the lists and image names that they publish."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,15 @@ from hgld.evaluation.judgements import RelevanceBlock, RelevanceSource
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 
+# -- numbers in names of images ---------------------------------------------------------------------------------------
+#
+# They name the groups of INRIA Holidays, Copydays and UKBench.
+
 _NUMBER = re.compile(r"([0-9]{1,9})(?:\.[A-Za-z]+)?\Z")
 
 
 def image_numbers(names: Sequence[str]) -> np.ndarray:
-    """The number at the end of every image's name, before the suffix: 100001 of ``jpg/100001.jpg``.
+    """Return the number at the end of every image's name, before the suffix: 100001 of ``jpg/100001.jpg``.
 
     Returns:
         (N,) int64.
@@ -35,13 +39,13 @@ def image_numbers(names: Sequence[str]) -> np.ndarray:
     return np.array([int(match[1]) for match in matches if match], np.int64)
 
 
-# Lists of images that benchmarks publish as plain text.
+# -- lists of images, published as plain text -------------------------------------------------------------------------
 
 _MOST_BYTES = 256 << 20
 
 
 def read_list_lines(path: str | Path) -> list[list[str]]:
-    """The words of every line of a list, empty lines included.
+    """Read the words of every line of a list, empty lines included.
 
     Raises:
         TableError: the file cannot be read, is larger than any benchmark's list, or is not UTF-8.
@@ -58,7 +62,7 @@ def read_list_lines(path: str | Path) -> list[list[str]]:
         raise TableError(f"{file}: not a text file ({error}); expected a list of images in UTF-8.") from error
 
 
-# Average precision by the trapezoid rule of the landmark benchmarks, and their precision at k.
+# -- the trapezoid rule and precision at k ----------------------------------------------------------------------------
 #
 # The evaluation packages of Oxford Buildings, Holidays and Copydays, and of revisited Oxford and Paris after them, take
 # the area under the precision-recall curve with straight lines between its points. That is less than AP as
@@ -68,7 +72,7 @@ _BLOCK_SCORES = 32_000_000  # 128 MB of scores, and a byte of grade a task besid
 
 
 def trapezoid_ap(positions: np.ndarray) -> float:
-    """Average precision of one query by the trapezoid rule.
+    """Compute the average precision of one query by the trapezoid rule.
 
     Every positive spans 1/P of the recall axis; over it precision runs from that before the positive, j/rank (1 at
     rank 0), to that with it, (j + 1)/(rank + 1).
@@ -91,7 +95,7 @@ def trapezoid_ap(positions: np.ndarray) -> float:
 
 
 def truncated_precision(positions: np.ndarray, k: int) -> float:
-    """Precision at k of revisited Oxford and Paris: k is cut down to the rank of the last positive.
+    """Compute the precision at k of revisited Oxford and Paris: k is cut down to the rank of the last positive.
 
     Args:
         positions: (P,) ascending places of all positives, from 0.
@@ -111,7 +115,7 @@ def truncated_precision(positions: np.ndarray, k: int) -> float:
 
 
 def positive_positions(ordered: np.ndarray, positive: np.ndarray, left_out: np.ndarray) -> np.ndarray:
-    """Places of one query's positives in its ranking; equal scores count against them.
+    """Return the places of one query's positives in its ranking; equal scores count against them.
 
     Args:
         ordered: (G,) scores of the whole gallery, ascending.
@@ -151,7 +155,7 @@ def evaluate_trapezoid(
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to take products; None takes the embeddings' own device.
         progress: called with a task, the number of queries done and their total.
-        settings: what the report shall say beside what it says anyway.
+        settings: further settings of the report, beside those that it always states.
 
     Returns:
         a report with ``mAP/task`` and ``mP@k/task`` (without ``/`` for the task ``""``). Queries without positives in a

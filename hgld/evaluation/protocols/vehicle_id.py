@@ -47,7 +47,7 @@ def read_vehicle_list(path: str | Path) -> pl.DataFrame:
 
 
 def draw_gallery(labels: Tensor | np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """One item of every class, drawn at random.
+    """Draw one item of every class at random.
 
     Args:
         labels: (N,) integers.

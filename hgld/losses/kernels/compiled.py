@@ -1,7 +1,7 @@
 """Compilers of the losses' inner loops, and the one transcendental function that they need.
 
-Not as the metrics' (:mod:`hgld.evaluation.ranks`), which report numbers and so keep the order of every sum: a loss
-promises error bounds alone, and its sums are vectorised only where they may be reordered.
+They differ from the metrics' (:mod:`hgld.evaluation.ranks`), which report numbers and so keep the order of every sum: a
+loss promises error bounds alone, and its sums are vectorised only where they may be reordered.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _product(a: Any, b: Any) -> Any:
-    """A product that is never reordered: (s_j - s_k) b must not become s_j b - s_k b, which cancels and overflows."""
+    """Multiply without reordering: (s_j - s_k) b must not become s_j b - s_k b, which cancels and overflows."""
     return a * b
 
 
@@ -36,9 +36,9 @@ product = njit(_product, entry=False)
 
 @helper
 def exp_float32(x: Any) -> Any:
-    """e^x for a float32 of |x| <= 80: 2^n times a polynomial on [-1/2, 1/2], relative error below 1e-6 for |x| < 17.
+    """Return e^x for a float32 of |x| <= 80, with a relative error below 1e-6 for |x| < 17.
 
-    It vectorises without Intel's SVML.
+    It is 2^n times a polynomial on [-1/2, 1/2], and vectorises without Intel's SVML.
     """
     y = x * np.float32(1.4426950408889634)
     whole = np.floor(y + np.float32(0.5))
@@ -55,7 +55,7 @@ def exp_float32(x: Any) -> Any:
 
 @helper
 def sigmoid(t: Any) -> Any:
-    """1 / (1 + e^-t) and its derivative, in float32."""
+    """Return 1 / (1 + e^-t) and its derivative, in float32."""
     decay = exp_float32(-min(abs(t), np.float32(80)))  # at most 1, so that no order of factors overflows
     upper = np.float32(1) / (np.float32(1) + decay)
     lower = decay * upper

@@ -12,14 +12,14 @@ _MOST_PAIRS = 1 << 22  # pairs at once: a few dozen temporaries of 16 MB in floa
 def rank_metric_by_pairs(
     scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
-    """Metric of every query and its gradient.
+    """Compute the metric of every query and its gradient.
 
     Args:
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked.
         grades: (Q, G) integers in 0..L, 0 for items that are not ranked.
         gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizers.
-        objective: what a positive adds.
+        objective: the part of a positive in the metric.
         surrogate: of the step function.
 
     Returns:
@@ -49,7 +49,7 @@ class _Pairs:
         self.width = max(1, _MOST_PAIRS // scores.numel())
 
     def metric(self, norms: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
-        """Metric (q,) float64 and its gradient (q, G); both walk the pairs, since an objective wants all ranks."""
+        """Return the metric (q,) float64 and its gradient (q, G); both walk the pairs: objectives need all ranks."""
         parts = [slice(start, start + self.width) for start in range(0, self.places.shape[1], self.width)]
         gradient = torch.zeros_like(self.scores)
         if not parts:
@@ -63,7 +63,7 @@ class _Pairs:
         return terms.values.sum(dim=1), gradient
 
     def _steps(self, part: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return for (q, p, G) pairs the gain of both, the surrogates in hrank and in rank, the latter's slope."""
+        """Return for (q, p, G) pairs their common gain, the surrogates in hrank and in rank, and the latter's slope."""
         places = self.places[:, part]
         difference = self.scores[:, None, :] - self.scores.gather(1, places)[:, :, None]  # s_j - s_k
         both = torch.minimum(self.gain[:, part, None], self.item_gain[:, None, :])
@@ -93,7 +93,7 @@ class _Pairs:
 
 
 def sup_step(difference: Tensor, surrogate: SupStep) -> tuple[Tensor, Tensor]:
-    """H^- and its derivative at every difference of scores."""
+    """Return H^- and its derivative at every difference of scores."""
     sigmoid = torch.sigmoid(difference / surrogate.tau)
     beyond = difference > surrogate.delta
     line = surrogate.rho * (difference - surrogate.delta) + surrogate.line_start

@@ -1,8 +1,10 @@
-"""Rows by descending score, compiled: their sort keys, and rows restored from sorted keys."""
+"""Ranks and gradients of one query after another in O(G log G), compiled, float32: a sort, running sums and a grid."""
 
 import numpy as np
 
 from hgld.losses.kernels.compiled import compiled, exp_float32, helper, product
+
+# -- rows by descending score -----------------------------------------------------------------------------------------
 
 
 @compiled
@@ -48,7 +50,9 @@ def read_row(
     return num_ranked
 
 
-# Sums of sigmoids over many items as a convolution, compiled: spread on a grid, convolve, interpolate.
+# -- sums of sigmoids -------------------------------------------------------------------------------------------------
+#
+# A sum of sigmoids over many items is a convolution: spread on a grid, convolve, interpolate.
 #
 # The sum over items j of w_j f((s_j - x) / tau) for a smooth f is taken in three steps, each linear in the items or in
 # the nodes: every item's weight is spread over the eight nodes around it with Lagrange's weights, the nodes are
@@ -66,7 +70,7 @@ _FALL = np.append(np.exp(-NODE_DISTANCE * np.arange(256)), 0.0)  # e^-t at the n
 
 
 def taps() -> np.ndarray:
-    """Sigmoid and its derivative at the nodes from -REACH to REACH, (2, taps) float32, zeros to a multiple of 4."""
+    """Return the sigmoid and its derivative at the nodes -REACH..REACH, (2, taps) float32, zeros to a multiple of 4."""
     t = np.arange(-REACH, REACH + 1) * NODE_DISTANCE
     value = 1 / (1 + np.exp(-t))
     both = np.zeros((2, _NUM_TAPS), np.float32)
@@ -110,7 +114,7 @@ def place(scores: np.ndarray, tau: np.float32, cells: np.ndarray, weights: np.nd
 
 @helper
 def fall(above: np.int32, below: np.int32, ratio: np.float64) -> np.float64:
-    """e^-t of the distance between two items, in units of tau, from their cells and the ratio of their ``decays``."""
+    """Return e^-t for two items' distance in units of tau, from their cells and the ratio of their ``decays``."""
     return _FALL[min(np.int64(above) - np.int64(below), 256)] * ratio
 
 
@@ -141,7 +145,7 @@ def read_at(values: np.ndarray, cell: np.int32, weights: np.ndarray) -> np.float
 
 @helper
 def convolve(grid: np.ndarray, kernel: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> None:
-    """``out[i] = sum_r kernel[r] grid[i + r]`` for ``num_nodes`` nodes.
+    """Fill ``out[i] = sum_r kernel[r] grid[i + r]`` for ``num_nodes`` nodes.
 
     Args:
         grid: (>= num_nodes + taps,) float32.
@@ -167,10 +171,9 @@ def add_saturated(grid: np.ndarray, num_nodes: np.int64, out: np.ndarray) -> Non
         out[i] += np.float32(above)
 
 
-# Ranks and gradients with sigmoids for all steps of one query after another in O(G log G), compiled, float32.
+# -- sigmoids for all steps -------------------------------------------------------------------------------------------
 #
-# All sums over items are read from grids (:mod:`hgld.losses.kernels.grid`), one grid a grade, because hrank weighs
-# every pair of grades in its own way.
+# All sums over items are read from grids, one a grade, because hrank weighs every pair of grades in its own way.
 
 
 @compiled
@@ -185,7 +188,7 @@ def smooth_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Smooth hrank and rank of every positive.
+    """Compute the smooth hrank and rank of every positive.
 
     Args:
         keys: (q, G) sorted, of :func:`hgld.losses.kernels.grid.fill_keys`.
@@ -250,7 +253,7 @@ def smooth_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Gradient of the metric by every score.
+    """Compute the gradient of the metric by every score.
 
     ``slopes`` (q, G) float32 is filled where an item is ranked. ``by_self`` (P,) is the metric's derivative by a
     positive's own score in all differences, ``by_hrank`` and ``by_rank`` (P,) those by its hrank and rank, all float64;
@@ -286,12 +289,12 @@ def smooth_backward(
             slopes[row, columns[j]] = np.float32(slope)
 
 
-# Ranks and gradients with H^- of one query after another in O(G log G), compiled, float32.
+# -- H^- for items of lower grade -------------------------------------------------------------------------------------
 #
 # A row is laid out by descending score. Counts at or above a positive (rank+, Hrank+, the half of H^- at t >= 0) and
-# the straight line beyond delta are running sums; sigmoid(t / tau) over all items of lower grade is read from a grid
-# (:mod:`hgld.losses.kernels.grid`); what it has beyond delta, where H^- is the line, is taken out again by its series 1
-# - e^-t + e^-2t - ..., every term of which is a running sum that decays from one positive to the next.
+# the straight line beyond delta are running sums; sigmoid(t / tau) over all items of lower grade is read from a grid;
+# the part beyond delta, where H^- is the line, is taken out again by its series 1 - e^-t + e^-2t - ..., every term of
+# which is a running sum that decays from one positive to the next.
 
 
 @helper
@@ -326,7 +329,7 @@ def _enter(far: np.ndarray, score: np.float64, grade: np.int64, term: np.float64
 
 @helper
 def _series(far: np.ndarray, first: np.int64, m: np.int64) -> tuple[float, float]:
-    """Sum of e^-t - e^-2t + ..., by which sigmoid falls short of 1, and of sigmoid' = e^-t - 2 e^-2t + ..."""
+    """Sum up e^-t - e^-2t + ..., by which sigmoid falls short of 1, and sigmoid' = e^-t - 2 e^-2t + ..."""
     value, slope, sign = 0.0, 0.0, 1.0
     for n in range(first, far.shape[0]):
         value += sign * far[n, m]
@@ -349,7 +352,7 @@ def sup_forward(
     beyond: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Hrank+ and rank of every positive, H^- for the items of lower grade.
+    """Compute Hrank+ and rank of every positive, with H^- for the items of lower grade.
 
     Args:
         keys: (q, G) sorted, of :func:`hgld.losses.kernels.grid.fill_keys`.
@@ -479,7 +482,7 @@ def sup_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Gradient of the metric by every score.
+    """Compute the gradient of the metric by every score.
 
     ``slopes`` (q, G) float32 is filled where an item is ranked. ``by_self`` (P,) is the metric's derivative by a
     positive's own score in all differences, ``by_rank`` (P,) that by its rank, both float64; the other arguments are

@@ -1,4 +1,4 @@
-"""Rows of scores and grades as the compiled kernels take them, and a survey of each row before any work."""
+"""The rank metrics on the CPU: blocks of queries through compiled kernels, over as many threads as torch has."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.losses.kernels import grid as kernels_grid_smooth
-from hgld.losses.kernels import grid as kernels_grid_sup
-from hgld.losses.kernels import grid as kernels_sorted
-from hgld.losses.kernels import pairs as kernels_pair
+from hgld.losses.kernels import grid as grid_kernels
+from hgld.losses.kernels import pairs as pair_kernels
 from hgld.losses.kernels.compiled import compiled
 from hgld.losses.kernels.grid import NODE_DISTANCE, taps
 from hgld.losses.kernels.objectives import Objective, Positives
 from hgld.losses.surrogates import Sigmoid, Surrogate, pack
+
+# -- rows, and a survey of them ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class RowBlock:
     norms: np.ndarray
 
     def rows(self, index: np.ndarray) -> "RowBlock":
-        """Some of the rows; views where they follow one another."""
+        """Return some of the rows; views where they follow one another."""
         some = slice(index[0], index[-1] + 1) if index[-1] - index[0] + 1 == len(index) else index
         return RowBlock(self.scores[some], self.grades[some], self.gains[some], self.norms[some])
 
 
 @dataclass(frozen=True)
 class Survey:
-    """Facts of rows.
+    """Facts of every row, gathered before any work.
 
     Attributes:
         num_positives: (q,) int64 items of grade > 0.
@@ -93,10 +93,11 @@ def _survey(
     return np.int64(top)
 
 
-# The two ways to rank a block of queries on the CPU; either runs over any part of the block's rows.
+# -- the two paths ----------------------------------------------------------------------------------------------------
 #
-# ``forward`` fills ``found`` (5, P) with hrank, rank, their derivatives by the positive's own score, and its gain;
-# ``backward`` takes the metric's derivatives by the positives' own scores, hranks and ranks, (P,) each, to all scores.
+# Each ranks any part of a block's rows. ``forward`` fills ``found`` (5, P) with hrank, rank, their derivatives by the
+# positive's own score, and its gain; ``backward`` takes the metric's derivatives by the positives' own scores, hranks
+# and ranks, (P,) each, to all scores.
 
 Chain = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -106,7 +107,7 @@ _MOST_CELLS = 1 << 16  # of a row's grid: a span of 196 at tau = 0.01
 
 
 class PairPath:
-    """Every (positive, item) pair."""
+    """Path over every (positive, item) pair."""
 
     def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
         self.block = block
@@ -121,8 +122,8 @@ class PairPath:
     def forward(self, start: int, stop: int) -> None:
         part, block = slice(start, stop), self.block
         ordered, starts, offsets = self.ordered[part], self.starts[part], self.offsets[start : stop + 1]
-        kernels_pair.by_grade(block.scores[part], block.grades[part], self.columns[part], ordered, starts)
-        forward = kernels_pair.smooth_forward if self.smooth else kernels_pair.sup_forward
+        pair_kernels.by_grade(block.scores[part], block.grades[part], self.columns[part], ordered, starts)
+        forward = pair_kernels.smooth_forward if self.smooth else pair_kernels.sup_forward
         forward(ordered, starts, block.gains[part], self.step, offsets, self.found)
 
     def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
@@ -132,13 +133,13 @@ class PairPath:
         offsets = self.offsets[start : stop + 1]
         if self.smooth:
             gains = self.block.gains[part]
-            kernels_pair.smooth_backward(*rows, gains, self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
+            pair_kernels.smooth_backward(*rows, gains, self.step, offsets, by_self, by_hrank, by_rank, slopes[part])
         else:
-            kernels_pair.sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
+            pair_kernels.sup_backward(*rows, self.step, offsets, by_self, by_rank, slopes[part])
 
 
 class GridPath:
-    """A sort, running sums and a grid."""
+    """Path by a sort, running sums and a grid."""
 
     def __init__(self, block: RowBlock, survey: Survey, surrogate: Surrogate) -> None:
         self.block = block
@@ -155,14 +156,14 @@ class GridPath:
     def forward(self, start: int, stop: int) -> None:
         part, block = slice(start, stop), self.block
         keys, offsets = self.keys[part], self.offsets[start : stop + 1]
-        kernels_sorted.fill_keys(block.scores[part], keys)
+        grid_kernels.fill_keys(block.scores[part], keys)
         keys.sort(axis=1)
         rows = (keys, block.scores[part], block.grades[part], block.gains[part], self.step)
         if self.smooth:
-            kernels_grid_smooth.smooth_forward(*rows, self.taps, self.most_cells, offsets, self.found)
+            grid_kernels.smooth_forward(*rows, self.taps, self.most_cells, offsets, self.found)
         else:
             tail = (self.num_terms, self.taps, self.most_cells)
-            kernels_grid_sup.sup_forward(*rows, *tail, offsets, self.beyond, self.found)
+            grid_kernels.sup_forward(*rows, *tail, offsets, self.beyond, self.found)
 
     def backward(self, start: int, stop: int, chain: Chain, slopes: np.ndarray) -> None:
         by_self, by_hrank, by_rank = chain
@@ -170,19 +171,19 @@ class GridPath:
         rows, offsets = (self.keys[part], block.scores[part], block.grades[part]), self.offsets[start : stop + 1]
         if self.smooth:
             tail = (self.taps, self.most_cells, offsets, by_self, by_hrank, by_rank, slopes[part])
-            kernels_grid_smooth.smooth_backward(*rows, block.gains[part], self.step, *tail)
+            grid_kernels.smooth_backward(*rows, block.gains[part], self.step, *tail)
         else:
             grid = (self.num_terms, block.gains.shape[1] - 1, self.taps, self.most_cells)
-            kernels_grid_sup.sup_backward(*rows, self.step, *grid, offsets, self.beyond, by_self, by_rank, slopes[part])
+            grid_kernels.sup_backward(*rows, self.step, *grid, offsets, self.beyond, by_self, by_rank, slopes[part])
 
 
 def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
-    """Number of grid cells of rows, given the ``spans`` of their scores."""
+    """Return the number of grid cells of rows, given the ``spans`` of their scores."""
     return np.minimum(spans / (NODE_DISTANCE * surrogate.tau), 2.0**62).astype(np.int64) + 2
 
 
 def series_terms(surrogate: Surrogate) -> int:
-    """Terms of the sigmoid's series beyond delta that keep its error below e^-15; more than the grid takes if many."""
+    """Return the number of terms of the sigmoid's series beyond delta for an error below e^-15; may exceed what the grid takes."""
     if isinstance(surrogate, Sigmoid):
         return 0
     steps = max(surrogate.delta / surrogate.tau, _SERIES_EXPONENT / (_MOST_TERMS + 2))
@@ -190,12 +191,12 @@ def series_terms(surrogate: Surrogate) -> int:
 
 
 def fits_grid(survey: Survey, surrogate: Surrogate) -> np.ndarray:
-    """(q,) bool: rows that the grid can take: a span that its memory bounds, delta well beyond tau."""
+    """Return (q,) bool, True for rows that the grid can take: a span that its memory bounds, delta well beyond tau."""
     return (num_cells(survey.spans, surrogate) <= _MOST_CELLS) & (series_terms(surrogate) <= _MOST_TERMS)
 
 
 def is_grid_cheaper(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np.ndarray:
-    """(q,) bool: rows for which the grid's operations cost less than the pairs'.
+    """Return (q,) bool, True for rows whose grid operations cost less than the pairs'.
 
     The constants are nanoseconds on one core of an AMD EPYC 7003; what matters is their ratios.
     """
@@ -206,7 +207,7 @@ def is_grid_cheaper(block: RowBlock, survey: Survey, surrogate: Surrogate) -> np
     return grid < pairs
 
 
-# The rank metrics on the CPU: blocks of queries through compiled kernels, over as many threads as torch has.
+# -- the metric -------------------------------------------------------------------------------------------------------
 
 _MOST_ITEMS = 1 << 19  # (query, item) pairs of a block: its workspace stays below 100 MB
 
@@ -223,7 +224,7 @@ def native_rank_metric(
     *,
     method: str,
 ) -> tuple[Tensor, Tensor]:
-    """Metric of every query and its gradient.
+    """Compute the metric of every query and its gradient.
 
     Arguments and result are those of :func:`hgld.losses.kernels.eager.rank_metric_by_pairs`, the scores float32;
     ``method`` is ``auto``, ``pair`` or ``grid``.
@@ -266,7 +267,7 @@ def _rows_by_grid(method: str, table: RowBlock, survey: Survey, surrogate: Surro
 
 
 def _metric(work: PairPath | GridPath, objective: Objective, each_part: EachPart) -> tuple[np.ndarray, np.ndarray]:
-    """Metric (q,) float64 of a block and its gradient (q, G)."""
+    """Return the metric (q,) float64 of a block and its gradient (q, G)."""
     block, offsets = work.block, work.offsets
     each_part(work.forward, len(block.scores))
     hrank, rank, hrank_slope, rank_slope, gain = torch.from_numpy(work.found)
@@ -288,7 +289,7 @@ def _blocks(rows: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 @contextmanager
 def _threads(num_threads: int) -> Iterator[EachPart]:
-    """A function that runs work on consecutive parts of a number of rows, each in a thread of its own."""
+    """Open a function that runs work on consecutive parts of a number of rows, each in a thread of its own."""
     if num_threads == 1:
         yield lambda work, size: work(0, size)
         return

@@ -16,14 +16,14 @@ from hgld.errors import ConfigError
 
 @dataclass(frozen=True)
 class Positives:
-    """The positives as an objective sees them: all of a query's, in any order; all tensors are of one shape.
+    """The positives that an objective reads: all of a query's, in any order; all tensors are of one shape.
 
     Attributes:
         hrank: float64, the numerator of precision: rank+ or Hrank+, smooth or exact.
         rank: float64, the surrogate of the rank.
         gain: float64, gain of the positive's grade.
         norm: float64, its query's normalizer (see the objectives), infinite where the query has no loss.
-        query: int64, which query it is of.
+        query: int64, the number of its query.
     """
 
     hrank: Tensor
@@ -35,7 +35,7 @@ class Positives:
 
 @dataclass(frozen=True)
 class Terms:
-    """Part of each positive in the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
+    """The part of each positive in the metric, and the metric's derivatives by its ``hrank`` and ``rank``."""
 
     values: Tensor
     by_hrank: Tensor
@@ -121,7 +121,7 @@ _KINDS: dict[str, type[Objective]] = {"precision": PrecisionMean, "recall": Reca
 
 
 def pack(objective: Objective) -> tuple[str, list[float]]:
-    """An objective as an operator's schema can carry it; :func:`unpack` reads it back."""
+    """Return an objective as an operator's schema can carry it; :func:`unpack` reads it back."""
     kind = next(name for name, known in _KINDS.items() if isinstance(objective, known))
     if isinstance(objective, RecallMean):
         return kind, [float(objective.clip), *objective.k, *objective.temperatures]

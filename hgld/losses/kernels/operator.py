@@ -1,7 +1,19 @@
-"""Operators of torch beneath the losses; above all those that give every query a value by its own row of scores.
+"""Operators of torch beneath the losses; above all the metric of ranks, with its gradient made in the forward pass.
 
-The backward pass of such a loss needs dL/dscores (Q, G) and nothing else, whatever the forward pass went through: an
-operator returns it along with the values, autograd keeps it, and torch.compile sees one opaque node.
+The backward pass of a loss that gives every query a value by its own row of scores needs dL/dscores (Q, G) and nothing
+else, whatever the forward pass went through: an operator returns it along with the values, autograd keeps it, and
+torch.compile sees one opaque node. ``hgld::rank_metric`` is such an operator. Its paths of computation, by ``method``:
+
+- ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
+  on a GPU a Triton kernel.
+- ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
+  convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
+- ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
+- ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by
+  their operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000
+  tau); on a GPU ``pair`` where Triton is installed; elsewhere ``eager``.
+
+Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
 """
 
 from collections.abc import Callable
@@ -94,26 +106,13 @@ def _refuse(*_: Any) -> None:
     raise InputError("hgld's rank losses have no second derivatives; detach their gradient before going on.")
 
 
-# One differentiable operator beneath the losses: a metric of ranks, with its gradient made in the forward pass.
-#
-# ``hgld::rank_metric`` is a :mod:`hgld.losses.kernels.operator`: it saves dL/dscores alone. Which path computes it:
-#
-# - ``pair``: every (positive, item) pair, exact, O(P G) a query of P positives, float32. On the CPU compiled by numba,
-#   on a GPU a Triton kernel.
-# - ``grid``: CPU, float32. One sort a query; counts, straight line and saturated tail as running sums, the sigmoid as a
-#   convolution on a grid, to 1e-6 of a rank. O(G log G) a query, whatever P is.
-# - ``eager``: every pair in plain torch, float32 and float64, any device: what the others are tested against.
-# - ``auto``: ``eager`` for float64. For float32 on the CPU for every query the cheaper of ``pair`` and ``grid`` by
-#   their operation counts, ``pair`` where the grid cannot serve (delta below 2.2 tau, scores that span over 19000
-#   tau); on a GPU ``pair`` where Triton is installed; elsewhere ``eager``.
-#
-# Memory beside the (Q, G) tables is bounded: a few dozen MB on every path.
+# -- the metric of ranks ----------------------------------------------------------------------------------------------
 
 Method = Literal["auto", "pair", "grid", "eager"]
 
 
 def check_method(method: str) -> None:
-    """Raise ConfigError unless ``method`` is one of the table's."""
+    """Raise ConfigError unless ``method`` is one of the module's table."""
     if method not in get_args(Method):
         raise ConfigError(f"method {method!r} is unknown; expected one of {', '.join(get_args(Method))}.")
 
@@ -127,14 +126,14 @@ def rank_metric(
     surrogate: Surrogate,
     method: Method = "auto",
 ) -> Tensor:
-    """Smooth metric of every query: the sum of ``objective`` over its positives, ranks by ``surrogate``.
+    """Compute the smooth metric of every query: the sum of ``objective`` over its positives, ranks by ``surrogate``.
 
     Args:
         scores: (Q, G) float32 or float64, finite, or -inf for items that are not ranked. The gradient flows here.
         grades: (Q, G) uint8 in 0..L, 0 for items that are not ranked.
         gains: (Q, L + 1) float64, gain of every grade.
         norms: (Q,) float64, the objective's normalizer; infinite where a query is to add nothing.
-        objective: what a positive adds, given its rank.
+        objective: the part of a positive in the metric, given its rank.
         surrogate: of the step function.
         method: see the module's table.
 

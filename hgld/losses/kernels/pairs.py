@@ -48,7 +48,7 @@ def sup_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Hrank+ and rank of every positive, H^- for the items of lower grade.
+    """Compute Hrank+ and rank of every positive, with H^- for the items of lower grade.
 
     Args:
         ordered: (q, G) of :func:`by_grade`.
@@ -98,7 +98,7 @@ def sup_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Gradient of the metric by every score.
+    """Compute the gradient of the metric by every score.
 
     Args:
         ordered: (q, G) of :func:`by_grade`.
@@ -140,7 +140,7 @@ def smooth_forward(
     offsets: np.ndarray,
     found: np.ndarray,
 ) -> None:
-    """Hrank and rank of every positive, with a sigmoid for every step.
+    """Compute hrank and rank of every positive, with a sigmoid for every step.
 
     Arguments are those of :func:`sup_forward`, but for ``step``: (1,), tau.
     """
@@ -183,7 +183,7 @@ def smooth_backward(
     by_rank: np.ndarray,
     slopes: np.ndarray,
 ) -> None:
-    """Gradient of the metric by every score, with a sigmoid for every step.
+    """Compute the gradient of the metric by every score, with a sigmoid for every step.
 
     Arguments are those of :func:`sup_backward`, and the derivatives by the hranks.
     """

@@ -1,4 +1,4 @@
-"""The rank metrics and their gradients by all pairs in two fused GPU kernels, float32; the oracle is eager_pairs.
+"""The rank metrics and their gradients by all pairs in two fused GPU kernels, float32; tested against the eager path.
 
 Rows are laid out by ascending grade, so that positives are one run at the end. Neither kernel stores anything of the
 size of the pairs: one walks the items for a block of positives, the other the positives for a block of items.
@@ -24,7 +24,7 @@ _BLOCK_ITEMS = 64  # 32 x 64 pairs over 128 threads: 16 registers an accumulator
 def triton_rank_metric(
     scores: Tensor, grades: Tensor, gains: Tensor, norms: Tensor, objective: Objective, surrogate: Surrogate
 ) -> tuple[Tensor, Tensor]:
-    """Metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``, float32."""
+    """Compute the metric of every query and its gradient; arguments and result as in ``rank_metric_by_pairs``."""
     values, slopes = torch.zeros_like(norms), torch.zeros_like(scores)
     rows = max(1, _MOST_ITEMS // max(1, scores.shape[1]))
     with torch.cuda.device_of(scores):  # Triton launches on the current device, whatever its tensors' is
@@ -45,7 +45,7 @@ def _block(
     surrogate: Surrogate,
     slopes: Tensor,
 ) -> Tensor:
-    """Metric (q,) float64 of a block of queries; fills their ``slopes`` (q, G)."""
+    """Return the metric (q,) float64 of a block of queries; fill their ``slopes`` (q, G)."""
     num_queries, size = scores.shape
     grade, order = grades.sort(dim=1, stable=True)
     ordered = scores.gather(1, order)
@@ -93,7 +93,7 @@ def _rank_positives(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """For a block of one query's positives: hrank, rank and their derivatives by the positives' own scores."""
+    """Compute for a block of one query's positives hrank, rank and their derivatives by the positives' own scores."""
     row = tl.program_id(0).to(tl.int64)
     k = tl.load(starts + row) + tl.program_id(1) * block_k + tl.arange(0, block_k)
     if tl.load(starts + row) + tl.program_id(1) * block_k < size:
@@ -158,7 +158,7 @@ def _reach_items(
     block_k: tl.constexpr,
     block_j: tl.constexpr,
 ):
-    """For a block of one query's items: the metric's derivatives by their scores."""
+    """Compute for a block of one query's items the metric's derivatives by their scores."""
     row = tl.program_id(0).to(tl.int64)
     j = tl.program_id(1) * block_j + tl.arange(0, block_j)
     inside = j < size
