@@ -42,13 +42,13 @@ from hgld.samplers import PKSampler
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BATCH, SIZE = 256, 224
-PLANNED_ITEMS, PLANNED_CLASSES = 970_981, 46_593  # of H-GLDv2's training set
+PLANNED_ITEMS, PLANNED_CLASSES = 970_981, 46_593  # about the size of H-GLDv2's training set
 OPENED_ITEMS = 1_500_000
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure: the median of several rounds, and what it is."""
+    """One figure: the median of several rounds, with its name and unit."""
 
     group: str
     side: str
@@ -58,7 +58,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Made:
-    """What is read: loose files, a dataset directory, and the files' bytes in memory."""
+    """The data to read: loose files, a dataset directory, and the files' bytes in memory."""
 
     work: Path
     files: list[Path]
@@ -97,7 +97,7 @@ def drain(values: Iterable[object]) -> None:
 
 def write(made: Made, rounds: int) -> list[Row]:
     """Items (jpg + json) a second, from memory to a memory file system where there is one."""
-    memory = Path("/dev/shm")  # the disk is not what is measured
+    memory = Path("/dev/shm")  # so that the disk is not measured
     folder = (memory if memory.is_dir() and not made.work.is_relative_to(memory) else made.work) / "hgld-bench-written"
     writers: dict[str, Callable[[], None]] = {
         "tarfile": lambda: made_shards.write_tarfile(folder, made.images),
@@ -238,7 +238,7 @@ def streams(made: Made, rounds: int) -> list[Row]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The folder over HTTP with ranges, by a process of its own."""
+    """Serve the folder over HTTP with ranges, by a process of its own."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom tests.hgld.range_server import serve\n"
         "with serve(Path(sys.argv[1])) as server:\n    print(server.url, flush=True)\n    sys.stdin.read()"
@@ -255,7 +255,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def share(made: Made, rounds: int) -> list[Row]:
-    """What reading adds to decoding the same bytes from memory, in percent: the same batches by turns."""
+    """Cost of reading on top of decoding the same bytes from memory, in percent: the same batches by turns."""
     dataset, sampler, view = open_dataset(made.shards, "train"), pk_batches(made), TrainView(SIZE)
     out = torch.empty(BATCH, SIZE, SIZE, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     added = []

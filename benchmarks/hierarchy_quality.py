@@ -1,4 +1,4 @@
-"""How well names are grouped: ARI and NMI against known groupings, at the true number of groups.
+"""Quality of groupings of names: ARI and NMI against known groupings, at the true number of groups.
 
     python benchmarks/hierarchy_quality.py --data DIR --encoder lexical --encoder sbert:PATH
 
@@ -31,7 +31,7 @@ Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, name
 
 
 def names_and_groups(folder: Path) -> tuple[list[str], list[str]]:
-    """The distinct names of a set that have a group; of a name that comes with several, the first counts."""
+    """Return the distinct names of a set that have a group, and the first group of each."""
     table = pl.read_csv(folder / "labels.csv").filter(pl.col("mid").fill_null("") != "").unique("label", keep="first")
     table = table.sort("label")
     return table["label"].to_list(), table["mid"].to_list()
@@ -54,7 +54,7 @@ PLAIN = {"TF-IDF + SVD": tfidf, "lexical without its lexicon": without_lexicon}
 
 
 def kmeans(rows: np.ndarray, names: list[str], groups: int, seed: int) -> np.ndarray:
-    n_init: Any = 10  # scikit-learn's own default hides that numbers are allowed
+    n_init: Any = 10  # the type inferred from scikit-learn's default does not allow numbers
     return np.asarray(KMeans(groups, n_init=n_init, random_state=seed).fit(rows).labels_)
 
 

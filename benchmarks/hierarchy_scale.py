@@ -50,7 +50,7 @@ PLACES = """\
 
 
 def make_names(count: int, rng: np.random.Generator) -> list[str]:
-    """``count`` distinct names; every head noun alone first, then combinations at random."""
+    """Return ``count`` distinct names; every head noun alone first, then combinations at random."""
     combined = [
         " ".join(part for part in (modifier, head, place) if part)
         for modifier, head, place in product(MODIFIERS, HEADS, PLACES)
@@ -64,7 +64,7 @@ def make_names(count: int, rng: np.random.Generator) -> list[str]:
 
 
 def write_table(file: Path, landmarks: int, names: list[str], rng: np.random.Generator) -> None:
-    """An already scraped table: landmark_id, category, supercategory; one landmark in three has no name."""
+    """Write a table as if scraped: landmark_id, category, supercategory; one landmark in three has no name."""
     frequency = 1 / np.arange(1, len(names) + 1)
     chosen = rng.choice(len(names), size=landmarks, p=frequency / frequency.sum())
     chosen[: len(names)] = np.arange(len(names))  # every name occurs

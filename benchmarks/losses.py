@@ -53,7 +53,7 @@ DIFFERS = {
     "authors BlackboxAP": "its margin is multiplied by random normal numbers",
     "pml SmoothAPLoss": "its classes are blocks of B / 4 consecutive items; with labels of such blocks hgld's agrees",
 }
-# By which power of the batch's size the seconds and the bytes of a side grow; the others' by the square.
+# Powers of the batch's size with which the seconds and the bytes of a side grow; those of the others are 2.
 GROWTH = {
     "equations SupHAP, B x B x B": (3, 3),
     "equations SupHAP, query by query": (3, 2),
@@ -67,7 +67,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def make(items: int, dim: int) -> tuple[Tensor, Tensor]:
-    """Embeddings of classes of 4 in groups of 8 classes in tops of 8 groups, sorted by class as SmoothAPLoss needs."""
+    """Return embeddings of classes of 4 items, 8 classes a group, 8 groups a top, sorted by class for SmoothAPLoss."""
     generator = torch.Generator().manual_seed(0)
     fine = torch.arange(items) // 4
     labels = torch.stack([fine, fine // 8, fine // 64], dim=1)
@@ -78,7 +78,7 @@ def make(items: int, dim: int) -> tuple[Tensor, Tensor]:
 
 
 def authors_loss(name: str, folder: str) -> Loss:
-    """One of the authors' classes, with the parameters of hgld's defaults: the offset that makes H^- continuous."""
+    """Return one of the authors' losses with hgld's default parameters: the offset that makes H^- continuous."""
     sys.path.insert(0, folder)
     from suprank import losses  # pyright: ignore[reportMissingImports]
     from suprank.engine.compute_relevance_on_the_fly import (  # pyright: ignore[reportMissingImports]
@@ -119,7 +119,7 @@ def relevance_of(grades: Tensor, num_levels: int) -> Tensor:
 
 
 def sup_hap_at_once(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Eq. by Eq. over all (query, k, j): what the authors' default path does."""
+    """Equation by equation over all (query, k, j), as the authors' default path."""
     unit = torch.nn.functional.normalize(embeddings)
     scores, grades = unit @ unit.T, agreed_levels(labels, labels)
     relevance = relevance_of(grades, labels.shape[1])

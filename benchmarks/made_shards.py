@@ -1,4 +1,4 @@
-"""What benchmarks/data.py reads: JPEGs made on the spot, as files and as a dataset directory, and a large index."""
+"""Input of benchmarks/data.py: JPEGs made on the spot, as files and as a dataset directory, and a large index."""
 
 import hashlib
 import io
@@ -35,7 +35,7 @@ PER_CLASS = 8
 
 
 def make_jpegs(folder: Path, count: int, width: int, height: int) -> list[Path]:
-    """Pictures of smooth patches with some grain, in JPEG quality 90; kept for the next run."""
+    """Make pictures of smooth patches with some grain, in JPEG quality 90; they are kept for the next run."""
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{i:06d}.jpg" for i in range(count)]
     rng = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def names_of(labels: tuple[int, ...]) -> list[str]:
 
 
 class UnhashedTar:
-    """hgld.pipelines.shards.pack.TarWriter without its checksum."""
+    """A :class:`hgld.pipelines.shards.pack.TarWriter` without the checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.bytes = file, 0
@@ -83,7 +83,7 @@ class UnhashedTar:
 def write_hgld(
     folder: Path, images: list[bytes], sizes: tuple[int, int], hashed: bool = True, per_shard: int = PER_SHARD
 ) -> None:
-    """A dataset directory, as hgld build-shards packs it; without hashed, no checksums of images and shards."""
+    """Write a dataset directory as hgld build-shards packs it; unless ``hashed``, without checksums."""
     folder.mkdir(parents=True, exist_ok=True)
     shards, offsets, digests = [], [], []
     for begin in range(0, len(images), per_shard):
@@ -142,7 +142,7 @@ def finish(folder: Path, index: pl.DataFrame, shards: tuple[ShardFacts, ...]) ->
 
 
 def write_large_index(folder: Path, items: int) -> None:
-    """A dataset directory of that many items whose shards are not there: enough to open it."""
+    """Write a dataset directory of that many items without its shards: enough to open it."""
     folder.mkdir(parents=True, exist_ok=True)
     positions = np.arange(items)
     digests = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(items)]
@@ -154,7 +154,7 @@ def write_large_index(folder: Path, items: int) -> None:
 
 
 def write_tarfile(folder: Path, images: list[bytes]) -> None:
-    """The same members by plain tarfile, without an index."""
+    """Write the same members by plain tarfile, without an index."""
     folder.mkdir(parents=True, exist_ok=True)
     for begin in range(0, len(images), PER_SHARD):
         with tarfile.open(folder / shard_name("train", begin // PER_SHARD), "w") as tar:
@@ -166,7 +166,7 @@ def write_tarfile(folder: Path, images: list[bytes]) -> None:
 
 
 def write_webdataset(folder: Path, images: list[bytes]) -> None:
-    """The same members by webdataset's ShardWriter, without an index."""
+    """Write the same members by webdataset's ShardWriter, without an index."""
     folder.mkdir(parents=True, exist_ok=True)
     with ShardWriter(str(folder / "train-%06d.tar"), maxcount=PER_SHARD, verbose=0) as writer:
         for i, image in enumerate(images):

@@ -41,9 +41,9 @@ MOST_PML_ITEMS = 10_000  # with every neighbour it needs more than 12 GB beyond
 
 
 def make(items: int, dim: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive.
+    """Return unit vectors around 12 coarse, 144 middle and items / 5 fine classes; one pair in twelve is positive.
 
-    Items come in pairs of a class, so that every query has a positive: the authors' means take undefined ones in.
+    Items come in pairs of a class, so that every query has a positive: the authors' means include undefined values.
     """
     generator = torch.Generator().manual_seed(0)
 

@@ -83,7 +83,7 @@ SWAPS: dict[type[ast.AST], Any] = {
 class Mutation:
     """One replacement: where it is (bytes of the file), what stood there and what stands there now.
 
-    ``place`` counts those of a file that read alike.
+    ``place`` numbers equal replacements within a file.
     """
 
     file: str
@@ -104,7 +104,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Result:
-    """What the tests said about a mutation: the test that caught it, or None."""
+    """Outcome of a mutation: the test that caught it, or None."""
 
     caught_by: str | None
     seconds: float
@@ -122,7 +122,7 @@ def names_of_text() -> set[str]:
 
 
 def is_joined(node: ast.AST) -> bool:
-    """Return whether a node is text or a list: joining paths, messages and lists is not arithmetic."""
+    """Tell whether a node is text or a list: joining paths, messages and lists is not arithmetic."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str)
     if isinstance(node, ast.Name):
@@ -188,7 +188,7 @@ def mutations_of(path: Path) -> Iterator[Mutation]:
 def draw(count: int, seed: int) -> list[Mutation]:
     """Return mutations of lines drawn without replacement, one operator of each.
 
-    The chance of a line hangs on the seed and its own text, so that a change elsewhere leaves the draw as it was.
+    The chance of a line depends on the seed and its own text, so that a change elsewhere leaves the draw as it was.
     """
     lines: dict[tuple[str, int], list[Mutation]] = {}
     for path in sorted({path for pattern in MUTATED for path in ROOT.glob(pattern)}):
@@ -253,7 +253,8 @@ def distances(test: str) -> dict[str, int]:
 def nearest_tests(mutation: Mutation) -> tuple[list[str], list[str]]:
     """Return the nearest test files of the mutated module, nearest first, and all other places of tests.
 
-    Near is what bears the module's name or imports it over few others, of which the tests of few modules come first.
+    A test file is near if it bears the module's name or reaches it by few imports; of equally near ones, those that
+    reach few modules come first.
     """
     name = module_name(mutation.file)
     words = {name.rpartition(".")[2], name.rpartition(".")[2].rstrip("s")}
@@ -273,7 +274,7 @@ def nearest_tests(mutation: Mutation) -> tuple[list[str], list[str]]:
 
 
 def compiles_kernels(file: str) -> bool:
-    """Return whether a module may hold code that numba compiles and caches for other modules too."""
+    """Tell whether a module may hold code that numba compiles and caches for other modules too."""
     return any("numba" in path.read_text(encoding="utf-8") for path in (ROOT / file).parent.glob("*.py"))
 
 
@@ -293,7 +294,7 @@ class Copy:
         return [test for test in re.findall(FAILED, text, re.MULTILINE) if "::" in test]
 
     def test(self, mutation: Mutation, moment: int, left_out: list[str], nearest: bool) -> Result:
-        """Return what the fast suite says about a mutation; ``moment`` sets the changed file apart from all others."""
+        """Run the fast suite on a mutation; ``moment`` sets the changed file's time apart from all others."""
         path, original = self.folder / mutation.file, ROOT / mutation.file
         source = original.read_bytes()
         began = time.monotonic()

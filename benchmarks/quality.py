@@ -1,12 +1,13 @@
-"""What losses reach at every level: the small net from scratch on three sets of real photographs and drawings.
+"""Scores of losses at every level: the small net from scratch on three sets of real photographs and handwriting.
 
     python benchmarks/quality.py --data DIR --work DIR [--sets grocery ...] [--losses HAPPIER ...] [--seeds 0 1 2]
 
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
 level) and ``images``. Half of the finest classes are trained on, the others are searched, every image a query. All
-losses have the same net, batches, steps and schedule; ``TUNED`` holds what differs. A run takes about a minute of one
-core, uses one thread, and is kept as a line of WORK/results.jsonl: the same call does only what is missing, and prints
-the tables (Markdown: mean and standard deviation over the seeds, per cent) of what is there. --table only prints.
+losses have the same net, batches, steps and schedule; ``TUNED`` holds the differences. A run takes about a minute of
+one core, uses one thread, and is kept as a line of WORK/results.jsonl: the same call makes only the missing runs, and
+prints the tables (Markdown: mean and standard deviation over the seeds, per cent) of the finished ones. --table only
+prints.
 """
 
 import argparse
@@ -38,7 +39,7 @@ LOSSES = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP", "CSL", "RODNDCG", "HA
 FINE_ONLY = LOSSES[:4]
 BUDGET = {"epochs": 10, "steps_per_epoch": 25, "evaluate_every": 0}
 # Chosen among rates of 1e-3 and 2e-3 (proxies: 3e-3 and 1e-2) on grocery, for NormSoftmax and CSL on omniglot too, by a
-# seed that no table holds. The others have what the recipes have.
+# seed that is in no table. The others have the recipes' rates.
 _SLOWER = {"lr": 1e-3, "lr_head": 1e-3}
 TUNED: dict[str, dict[str, Any]] = {
     "SmoothAP": {"loss": "SmoothAP", **_SLOWER},
@@ -55,7 +56,7 @@ CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 l
 
 @dataclass(frozen=True)
 class Job:
-    """A run: what is trained, where, and what identifies it."""
+    """A training run, with its folder and the key that identifies it."""
 
     dataset: str
     loss: str
@@ -66,14 +67,14 @@ class Job:
 
     @property
     def key(self) -> dict[str, str]:
-        """A result with another digest is another experiment's."""
+        """Columns that identify a result; a result with another digest is another experiment's."""
         text = json.dumps(flat(self.config), sort_keys=True, default=list)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
         return {"dataset": self.dataset, "loss": self.loss, "seed": str(self.seed), "config": digest}
 
 
 def shards(data: Path, work: Path, name: str) -> Path:
-    """Shards of a set: half of the finest classes in ``train``, the others in ``test``."""
+    """Build the shards of a set: half of the finest classes in ``train``, the others in ``test``."""
     out, table = work / name, work / f"{name}.csv"
     levels = LEVELS[name]
     work.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ def measure(job: Job) -> dict[str, Any]:
     from hgld.training.loop import train
 
     torch.set_num_threads(1)
-    shutil.rmtree(job.out, ignore_errors=True)  # of an earlier config
+    shutil.rmtree(job.out, ignore_errors=True)  # left by an earlier config
     began = os.times()
     summary = train(job.config, str(job.data), job.out)
     ended = os.times()
@@ -139,7 +140,7 @@ Values = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]  # (set, loss) 
 
 
 def collect(jobs: Sequence[Job], results: Path) -> Values:
-    """The values of the planned runs that are there, in the order of the seeds."""
+    """Collect the values of the finished ones among the planned runs, in the order of the seeds."""
     rows = {tuple(row[name] for name in ("dataset", "loss", "seed", "config")): row for row in kept(results)}
     values: dict[tuple[str, str], dict[str, list[float]]] = {}
     for job in jobs:
@@ -169,7 +170,7 @@ def tables(values: Values) -> Iterator[str]:
 
 
 def claims(values: Values) -> Iterator[str]:
-    """What the papers say, against what was found: differences of the means over the seeds."""
+    """Compare the papers' claims with the results: differences of the means over the seeds."""
     yield "\n| set | hierarchical or not | R@1 fine | AP coarsest | H-AP | ASI |\n|---|---|---|---|---|---|"
     for name, levels in LEVELS.items():
         means = {

@@ -1,4 +1,4 @@
-"""How long the review page takes from an action to the frame that shows it, with 5,700 names of 200,000 landmarks.
+"""Delay of the review page from an action to the frame that shows it, with 5,700 names of 200,000 landmarks.
 
     PYTHONPATH=. python benchmarks/review_page.py [--rounds 9]
 

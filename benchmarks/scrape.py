@@ -1,4 +1,4 @@
-"""Scrape's own cost, without the network: a client in the same process that answers at once.
+"""Cost of scraping without the network: a client in the same process answers at once.
 
 The synthetic world has the shape of the real one: 64% of the categories are linked to an item, a third of those items
 are categories' items that lead to their main topic, the other categories are renamed, unlinked or without an item;
@@ -33,7 +33,7 @@ def _claims(**items: int) -> str:
     return ",".join(f'"{name}":[{_STATEMENT % (item, item)}]' for name, item in items.items())
 
 
-# An item of a landmark has about so many statements of other properties.
+# A landmark's item has about this many statements of other properties.
 _OTHERS = _claims(**{f"P{9000 + i}": i + 1 for i in range(25)})
 
 
@@ -55,7 +55,7 @@ class InstantWorld:
             entities = (f'"{item}":{{{_entity(int(item[1:]))}}}' for item in params["ids"].split("|"))
             text = f'{{"entities":{{{",".join(entities)}}}}}'
         self.seconds += time.perf_counter() - started
-        return json.loads(text)  # the client's own work, so it counts
+        return json.loads(text)  # part of the client's work, so it is measured
 
     def page(self, url: str) -> bytes | None:
         raise AssertionError(f"the api route asks for no page: {url}")

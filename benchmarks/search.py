@@ -2,8 +2,8 @@
 
 Run with: python benchmarks/search.py [--items 100000 1000000] [--dim 128] [--queries 200] [--spread 1.25]
 
-faiss-cpu is an extra: pip install 'hgld[faiss]'. One thread. Times are processor seconds. "opened" is what a command
-does before it asks: an index is checked and read, for an exhaustive search kept embeddings are read and normalised.
+faiss-cpu is an extra: pip install 'hgld[faiss]'. One thread. Times are processor seconds. "opened" is the
+preparation of a command: an index is checked and read; for an exhaustive search, embeddings are read and normalised.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Row:
 
 
 def make(items: int, dim: int, queries: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
-    """Gallery and queries of items / 20 classes in 500 groups; ``spread`` is that of a class around its centre."""
+    """Return gallery and queries of items / 20 classes in 500 groups; ``spread`` is that of a class."""
     rng = np.random.default_rng(0)
 
     def noise(count: int) -> np.ndarray:
@@ -61,8 +61,8 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def a_query(ask: Callable[[np.ndarray], Found], queries: np.ndarray, at_once: int) -> tuple[float, np.ndarray]:
-    """Processor seconds a query, ``at_once`` of them asked together, and what is found."""
-    ask(queries[:at_once])  # memory is allocated
+    """Measure processor seconds a query, ``at_once`` of them asked together; return them with the results."""
+    ask(queries[:at_once])  # warm up: memory is allocated
     start = time.process_time()
     found = [ask(queries[begin : begin + at_once])[0] for begin in range(0, len(queries), at_once)]
     return (time.process_time() - start) / len(queries), np.concatenate(found)

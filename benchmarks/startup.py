@@ -1,4 +1,4 @@
-"""How soon the command answers: ``python benchmarks/startup.py`` (medians of 11 starts, seconds).
+"""Start-up time of the command: ``python benchmarks/startup.py`` (medians of 11 starts, seconds).
 
 Python's own start is measured in the same run, because it is the floor and differs between machines.
 """

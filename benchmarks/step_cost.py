@@ -1,4 +1,4 @@
-"""What a training step costs on a CPU: ResNet-50, 256 images of 224 px, three levels, and one thread that reads.
+"""Cost of a training step on a CPU: ResNet-50, 256 images of 224 px, three levels, and one thread that reads.
 
     python benchmarks/step_cost.py --work DIR [--losses HAPPIER CSL ...] [--steps 2] [--batch 256] [--chunk 32]
 

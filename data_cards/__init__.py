@@ -4,10 +4,10 @@ from pathlib import Path
 
 
 def card_path(name: str) -> Path:
-    """The card of a dataset, for example ``card_path("h-gldv2")``.
+    """Return the path of a dataset's card, for example ``card_path("h-gldv2")``.
 
     Raises:
-        FileNotFoundError: there is no card of that name; the message lists those there are.
+        FileNotFoundError: there is no card of that name; the message lists the existing ones.
     """
     folder = Path(__file__).parent
     cards = {path.stem: path for path in sorted(folder.glob("*.md"))}

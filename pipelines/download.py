@@ -1,4 +1,8 @@
-"""A file that grows beside its place until it is whole, over as many runs as that takes."""
+"""Download large files over HTTP: several at a time, resumed after interruptions, checked against checksums.
+
+Resuming is safe because of the server's validator (a strong ETag, or Last-Modified): the rest of a file is requested
+only if the server still has the same version (``If-Range``); otherwise the file is fetched anew.
+"""
 
 import hashlib
 import json
@@ -37,13 +41,13 @@ from hgld.pipelines.web import is_http_address, noting
 
 
 class PartialFile:
-    """``NAME.part``, and in ``NAME.part.json`` the version of the remote file that its bytes belong to.
+    """A partial download ``NAME.part``, with the version of the remote file in ``NAME.part.json``.
 
-    Used as a context; meanwhile no other process writes the same file.
+    It grows over as many runs as needed. Used as a context, in which no other process writes the same file.
 
     Args:
-        final: where the whole file goes.
-        url: where its bytes come from; bytes of another address are thrown away.
+        final: path of the complete file.
+        url: address of the bytes; bytes of another address are thrown away.
 
     Attributes:
         validator: the server's name for the version (an ETag or date); empty where nothing can be resumed.
@@ -72,7 +76,7 @@ class PartialFile:
 
     @property
     def size(self) -> int:
-        """Bytes that are there."""
+        """Number of bytes received so far."""
         return os.fstat(self._handle.fileno()).st_size
 
     def restart(self, validator: str) -> None:
@@ -82,25 +86,25 @@ class PartialFile:
         self._facts.write_text(json.dumps({"url": self._url, "validator": validator}), encoding="utf-8")
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append bytes."""
         left = memoryview(data)
         while left:
             left = left[self._handle.write(left) :]
 
     def md5(self) -> str:
-        """The MD5 of the bytes that are there, 32 hex digits."""
+        """Return the MD5 of the bytes received so far, 32 hex digits."""
         with open(self._path, "rb") as file:
             return hashlib.file_digest(file, "md5").hexdigest()
 
     def finish(self) -> int:
-        """Put the whole file in its place; its size in bytes."""
+        """Put the complete file in its place; return its size in bytes."""
         size = self.size
         put_in_place(self._path, self._final)
         self._facts.unlink(missing_ok=True)
         return size
 
     def _read_validator(self) -> str:
-        """The validator of an earlier run's bytes; empty where it cannot be read or is of another address."""
+        """Return the validator of an earlier run's bytes; empty where it cannot be read or is of another address."""
         try:
             facts = json.loads(self._facts.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -109,16 +113,13 @@ class PartialFile:
         return str(facts.get("validator", "")) if known else ""
 
 
-# Large files over HTTP: several at a time, resumed where they broke off, checked against published checksums.
-#
-# What makes resuming safe is the server's validator (a strong ETag, or Last-Modified): the rest of a file is asked for
-# only if the server still has the same version (``If-Range``); otherwise it is fetched anew.
+# -- the downloader ---------------------------------------------------------------------------------------------------
 
 _CHUNK = 1 << 18
-_PROGRESS = 1 << 16  # bytes that make an attempt count as one that came further
+_PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
 _SLOWEST = 1 << 10  # bytes a second, over one timeout; a slower transfer is cut and resumed
 _LONGEST_WAIT = 300.0
-_FETCHES = 2  # times that a file is fetched whole before wrong bytes are the publisher's fault
+_FETCHES = 2  # times that a file is fetched whole before its published checksum is taken to be wrong
 _REFUSALS = {400, 401, 403, 404, 405, 410, 451}
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 
@@ -129,7 +130,7 @@ class RemoteFile:
 
     Attributes:
         url: its http(s) address.
-        path: where it goes.
+        path: of the downloaded file.
         md5: the published checksum, 32 hex digits; None where there is none.
         most_bytes: a larger file is refused.
     """
@@ -141,15 +142,15 @@ class RemoteFile:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """What became of a file.
+class FetchResult:
+    """Outcome of fetching a file.
 
     Attributes:
-        path: where it lies.
+        path: of the file.
         bytes: its size.
-        received: bytes that came over the network in this run.
-        outcome: ``fetched``, ``resumed`` (part of it was there) or ``there`` (nothing was to do).
-        checked: whether it was compared with a published checksum.
+        received: bytes received over the network in this run.
+        outcome: ``fetched``, ``resumed`` (an earlier run had fetched part of it) or ``there`` (nothing to do).
+        checked: True if it matched a published checksum.
     """
 
     path: Path
@@ -160,7 +161,7 @@ class Fetched:
 
 
 class _PassingError(Exception):
-    """A transfer failed in a way that may well pass; ``wait`` are the seconds that the server asked for."""
+    """A failed transfer that may succeed later; ``wait`` is the number of seconds that the server asked for."""
 
     def __init__(self, message: str, wait: float = 0.0):
         super().__init__(message)
@@ -168,13 +169,13 @@ class _PassingError(Exception):
 
 
 class Downloader:
-    """Fetches files, several at a time.
+    """Downloader of several files at a time.
 
     Args:
         workers: files at a time.
-        retries: attempts in a row that bring a file no further before it is given up.
+        retries: attempts in a row without progress after which a file is given up.
         timeout: seconds to wait for the next bytes.
-        progress: told how many files are done, and the MiB that came.
+        progress: told of the finished files and the MiB received.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
 
     Raises:
@@ -202,17 +203,17 @@ class Downloader:
         self._stop = threading.Event()
         self._bodies: set[urllib3.BaseHTTPResponse] = set()
 
-    def fetch(self, files: Sequence[RemoteFile]) -> list[Fetched]:
-        """Fetch all files; those that are there and right are left as they are.
+    def fetch(self, files: Sequence[RemoteFile]) -> list[FetchResult]:
+        """Fetch all files; complete and correct ones are left as they are.
 
-        A file that cannot be had does not keep the others from being fetched.
+        A file that cannot be fetched does not stop the others.
 
         Returns:
-            what became of each, in the order given.
+            the outcome of each, in the order given.
 
         Raises:
             ConfigError: an address is not http(s), or two files go to one place.
-            ServiceError: files could not be had; the message names each. What came is kept and gone on with.
+            ServiceError: files could not be fetched; the message names them. Received bytes are kept for the next run.
             StorageError: the disk is full or cannot be written.
         """
         _check(files)
@@ -230,20 +231,20 @@ class Downloader:
             shown = "\n".join(f"  {error}" for error in failures[:10])
             raise ServiceError(
                 f"{len(failures)} of {len(files)} files could not be fetched:\n{shown}\nRun the same command again: "
-                "what came is kept, and only the rest is asked for."
+                "received bytes are kept, and only the rest is requested."
             ) from failures[0]
-        return [result for result in results if isinstance(result, Fetched)]
+        return [result for result in results if isinstance(result, FetchResult)]
 
     def _interrupt(self) -> None:
-        """Let no transfer begin another read, and end those that wait for a server that sends nothing."""
+        """Stop all transfers before their next read, also those that wait for a silent server."""
         self._stop.set()
         with self._lock:
             for body in self._bodies:
-                with suppress(ValueError, RuntimeError, OSError):  # it has come to its end by itself
+                with suppress(ValueError, RuntimeError, OSError):  # it ended by itself
                     body.shutdown()
 
-    def _result(self, future: Future[Fetched], number: int, total: int) -> Fetched | HgldError:
-        """What became of a file; trouble with the disk ends the run, since it would befall the others too."""
+    def _result(self, future: Future[FetchResult], number: int, total: int) -> FetchResult | HgldError:
+        """Return the outcome of a file; an error of the disk ends the run, as it would hit the other files too."""
         try:
             return future.result()
         except StorageError:
@@ -253,10 +254,10 @@ class Downloader:
         finally:
             self._progress("files", number, total)
 
-    def _fetch(self, file: RemoteFile) -> Fetched:
+    def _fetch(self, file: RemoteFile) -> FetchResult:
         try:
             file.path.parent.mkdir(parents=True, exist_ok=True)
-            if (there := _what_is_there(file)) is not None:
+            if (there := _fetched_before(file)) is not None:
                 return there
             with PartialFile(file.path, file.url) as part, requests.Session() as session:
                 session.max_redirects = 5
@@ -270,20 +271,20 @@ class Downloader:
                 "run the same command."
             ) from error
 
-    def _fill(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> Fetched:
+    def _fill(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> FetchResult:
         resumed, received, found = part.size, 0, None
         for _ in range(_FETCHES):
             received += self._complete(file, part, session)
             found = None if file.md5 is None else part.md5()
             if found == file.md5:
                 outcome = "resumed" if resumed else "fetched"
-                return Fetched(file.path, part.finish(), received, outcome, found is not None)
+                return FetchResult(file.path, part.finish(), received, outcome, found is not None)
             resumed = 0
             part.restart("")
         raise ServiceError(f"{file.url}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept.")
 
     def _complete(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> int:
-        """Ask until the part is whole; the number of bytes that came."""
+        """Request until the part is complete; return the number of bytes received."""
         received = idle = 0
 
         def attempt() -> None:
@@ -315,7 +316,7 @@ class Downloader:
         return received
 
     def _transfer(self, session: requests.Session, file: RemoteFile, part: PartialFile) -> Iterator[int]:
-        """One request for what is missing; the number of bytes of every write."""
+        """Make one request for the missing bytes; yield the number of bytes of every write."""
         have = part.size if part.validator else 0
         headers = {"Range": f"bytes={have}-", "If-Range": part.validator} if have else {}
         came: list[requests.Response] = []
@@ -324,7 +325,7 @@ class Downloader:
             with session.get(file.url, headers=headers, stream=True, timeout=self._timeout, hooks=hooks) as response:
                 self._reached.add(urlsplit(file.url).netloc)
                 if response.status_code == 416 and _stated_range(response) == (None, have):
-                    return  # it was whole, and not yet renamed
+                    return  # it was complete, but not yet renamed
                 total = _begin(response, file, part, have)
                 with self._interruptible(response.raw, file):
                     for data in self._chunks(response, file):
@@ -333,10 +334,13 @@ class Downloader:
                             raise ServiceError(f"{file.url}: more bytes than the {most:,} expected.")
                         part.write(data)
                         yield len(data)
-        except (ValueError, requests.TooManyRedirects) as error:  # of addresses: requests', urllib3's and idna's own
+        except (
+            ValueError,
+            requests.TooManyRedirects,
+        ) as error:  # bad addresses, as requests, urllib3 and idna report them
             for response in came:
                 response.close()
-            raise ServiceError(f"{file.url} leads to no file ({error}).") from error
+            raise ServiceError(f"{file.url} does not lead to a file ({error}).") from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
         if total is not None and part.size != total:
@@ -354,7 +358,7 @@ class Downloader:
                 self._bodies.remove(body)
 
     def _chunks(self, response: requests.Response, file: RemoteFile) -> Iterator[bytes]:
-        """The body as it comes; read1 returns what one read gave, so that a trickle cannot hide from the clock."""
+        """Yield the body as it arrives; read1 returns after a single read, so that a trickle is noticed in time."""
         began, came = time.monotonic(), 0
         while data := response.raw.read1(_CHUNK, decode_content=False):
             self._refuse_if_stopped(file)
@@ -370,10 +374,10 @@ class Downloader:
 
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():
-            raise ServiceError(f"{file.url}: stopped; what came is kept.")
+            raise ServiceError(f"{file.url}: stopped; received bytes are kept.")
 
     def _broken(self, file: RemoteFile, error: Exception) -> Exception:
-        """A cut connection passes; a server that nobody has answered at yet is a wrong address or no network."""
+        """Return a passing error for a cut connection, a final one for a server that never answered."""
         reason = getattr(error.args[0] if error.args else None, "reason", error)
         if isinstance(reason, urllib3.exceptions.NewConnectionError):
             if urlsplit(file.url).netloc not in self._reached:
@@ -391,13 +395,13 @@ class Downloader:
 def _check(files: Sequence[RemoteFile]) -> None:
     for file in files:
         if not is_http_address(file.url):
-            raise ConfigError(f"{file.url!r} is no address to fetch from; expected http://... or https://...")
+            raise ConfigError(f"{file.url!r} is not an address to fetch from; expected http://... or https://...")
     if len({file.path for file in files}) != len(files):
-        raise ConfigError("two of the files to fetch go to the same place; name each of them once.")
+        raise ConfigError("two of the files to fetch have the same path; name each file once.")
 
 
-def _what_is_there(file: RemoteFile) -> Fetched | None:
-    """The file if it was fetched before; one that has not the published checksum is removed."""
+def _fetched_before(file: RemoteFile) -> FetchResult | None:
+    """Return the outcome of a file that was fetched before, or None; a file with a wrong checksum is removed."""
     if not file.path.is_file():
         return None
     if file.md5 is not None:
@@ -406,21 +410,23 @@ def _what_is_there(file: RemoteFile) -> Fetched | None:
         if found != file.md5:
             file.path.unlink()
             return None
-    return Fetched(file.path, file.path.stat().st_size, 0, "there", file.md5 is not None)
+    return FetchResult(file.path, file.path.stat().st_size, 0, "there", file.md5 is not None)
 
 
 def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, have: int) -> int | None:
-    """Make the part ready for the bytes of this answer; the size of the whole file, None where it is not told."""
+    """Prepare the part for the bytes of this answer; return the size of the whole file, None where it is not stated."""
     status, length = response.status_code, response.headers.get("Content-Length", "")
     if status == 416 and have:
         part.restart("")
-        raise _PassingError("the server's file is shorter than what was kept; begun anew")
+        raise _PassingError("the server's file is shorter than the kept part; started anew")
     if status in _REFUSALS or 300 <= status < 400:
-        raise ServiceError(f"{file.url} answered HTTP {status}; expected a file that everybody may read.")
+        raise ServiceError(f"{file.url} answered HTTP {status}; expected a public file.")
     if status not in {200, 206}:
         raise _PassingError(f"HTTP {status}", _retry_after(response))
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise ServiceError(f"{file.url} came compressed though it was asked not to; its bytes cannot be checked.")
+        raise ServiceError(
+            f"{file.url} was sent compressed although that was not accepted; its bytes cannot be checked."
+        )
     rest = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
     if status == 206:
         total = _resume(response, part, have)
@@ -428,7 +434,9 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
         total = rest
         part.restart(_validator(response))
     if total is None and file.md5 is None and response.headers.get("Transfer-Encoding") != "chunked":
-        raise ServiceError(f"{file.url} came without its length and has no checksum; nobody could tell it is whole.")
+        raise ServiceError(
+            f"{file.url} was sent without its length and has no checksum; a cut file could not be noticed."
+        )
     if (total or 0) > file.most_bytes:
         raise ServiceError(f"{file.url} has {total:,} bytes; expected at most {file.most_bytes:,}.")
     free = shutil.disk_usage(file.path.parent).free
@@ -438,16 +446,16 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
 
 
 def _resume(response: requests.Response, part: PartialFile, have: int) -> int | None:
-    """The whole size that a partial answer states; an answer with other bytes than asked for is not taken."""
+    """Return the whole size that a partial answer states; an answer with other bytes than requested is refused."""
     stated = _stated_range(response)
     if stated is None or stated[0] != have or _validator(response) not in ("", part.validator):
         part.restart("")
-        raise _PassingError(f"the server answered with other bytes than those from {have:,}; begun anew")
+        raise _PassingError(f"the server answered with other bytes than those from {have:,}; started anew")
     return stated[1]
 
 
 def _stated_range(response: requests.Response) -> tuple[int | None, int | None] | None:
-    """First byte and whole size of a Content-Range, each None where it says ``*``."""
+    """Parse first byte and whole size of a Content-Range, each None where it says ``*``."""
     match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
     if match is None:
         return None
@@ -455,7 +463,7 @@ def _stated_range(response: requests.Response) -> tuple[int | None, int | None] 
 
 
 def _validator(response: requests.Response) -> str:
-    """What tells this version of the file from another; weak ETags do not (RFC 9110, 13.1.5)."""
+    """Return the validator of this version of the file; weak ETags are none (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag", "")
     return etag if etag.startswith('"') else response.headers.get("Last-Modified", "")
 
@@ -465,7 +473,7 @@ def _retry_after(response: requests.Response) -> float:
     return min(float(value), _LONGEST_WAIT) if re.fullmatch(r"[0-9]{1,9}", value) else 0.0
 
 
-# Fetching GLDv2 from its owners: tars with their published checksums, and the lists.
+# -- GLDv2 from its owners: tars with their published checksums, and the lists ----------------------------------------
 
 _MAX_CHECKSUM_BYTES = 1 << 10
 
@@ -478,24 +486,24 @@ def download_gldv2(
     metadata: bool,
     downloader: Downloader,
     base_url: str = BASE_URL,
-) -> list[Fetched]:
+) -> list[FetchResult]:
     """Fetch tars of a split, and its lists, into a folder that ``hgld build-shards gldv2`` reads.
 
     Args:
         out: the folder; files get the relative paths of :mod:`hgld.pipelines.shards.sources.gldv2`.
         split: ``train``, ``index`` or ``test``.
         tars: their numbers.
-        metadata: whether to fetch the split's CSVs too.
+        metadata: fetch the split's CSVs too.
         downloader: fetches the files.
         base_url: the owners' address, or a mirror's.
 
     Returns:
-        what became of every CSV and tar.
+        the outcome of every CSV and tar.
 
     Raises:
         ConfigError: a tar that the split does not have.
         InputError: a published checksum cannot be read.
-        ServiceError: a file could not be had, or came with other bytes than published.
+        ServiceError: a file could not be fetched, or has other bytes than published.
         StorageError: the disk is full or cannot be written.
     """
 

@@ -1,7 +1,7 @@
-"""Running independent units of work: in this process, in a supervised pool of processes, or on a Ray cluster.
+"""Run independent units of work: in this process, in a supervised pool of processes, or on a Ray cluster.
 
-A unit is idempotent: it leaves a file that is whole or none, and doing it twice gives the same bytes. So whatever is
-lost (a killed worker, a killed build) is simply done again, and the result does not depend on who did it.
+A unit is idempotent: it leaves a complete file or none, and doing it twice gives the same bytes. So lost work (of a
+killed worker or a killed build) is simply done again, and the result does not depend on the worker.
 """
 
 import multiprocessing
@@ -50,14 +50,14 @@ def run_units(
 
     Args:
         work: a function of a module, so that other processes can import it.
-        units: what to do.
-        done: told of every unit that is done, in this process.
+        units: the work to do.
+        done: called in this process with every finished unit and its result.
         executor: ``local`` or ``ray``.
-        workers: processes at most; 0: one a core (Ray: as many as the cluster has). One local worker is this process.
+        workers: most processes; 0: one a core (Ray: as many as the cluster has). One local worker is this process.
         ray_address: of a running Ray cluster; empty: one is started here.
 
     Raises:
-        HgldError: what a unit raised, or a unit whose worker died time after time. Units that were done stay done.
+        HgldError: a unit raised it, or a unit's worker died :data:`ATTEMPTS` times. Finished units stay done.
         MissingResourceError: Ray is asked for and not installed.
     """
     if executor == "ray":
@@ -72,15 +72,15 @@ def run_units(
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def died_again(unit: Unit, why: str) -> HgldError:
-    """The error of a unit whose worker died :data:`ATTEMPTS` times."""
+def worker_died(unit: Unit, why: str) -> HgldError:
+    """Return the error of a unit whose worker died :data:`ATTEMPTS` times."""
     return HgldError(
-        f"a worker process died {ATTEMPTS} times while it did {unit.name} ({why}), most likely for want of memory. "
-        "What was done is kept: run the same command again with fewer --workers."
+        f"a worker process died {ATTEMPTS} times at {unit.name} ({why}), most likely for lack of memory. "
+        "Finished work is kept: run the same command again with fewer --workers."
     )
 
 
@@ -112,7 +112,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
             self._stop()
 
     def _submit(self) -> bool:
-        """Hand units to the pool; whether any is under way."""
+        """Hand units to the pool; return True if any is running."""
         source, most = (self.suspects, 1) if self.suspects else (self.waiting, _UNITS_AHEAD * self.processes)
         while source and len(self.running) < most:
             unit = source.popleft()
@@ -124,10 +124,10 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         return bool(self.running)
 
     def _recover(self, lost: Sequence[_Unit]) -> None:
-        if len(lost) == 1:  # of several, any may have been the one; alone it is certain
+        if len(lost) == 1:  # one of several may have killed it; a single one certainly did
             self.lost[lost[0].name] += 1
             if self.lost[lost[0].name] == ATTEMPTS:
-                raise died_again(lost[0], "killed")
+                raise worker_died(lost[0], "killed")
         self.running.clear()
         self.suspects.extend(lost)
         self._stop()
@@ -136,34 +136,34 @@ class _SupervisedPool(Generic[_Unit, _Result]):
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self.reader, self.writer = context.Pipe(duplex=False)
-        self.pool = ProcessPoolExecutor(self.processes, context, initializer=_be_worker, initargs=(self.reader,))
+        self.pool = ProcessPoolExecutor(self.processes, context, initializer=_set_up_worker, initargs=(self.reader,))
 
     def _stop(self) -> None:
-        """End the workers at once: what they were at is whole or absent."""
+        """End the workers at once: an unfinished unit leaves no file."""
         self.writer.close()
         self.pool.shutdown(wait=True, cancel_futures=True)
         self.reader.close()
 
 
-def _be_worker(parent: Connection) -> None:
-    """Set a worker up: it ends with its parent, leaves Ctrl-C to it, and keeps to one core."""
+def _set_up_worker(parent: Connection) -> None:
+    """Set up a worker process: it ends with its parent, leaves Ctrl-C to it, and uses one core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("POLARS_MAX_THREADS", "1")  # before polars is imported, with the first unit
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     import cv2
 
     cv2.setNumThreads(1)
 
 
-def _end_with(parent: Connection) -> None:
-    """Wait for the pipe's other end to close, which a parent's death does as well."""
+def _exit_with_parent(parent: Connection) -> None:
+    """End this process when the pipe's other end closes, as it does at the latest when the parent dies."""
     try:
         parent.recv_bytes()
     except (EOFError, OSError):
         os._exit(1)
 
 
-# Units of work as tasks of a Ray cluster, whose machines must see the same folders by the same paths.
+# -- Ray: the machines of the cluster must see the same folders by the same paths -------------------------------------
 
 _TASKS_AHEAD = 2  # a core of the cluster
 
@@ -180,7 +180,7 @@ def run_on_ray(
 
     Raises:
         MissingResourceError: Ray is not installed, or no cluster answers at the address.
-        HgldError: what a unit raised, or a unit whose worker died time after time.
+        HgldError: a unit raised it, or a unit's worker died :data:`ATTEMPTS` times.
     """
     with _cluster(workers, address) as ray:
         cores = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -204,12 +204,12 @@ def _result(ray: Any, reference: Any, unit: Unit) -> Any:
             raise error.cause from error
         raise
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.OutOfMemoryError) as error:
-        raise died_again(unit, type(error).__name__) from error
+        raise worker_died(unit, type(error).__name__) from error
 
 
 @contextmanager
 def _cluster(workers: int, address: str) -> "Iterator[Any]":
-    """Ray, connected to the cluster at ``address`` or to one that lives as long as this context."""
+    """Connect Ray to the cluster at ``address``, or to a new one that lives as long as this context."""
     with takes_extra("ray", "--executor ray"):
         import ray
     if ray.is_initialized():

@@ -81,11 +81,11 @@ def test_everything_lies_where_it_says(tiny):
     assert result.groups == labels["hierarchical_label"].n_unique()
     assert (out / result.example).is_file()
     tested = hgld.open_dataset(out / "shards", "test").keys
-    assert result.example.removeprefix("photographs/").removesuffix(".jpg") in tested
+    assert result.example.removeprefix("drawings/").removesuffix(".jpg") in tested
     report = (out / "report.html").read_text(encoding="utf-8")
     assert BASELINE in report
     assert HIERARCHICAL in report
-    for record in ("result.json", "photographs/drawn.json"):
+    for record in ("result.json", "drawings/drawn.json"):
         assert str(out.parent) not in (out / record).read_text(encoding="utf-8")
 
 
@@ -107,11 +107,11 @@ def test_what_was_removed_is_made_again(tiny):
     out, result = tiny
     (out / "report.html").unlink()
     (out / "result.json").write_text("{}", encoding="utf-8")
-    drawn = (out / "photographs" / "labels.csv").stat().st_mtime_ns
+    drawn = (out / "drawings" / "labels.csv").stat().st_mtime_ns
     tasks = set()
     assert run_demo(out, 0, lambda task, done, total: tasks.add(task), TINY) == result
     assert (out / "report.html").is_file()
-    assert (out / "photographs" / "labels.csv").stat().st_mtime_ns == drawn
+    assert (out / "drawings" / "labels.csv").stat().st_mtime_ns == drawn
     assert len(tasks) <= 5  # a line each: what goes on must be in sight in a small terminal
 
 
@@ -182,21 +182,21 @@ def test_a_seed_that_no_run_takes_leaves_no_folder_behind(tmp_path, tiny_verb):
     assert not (tmp_path / "out").exists()
 
 
-def test_photographs_follow_from_labels_settings_and_seed(tiny, tmp_path):
+def test_drawings_follow_from_labels_settings_and_seed(tiny, tmp_path):
     labels = tiny[1].places(tiny[0])["labels"]
     config = DrawnConfig(landmarks=6, images=2, size=32, test_classes=0.5)
     first = build_drawn_dataset(labels, tmp_path / "a", config, silent)
-    assert first.ran
+    assert first.was_run
     assert {name: split["items"] for name, split in first.manifest.splits.items()} == {"train": 6, "test": 6}
     again = build_drawn_dataset(labels, tmp_path / "a", config, silent)
-    assert not again.ran
+    assert not again.was_run
     twin = build_drawn_dataset(labels, tmp_path / "b", config, silent)
     assert twin.manifest.shards == first.manifest.shards
     other = build_drawn_dataset(labels, tmp_path / "c", dataclasses.replace(config, seed=1), silent)
     assert other.manifest.shards != first.manifest.shards
     with pytest.raises(ConfigError, match="9999 landmarks are asked for"):
         build_drawn_dataset(labels, tmp_path / "d", dataclasses.replace(config, landmarks=9999), silent)
-    assert not (tmp_path / "d" / "photographs").exists()
+    assert not (tmp_path / "d" / "drawings").exists()
 
 
 def test_the_runs_differ_in_their_loss_alone():

@@ -11,7 +11,7 @@ from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.errors import ConfigError, takes_extra
 
 if TYPE_CHECKING:
-    from hgld.pipelines.download import Fetched
+    from hgld.pipelines.download import FetchResult
     from hgld.pipelines.shards.cards import DataCard
 
 _DOWNLOADABLE = ("gldv2",)
@@ -198,7 +198,7 @@ def download_command() -> click.Command:
     return download
 
 
-def _show_fetched(out: Path, fetched: "list[Fetched]", as_json: bool) -> None:
+def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:
     if as_json:
         files = [
             {

@@ -30,7 +30,7 @@ LABELS, RUNS, REPORT = "labels", "runs", "report.html"
 LABEL_FILE = "train_label_to_hierarchical.csv"
 MARKER, RESULT = ".hgld-demo", "result.json"
 SPLIT = "test"
-DATASET = "photographs, shards"
+DATASET = "drawings, shards"
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DemoResult:
         groups: that it put them into.
         splits: images and landmarks of every split.
         values: metrics on the test split by run, the baseline first.
-        example: the photograph, relative to the demo's folder, that the last run is neither good nor bad at.
+        example: the drawing, relative to the demo's folder, that the last run is neither good nor bad at.
     """
 
     labelled: int
@@ -96,7 +96,7 @@ def run_demo(out: Path, seed: int, progress: "Progress", size: DemoSize | None =
 
 
 def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResult:
-    from hgld.pipelines.demo.dataset import PHOTOGRAPHS, DrawnConfig, build_drawn_dataset
+    from hgld.pipelines.demo.dataset import DRAWINGS, DrawnConfig, build_drawn_dataset
     from hgld.pipelines.demo.drawings import LEVELS
     from hgld.pipelines.hierarchy.build import build_hierarchy
     from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig
@@ -121,7 +121,7 @@ def _run(out: Path, seed: int, size: DemoSize, progress: "Progress") -> DemoResu
             for name, facts in dataset.manifest.splits.items()
         },
         values={name: dict(summary.values[SPLIT]) for name, summary in summaries.items()},
-        example=f"{PHOTOGRAPHS}/{_typical(folders[-1], size.epochs, dataset.out)}.jpg",
+        example=f"{DRAWINGS}/{_typical(folders[-1], size.epochs, dataset.out)}.jpg",
     )
     _keep(out, result)
     return result
@@ -237,9 +237,10 @@ def demo_command() -> click.Command:
     def demo(out: Path, seed: int, as_json: bool) -> None:
         """Go the whole way on landmarks that hgld ships: no network, no weights, a few minutes on two cores.
 
-        Builds their hierarchy, draws photographs of them, makes shards of these, trains a small net with landmark
-        labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that neither
-        has seen, and writes a report. Stopped anywhere, the same command goes on; run again, it shows the result.
+        Builds their hierarchy, draws each of them several times, makes shards of the drawings, trains a small net with
+        landmark labels alone (ROADMAP) and with all levels (HAPPIER), evaluates both at every level on landmarks that
+        neither has seen, and writes a report. Stopped anywhere, the same command goes on; run again, it shows the
+        result.
         """
         with progress_bars() as progress:
             result = run_demo(out, seed, progress)
@@ -259,11 +260,11 @@ def demo_text(result: "DemoResult", out: Path) -> str:
     baseline, hierarchical = result.values
     lines = [
         (
-            f"{result.labelled:,} landmarks were put into {result.groups} groups; {drawn['landmarks']:,} of them were "
-            f"drawn on {drawn['images']:,} photographs."
+            f"{result.labelled:,} landmarks were put into {result.groups} groups; {drawn['landmarks']:,} of them are "
+            f"shown in {drawn['images']:,} drawings."
         ),
         (
-            f"Trained on {train['images']:,} photographs of {train['landmarks']:,} landmarks, tested on "
+            f"Trained on {train['images']:,} drawings of {train['landmarks']:,} landmarks, tested on "
             f"{test['images']:,} of {test['landmarks']:,} others (leave one out)."
         ),
         f"{baseline} learned from landmark labels alone, {hierarchical} from all levels; all else was the same.",

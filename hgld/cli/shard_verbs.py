@@ -12,7 +12,7 @@ from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.terminal import is_terminal, printable
 
 if TYPE_CHECKING:
-    from hgld.pipelines.check.index import Rebuilt
+    from hgld.pipelines.check.index import RebuildResult
     from hgld.pipelines.check.verify import Verification
 
 
@@ -93,7 +93,7 @@ def index_command() -> click.Command:
     return index
 
 
-def _rebuilt_json(rebuilt: "Rebuilt") -> dict[str, object]:
+def _rebuilt_json(rebuilt: "RebuildResult") -> dict[str, object]:
     manifest = rebuilt.manifest
     return {
         "name": manifest.name,
@@ -106,7 +106,7 @@ def _rebuilt_json(rebuilt: "Rebuilt") -> dict[str, object]:
     }
 
 
-def _rebuilt_text(root: Path, rebuilt: "Rebuilt") -> str:
+def _rebuilt_text(root: Path, rebuilt: "RebuildResult") -> str:
     lines = [f"{root}: {len(rebuilt.manifest.shards)} shards, levels {', '.join(rebuilt.manifest.levels)}"]
     for split, facts in rebuilt.manifest.splits.items():
         classes = ", ".join(f"{count:,} {level}" for level, count in facts["classes"].items())

@@ -1,1 +1,1 @@
-"""A dataset directory read back: scan, verify, index."""
+"""Read a dataset directory back: scan its shards, verify it, rebuild its index."""

@@ -1,4 +1,10 @@
-"""The items of all shards as one table: levels, class names and parents, on which all of them must agree."""
+"""``hgld index``: rebuild the index, hierarchy and manifest of a dataset directory from its tars alone.
+
+Items that contradict each other about a class or the levels are refused by name; a member or item that cannot be used
+is a row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes
+last, so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier
+one.
+"""
 
 import shutil
 from collections.abc import Sequence
@@ -22,11 +28,13 @@ from hgld.pipelines.shards.croissant import croissant, facts_of_known
 from hgld.pipelines.stage import Progress, sha256_of, write_json
 
 MOST_LEVELS = 64  # more than any taxonomy has ranks
-_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # at most; so a single tar of a set of a million classes can be read
+_CLASSES, _CLASSES_AN_ITEM = 1 << 20, 100  # limits that allow a single tar of a set of a million classes
 
 
 class ItemConsensus:
-    """Items of scanned shards; keys that repeat and items of another split than their shard's are set aside.
+    """The sound items of scanned shards as one table, agreed on levels, class names and parents.
+
+    Items that repeat a key or belong to another split than their shard are set aside.
 
     Attributes:
         levels: names of the levels, finest first.
@@ -34,7 +42,7 @@ class ItemConsensus:
     """
 
     def __init__(self, scans: Sequence[ShardScan], root: Path, levels: Sequence[str] | None) -> None:
-        """Gather the sound items, and hold their levels, names and parents against each other.
+        """Gather the sound items and compare their levels, names and parents.
 
         Args:
             scans: in the order that the index is to have.
@@ -67,11 +75,11 @@ class ItemConsensus:
                 self._agree(root, known.filter(_label(c + 1) >= 0), _label(c), _label(c + 1), above)
 
     def rejected(self) -> pl.DataFrame:
-        """Members and items set aside, with the columns of ``rejected.parquet``."""
+        """Return members and items set aside, with the columns of ``rejected.parquet``."""
         return pl.concat(self._rejected)
 
     def hierarchy(self) -> Hierarchy:
-        """The tree of the items' classes; a class that no item names is called by its number.
+        """Return the tree of the items' classes; a class that no item names is named by its number.
 
         Raises:
             HierarchyError: two classes of a level have the same name.
@@ -81,7 +89,7 @@ class ItemConsensus:
         return Hierarchy.from_labels(labels, self.levels, [self._class_names(c) for c in depth])
 
     def index(self) -> pl.DataFrame:
-        """The rows of ``index.parquet``."""
+        """Return the rows of ``index.parquet``."""
         boxed = bool(self.items["boxed"].any())
         table = self.items.select(
             *("key", "shard", "offset", "size", "split", "suffix", "width", "height", "orientation", "sha256"),
@@ -111,7 +119,7 @@ class ItemConsensus:
         return names
 
     def _agree(self, root: Path, items: pl.DataFrame, of: pl.Expr, value: pl.Expr, what: str) -> None:
-        """Refuse two items that have the same ``of`` and another ``value``."""
+        """Refuse two items that have the same ``of`` and different values."""
         answers = items.select("shard", "key", of.alias("of"), value.alias("value"))
         answers = answers.unique(("of", "value"), keep="first", maintain_order=True)
         twice = answers.filter(pl.col("of").is_duplicated())
@@ -124,7 +132,7 @@ class ItemConsensus:
             )
 
     def _refuse_sparse(self, root: Path) -> None:
-        """Every class below the largest label has a name and a parent, so a single label can be a table of millions."""
+        """Refuse labels far beyond the number of items: the tables of names and parents have a row for every number."""
         most = _CLASSES + _CLASSES_AN_ITEM * len(self.items)
         labels = [self.items.select(_label(c).alias("label"))["label"] for c in range(len(self.levels))]
         largest = [max(-1, int(column.to_numpy().max())) for column in labels]
@@ -167,7 +175,7 @@ def _name(c: int) -> pl.Expr:
 
 
 def _faults(scan: ShardScan) -> pl.DataFrame:
-    """A shard's faults with the columns of ``rejected.parquet``; an image is usable whatever its suffix says."""
+    """Return a shard's faults as rows of ``rejected.parquet``; a wrong suffix leaves an image usable: no fault."""
     splits = scan.items.select("key", "split")
     table = (
         scan.faults.filter(pl.col("reason") != WRONG_SUFFIX)
@@ -183,26 +191,21 @@ def _faults(scan: ShardScan) -> pl.DataFrame:
     return table.cast(TABLES[REJECTED])
 
 
-# ``hgld index``: the index, the hierarchy and the manifest of a dataset directory, made anew from its tars alone.
-#
-# Items that contradict each other about a class or the levels are refused by name; a member or item that cannot be used
-# is a row of ``rejected.parquet``. New files are written aside; the manifest is set aside first and the new one comes
-# last, so that while one is there, the files belong together, and a run that was stopped loses nothing of the earlier
-# one.
+# -- the rebuild ------------------------------------------------------------------------------------------------------
 
 _ASIDE = ".index.part"
 _EARLIER = ".dataset.json.earlier"  # the manifest, while files are put in place
-_OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # what is kept as it is
+_OTHERS = (files.LISTS, files.JUDGEMENTS, files.CARD)  # files that are kept unchanged
 
 
 @dataclass(frozen=True)
-class Rebuilt:
-    """What was made.
+class RebuildResult:
+    """Outcome of :func:`rebuild_index`.
 
     Attributes:
         manifest: the new ``dataset.json``.
         rejected: members and items that this run set aside, with the columns of ``rejected.parquet``.
-        notes: what a person should know, one line each.
+        notes: for people, one line each.
     """
 
     manifest: files.Manifest
@@ -212,8 +215,8 @@ class Rebuilt:
 
 def rebuild_index(
     root: Path, *, levels: Sequence[str] | None = None, force: bool = False, workers: int = 1, progress: Progress
-) -> Rebuilt:
-    """Make ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
+) -> RebuildResult:
+    """Rebuild ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
 
     The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, the group
     size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere and run
@@ -222,7 +225,7 @@ def rebuild_index(
     Args:
         root: folder with the tars.
         levels: names of the levels, finest first, for tars that do not state them; else ``level_0``, ``level_1``, ...
-        force: replace an index that can be read and that a manifest speaks of.
+        force: replace a readable index that has a manifest.
         workers: shards read at a time; 0: one a core.
         progress: told of every shard.
 
@@ -233,7 +236,7 @@ def rebuild_index(
         HierarchyError: two classes of a level have the same name; nothing is changed then.
         StorageError: the disk is full or not writable, or another process is changing the dataset.
     """
-    shards, name = _shards(root), _name_reindex(root)
+    shards, name = _shards(root), _dataset_name(root)
     with dataset_lock(root):
         return _rebuild(root, name, shards, levels, force, workers, progress)
 
@@ -246,7 +249,7 @@ def _rebuild(
     force: bool,
     workers: int,
     progress: Progress,
-) -> Rebuilt:
+) -> RebuildResult:
     if not force:
         _refuse_readable(root)
     scans = scan_shards(shards, ScanOptions(), workers=workers, progress=progress, task="reading shards")
@@ -260,7 +263,7 @@ def _rebuild(
     finally:
         shutil.rmtree(root / _ASIDE, ignore_errors=True)
     rejected = consensus.rejected()
-    return Rebuilt(manifest, rejected, _notes(scans, rejected))
+    return RebuildResult(manifest, rejected, _notes(scans, rejected))
 
 
 def _shards(root: Path) -> list[Path]:
@@ -272,13 +275,13 @@ def _shards(root: Path) -> list[Path]:
     return found
 
 
-def _name_reindex(root: Path) -> str:
-    """What the dataset is called: as its manifest says, else as its folder."""
+def _dataset_name(root: Path) -> str:
+    """Return the dataset's name from its manifest, or else from its folder."""
     earlier = _earlier_manifest(root)
     name = earlier.name if earlier else root.resolve().name
     if not files.is_safe_name(name):
         raise ConfigError(
-            f"the folder is called {name!r}, and the dataset would be called as it; expected 1 to 200 printable "
+            f"the folder is called {name!r}, which would be the dataset's name; expected 1 to 200 printable "
             "letters. Rename the folder."
         )
     return name
@@ -286,7 +289,7 @@ def _name_reindex(root: Path) -> str:
 
 def _refuse_readable(root: Path) -> None:
     if not (root / files.MANIFEST).exists():
-        return  # a run that was stopped leaves an index of its own
+        return  # without a manifest, the index is that of a run that was stopped
     try:
         files.read_index(root / files.INDEX)
     except InputError:
@@ -325,7 +328,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
 
 
 def _put_in_place(aside: Path, root: Path) -> None:
-    """Move all files, the manifest last; the system writes each step to the disk before the next."""
+    """Move all files, the manifest last; each step is synced to the disk before the next."""
     if _read_manifest(root / files.MANIFEST) is not None:
         (root / files.MANIFEST).replace(root / _EARLIER)
     else:
@@ -340,7 +343,7 @@ def _put_in_place(aside: Path, root: Path) -> None:
 
 
 def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files.ShardFacts, ...]:
-    """Facts of every shard; one without a usable item belongs to no split and is left out."""
+    """Return the facts of every shard; a shard without a usable item belongs to no split and is left out."""
     held = {
         shard: (split, count)
         for shard, split, count in index.group_by("shard").agg(pl.col("split").first(), pl.len()).iter_rows()
@@ -353,9 +356,9 @@ def _shard_facts(index: pl.DataFrame, scans: Sequence[ShardScan]) -> tuple[files
 
 
 def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None) -> int:
-    """The earlier manifest's k if the order still serves it, else the largest k that it serves.
+    """Return the earlier manifest's k if the order still supports it, else the largest k that it supports.
 
-    That is the shortest run of the classes that lie in several runs; where no class does, the longest run.
+    The largest k is the shortest run of the classes that lie in several runs; where no class does, the longest run.
     """
     if earlier is not None and not len(short_runs(index, finest, earlier.group_size)):
         return earlier.group_size
@@ -366,7 +369,7 @@ def _group_size(index: pl.DataFrame, finest: str, earlier: files.Manifest | None
 
 
 def _earlier_manifest(root: Path) -> files.Manifest | None:
-    """The manifest that is there, or that a run which was stopped has set aside, if it can be read."""
+    """Return the present manifest, or the one that a stopped run set aside, if it can be read."""
     return _read_manifest(root / files.MANIFEST) or _read_manifest(root / _EARLIER)
 
 
@@ -379,7 +382,7 @@ def _read_manifest(path: Path) -> files.Manifest | None:
 
 
 def _all_rejected(root: Path, rejected: pl.DataFrame) -> pl.DataFrame:
-    """What the dataset's build and this run set aside."""
+    """Return the rejects of the dataset's build together with those of this run."""
     path = root / files.REJECTED
     try:
         earlier = files.read_table(files.REJECTED, path) if path.is_file() else rejected.clear()

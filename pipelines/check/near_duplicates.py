@@ -1,9 +1,9 @@
 """Near-duplicate images: a perceptual hash of 64 bits, and a search for close hashes that scales to millions.
 
-The hash is the usual DCT one (pHash): grey 32 x 32, its cosine transform, and of the 8 x 8 lowest frequencies whether
-each is above their median. Two hashes of at most :data:`MAX_DISTANCE` = 5 differing bits agree but for at most one bit
-in one of three bands of 21 or 22 bits; so every such pair is found by looking up each band with no bit and with every
-single bit flipped, instead of comparing all pairs.
+The hash is the usual DCT one (pHash): grey 32 x 32, its cosine transform, and one bit for each of the 8 x 8 lowest
+frequencies: above their median or not. Two hashes of at most :data:`MAX_DISTANCE` = 5 differing bits agree but for at
+most one bit in one of three bands of 21 or 22 bits; so every such pair is found by looking up each band with no bit and
+with every single bit flipped, instead of comparing all pairs.
 """
 
 import cv2
@@ -20,7 +20,7 @@ _CANDIDATES_AT_ONCE = 1 << 22
 
 
 def perceptual_hash(data: bytes, header: ImageHeader) -> int | None:
-    """DCT hash of the upright image; None where it is too plain for one.
+    """Return the DCT hash of the upright image; None where it is too plain for one.
 
     Raises:
         ImageError: the image cannot be decoded.
@@ -35,7 +35,7 @@ def perceptual_hash(data: bytes, header: ImageHeader) -> int | None:
 
 
 def nearest(queries: np.ndarray, references: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For every query the closest reference of at most :data:`MAX_DISTANCE` differing bits.
+    """Find the closest reference of every query within :data:`MAX_DISTANCE` differing bits.
 
     Args:
         queries: (Q,) uint64 hashes.
@@ -73,7 +73,7 @@ def next_nearest(query: np.uint64, references: np.ndarray, left_out: np.ndarray,
 def _search_band(
     asked: np.ndarray, known: np.ndarray, first_known: np.ndarray, first_bit: int, bits: int, best: np.ndarray
 ) -> None:
-    """Improve ``best`` by the pairs that agree in one band but for at most one bit."""
+    """Improve ``best`` by the pairs that differ in at most one bit of one band."""
     mask = np.uint64((1 << bits) - 1)
     known_bands = ((known >> np.uint64(first_bit)) & mask).astype(np.int64)
     order = np.argsort(known_bands, kind="stable")
@@ -95,7 +95,7 @@ def _search_band(
 
 
 def _parts(items: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
-    """Items in parts of bounded total size."""
+    """Cut items into parts of bounded total size."""
     if not len(items):
         return []
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _CANDIDATES_AT_ONCE)) + 1

@@ -1,4 +1,7 @@
-"""What is off with a dataset: one row a finding, for people and machines."""
+"""Read shards whole, front to back: the facts of every item, and every fault. Nothing is extracted or followed.
+
+``hgld index`` makes the index from a scan, ``hgld verify`` compares the index with it. One shard is one unit of work.
+"""
 
 import hashlib
 import os
@@ -26,7 +29,7 @@ SCHEMA = pl.Schema(dict.fromkeys(("kind", "split", "shard", "member", "found", "
 
 
 class Findings:
-    """Collects findings in the order in which they are made."""
+    """The faults of a dataset, one row a finding, in the order in which they are found."""
 
     def __init__(self) -> None:
         self._parts: list[pl.DataFrame] = []
@@ -44,12 +47,12 @@ class Findings:
         """Add one finding.
 
         Args:
-            kind: what to count it by.
-            found: what is there.
-            expected: what should be there.
-            split: where it is, as far as that applies.
+            kind: of the finding; findings are counted by it.
+            found: the state found.
+            expected: the state expected.
+            split: of the item or shard, where there is one.
             shard: a file of the dataset directory.
-            member: key of an item, name of a tar's member, or whatever the table's row is about.
+            member: key of an item, name of a tar's member, or subject of a table's row.
         """
         row = (kind, split, shard, member, str(found), str(expected))
         self._parts.append(pl.DataFrame([row], schema=SCHEMA, orient="row"))
@@ -72,13 +75,11 @@ class Findings:
         )
 
     def table(self) -> pl.DataFrame:
-        """All findings so far (:data:`SCHEMA`)."""
+        """Return all findings so far (:data:`SCHEMA`)."""
         return pl.concat([pl.DataFrame(schema=SCHEMA), *self._parts])
 
 
-# Reading shards whole, front to back: every item's facts, and every fault by name. Nothing is extracted or followed.
-#
-# ``hgld index`` makes the index from this, ``hgld verify`` compares the index with it. One shard is one unit of work.
+# -- scanning ---------------------------------------------------------------------------------------------------------
 
 WRONG_SUFFIX = "wrong-suffix"  # the one fault that leaves an item sound
 LARGEST_MEMBER = 512 << 20  # bytes; larger ones are kept aside
@@ -110,7 +111,7 @@ FAULTS = pl.Schema(
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """What to find out beyond headers, checksums and JSON."""
+    """Checks beyond headers, checksums and JSON."""
 
     decode: bool = False
     hashes: bool = False
@@ -118,14 +119,14 @@ class ScanOptions:
 
 @dataclass(frozen=True)
 class ShardScan:
-    """What one shard holds.
+    """Content of one shard.
 
     Attributes:
         name: the shard's file name.
         bytes: its size.
         sha256: of the whole file.
-        items: one row a key in order of the tar (:data:`ITEMS`). What could not be read of an item is null; ``sound``
-            says whether image and JSON are both there and without fault.
+        items: one row a key in order of the tar (:data:`ITEMS`). Facts that could not be read are null; ``sound`` is
+            true if image and JSON are both present and without fault.
         faults: one row a fault (:data:`FAULTS`).
         ignored: number of members that are neither image nor JSON.
     """
@@ -157,17 +158,17 @@ def scan_shards(
 
     Args:
         paths: the shards.
-        options: what to find out.
+        options: further checks.
         workers: processes; 0: one a core.
         progress: told of every shard.
-        task: what it is told that is being done.
+        task: name of the work for ``progress``.
 
     Returns:
         the scans, in the order of the paths.
 
     Raises:
         InputError: a shard is a link or cannot be read.
-        HgldError: a worker died time after time.
+        HgldError: a unit's worker died several times.
     """
     scans: dict[str, ShardScan] = {}
 
@@ -186,7 +187,7 @@ def _scan_unit(unit: _Unit) -> ShardScan:
 
 @contextmanager
 def opened_regular(path: Path) -> Iterator[BufferedReader]:
-    """A file of a dataset directory, opened for reading; never through a link, never a device or pipe.
+    """Open a file of a dataset directory for reading; never through a link, never a device or pipe.
 
     Raises:
         InputError: it is no regular file, or cannot be read.
@@ -208,12 +209,12 @@ def scan_shard(path: Path, options: ScanOptions) -> ShardScan:
     Raises:
         InputError: it is a link or cannot be read.
     """
-    with opened_regular(path) as file, warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata
+    with opened_regular(path) as file, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
         hashed = _Hashed(file)
         samples = _Samples(path.name, options)
         for member, data in stream_members(hashed, where=path.name, max_member_bytes=LARGEST_MEMBER, recover=True):
             samples.add(member, data)
-        while hashed.read(1 << 20):  # behind the end mark
+        while hashed.read(1 << 20):  # read what follows the end mark
             pass
         return ShardScan(
             name=path.name,
@@ -226,7 +227,7 @@ def scan_shard(path: Path, options: ScanOptions) -> ShardScan:
 
 
 class _Hashed:
-    """A file that is read once, from front to back, and hashed on the way."""
+    """A file that is read once, from front to back, and hashed meanwhile."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.digest, self.bytes = file, hashlib.sha256(), 0
@@ -239,7 +240,7 @@ class _Hashed:
 
 
 class _Samples:
-    """Gathers the members of one key into a row of :data:`ITEMS`."""
+    """Builder of a row of :data:`ITEMS` from the members of one key."""
 
     def __init__(self, shard: str, options: ScanOptions) -> None:
         self.shard, self.options = shard, options

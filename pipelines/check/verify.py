@@ -1,4 +1,8 @@
-"""Checks of an index: against the tars, against the hierarchy, and of what its rows imply about each other."""
+"""``hgld verify``: read a whole dataset directory back and list every fault. It changes nothing.
+
+The index is checked against the tars, the hierarchy and the manifest, its rows against each other, and the splits
+against each other: classes, images and near-duplicates of training that other splits share.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence, Set
@@ -20,7 +24,7 @@ from hgld.pipelines.check.scan import ITEMS, Findings, ScanOptions, ShardScan, o
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.stage import Progress
 
-_COMPARED = {  # columns that the index and a scan of the tars share, and what a difference is called
+_COMPARED = {  # columns that the index and a scan of the tars share, and the kind of finding for a difference
     "offset": "place",
     "size": "place",
     "sha256": "item-sha256",
@@ -35,7 +39,7 @@ _COUNT, _FIRST, _IMPLIED = "items of the run", "first of the run", "implied valu
 
 
 def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.DataFrame) -> pl.DataFrame:
-    """What the shards hold without the items that ``rejected.parquet`` names and the index leaves out."""
+    """Return the stored items without those that ``rejected.parquet`` names and the index leaves out."""
     file = pl.concat_str("shard", pl.lit("/"), "key", pl.lit("."), "suffix")
     aside = stored.select("shard", "key", file=file).join(rejected.select("file").unique(), on="file", how="semi")
     aside = aside.join(index, on=("shard", "key"), how="anti")
@@ -43,12 +47,12 @@ def without_set_aside(stored: pl.DataFrame, index: pl.DataFrame, rejected: pl.Da
 
 
 def check_against_tars(index: pl.DataFrame, levels: Sequence[str], stored: pl.DataFrame, findings: Findings) -> None:
-    """Every item of the index in its tar, every item of the tars in the index, and both saying the same of it.
+    """Check that the index and the tars hold the same items with the same facts.
 
     Args:
         index: rows of the shards that were read.
         levels: finest first.
-        stored: what the shards hold, :data:`hgld.pipelines.check.scan.ITEMS` and the column shard.
+        stored: items of the shards, :data:`hgld.pipelines.check.scan.ITEMS` and the column shard.
         findings: to add to.
     """
     joined = index.join(stored, on=("shard", "key"), how="left", suffix=_STORED, maintain_order="left")
@@ -90,7 +94,7 @@ def _texts_of(columns: Sequence[str]) -> pl.Expr:
 
 
 def check_names(stored: pl.DataFrame, tree: Hierarchy, findings: Findings) -> None:
-    """Labels and class names in the items' JSON, against the hierarchy."""
+    """Check labels and class names in the items' JSON against the hierarchy."""
     usable = stored.filter(pl.col("labels").list.len() == len(tree.levels))
     for c, level in enumerate(tree.levels):
         classes = pl.DataFrame(
@@ -106,7 +110,7 @@ def check_names(stored: pl.DataFrame, tree: Hierarchy, findings: Findings) -> No
 
 
 def check_labels(index: pl.DataFrame, tree: Hierarchy, findings: Findings) -> None:
-    """Labels of the index are classes of the hierarchy, and lie on one path of it."""
+    """Check that labels of the index are classes of the hierarchy and lie on one path of it."""
     for c, level in enumerate(tree.levels):
         size = len(tree.names[c])
         findings.add_rows(
@@ -123,7 +127,7 @@ def check_labels(index: pl.DataFrame, tree: Hierarchy, findings: Findings) -> No
 
 
 def check_runs(index: pl.DataFrame, finest: str, group_size: int, findings: Findings) -> None:
-    """The columns run and duplicate_of are what the rows imply, and groups are as large as the manifest promises."""
+    """Check that run and duplicate_of follow from the rows, and that groups are as large as the manifest promises."""
     implied = with_runs(index, finest)
     for name in ("run", "duplicate_of"):
         rows = index.with_columns(implied[name].alias(_IMPLIED)).filter(pl.col(name).ne_missing(pl.col(_IMPLIED)))
@@ -138,7 +142,7 @@ def check_runs(index: pl.DataFrame, finest: str, group_size: int, findings: Find
 
 
 def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFrame:
-    """Runs of fewer than ``group_size`` items of a class that has as many in its split.
+    """Find runs of fewer than ``group_size`` items of a class that has as many in its split.
 
     Returns:
         split, the class, shard, run, the number of its items and the key of its first one.
@@ -153,7 +157,7 @@ def short_runs(index: pl.DataFrame, finest: str, group_size: int) -> pl.DataFram
 
 
 def check_counts(index: pl.DataFrame, manifest: Manifest, findings: Findings) -> None:
-    """Counts of the manifest, against the index."""
+    """Check the manifest's counts against the index."""
     found = split_facts(index, manifest.levels)
     for split in sorted(found.keys() | manifest.splits.keys()):
         ours, stated = (_flat(facts.get(split)) for facts in (found, manifest.splits))
@@ -180,7 +184,7 @@ def _flat(facts: SplitFacts | None) -> dict[str, int]:
     return {"items": facts["items"], "shards": facts["shards"], "unlabelled": facts["unlabelled"], **classes}
 
 
-# Checks between splits: classes, images and near-duplicates of training that the others hold too.
+# -- checks between splits --------------------------------------------------------------------------------------------
 
 NEAR = "near-duplicate"
 
@@ -190,9 +194,9 @@ _COUNT_SPLITS, _NAME = "items of the split", "name of the class"  # beside level
 
 
 def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | None, findings: Findings) -> str | None:
-    """Classes of the finest level that training and evaluation share.
+    """Look for finest classes that training and evaluation share.
 
-    Findings where the manifest's provenance says ``disjoint``; else a note for people is returned, or None.
+    They are findings where the manifest's provenance says ``disjoint``; else a note for people is returned, or None.
     """
     finest = manifest.levels[0]
     known = index.filter(pl.col(finest) >= 0)
@@ -216,17 +220,17 @@ def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | Non
 
 
 def check_bytes(index: pl.DataFrame, findings: Findings) -> None:
-    """Images of other splits whose bytes are those of a training image."""
+    """Look for images of other splits that have the bytes of a training image."""
     trained = index.filter(split=TRAIN).unique("sha256", keep="first", maintain_order=True)
     shared = index.filter(pl.col("split") != TRAIN).join(
         trained.select("sha256", pl.col("key").alias("trained")), on="sha256", maintain_order="left"
     )
-    findings.add_rows(shared, "leakage", _said_splits("the bytes of"), f"no image of {TRAIN}")
+    findings.add_rows(shared, "leakage", _training_key("the bytes of"), f"no image of {TRAIN}")
 
 
 @dataclass(frozen=True)
 class NearOptions:
-    """Which look-alikes are findings.
+    """Rules for near-duplicates that are findings.
 
     Attributes:
         distance: bits of 64 in which the hashes of two images may differ.
@@ -265,12 +269,12 @@ def read_allowed(path: Path, keys: pl.Series) -> frozenset[frozenset[str]]:
 def check_near_duplicates(
     index: pl.DataFrame, stored: pl.DataFrame, options: NearOptions, findings: Findings
 ) -> str | None:
-    """Images of other splits that look like a training image of other bytes.
+    """Look for images of other splits that look like a training image of other bytes.
 
     Args:
         index: the dataset's index.
-        stored: what the shards hold, with perceptual hashes.
-        options: which of them are findings.
+        stored: items of the shards, with perceptual hashes.
+        options: rules for findings.
         findings: to add to.
 
     Returns:
@@ -281,14 +285,14 @@ def check_near_duplicates(
     )
     hashed = known.filter(pl.col("hash").is_not_null())
     trained, others = hashed.filter(split=TRAIN), hashed.filter(pl.col("split") != TRAIN)
-    others = others.join(trained, on="sha256", how="anti", maintain_order="left")  # those are leakage
+    others = others.join(trained, on="sha256", how="anti", maintain_order="left")  # equal bytes are leakage already
     if len(trained) and len(others):
         places, distances = nearest(others["hash"].to_numpy(), trained["hash"].to_numpy())
         places = np.where(distances <= options.distance, places, -1)
         _pass_allowed(others, trained, options, places, distances)
         near = others.with_columns(place=pl.Series(places), distance=pl.Series(distances)).filter(pl.col("place") >= 0)
         near = near.with_columns(trained=trained["key"].gather(near["place"]))
-        found = pl.concat_str(pl.lit("differs in "), "distance", pl.lit(" of 64 bits from "), _said_splits(""))
+        found = pl.concat_str(pl.lit("differs in "), "distance", pl.lit(" of 64 bits from "), _training_key(""))
         findings.add_rows(near, NEAR, found, f"no image that looks like one of {TRAIN}")
     plain = len(known) - len(hashed)
     return f"{plain} images are too plain to be compared by their looks." if plain else None
@@ -297,7 +301,7 @@ def check_near_duplicates(
 def _pass_allowed(
     others: pl.DataFrame, trained: pl.DataFrame, options: NearOptions, places: np.ndarray, distances: np.ndarray
 ) -> None:
-    """Put the closest image that is not allowed in the place of one that is."""
+    """Replace an allowed neighbour by the closest image that is not allowed."""
     partners: dict[str, set[str]] = {}
     for pair in options.allowed:
         for key in pair:
@@ -309,26 +313,26 @@ def _pass_allowed(
         places[row], distances[row] = next_nearest(query, hashes, left_out, options.distance)
 
 
-def _said_splits(what: str) -> pl.Expr:
+def _training_key(what: str) -> pl.Expr:
     return pl.concat_str(pl.lit(f"{what} ".lstrip()), "trained", pl.lit(f" of {TRAIN}"))
 
 
-# ``hgld verify``: reads a dataset directory back, whole, and lists whatever is off. It changes nothing.
+# -- the whole directory ----------------------------------------------------------------------------------------------
 
 _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was read, and what is off.
+    """Outcome of :func:`verify`.
 
     Attributes:
         name: of the dataset.
-        items: that the tars hold, whole.
-        shards: that were read.
-        bytes: that were read in shards.
-        findings: one row a finding (:data:`hgld.pipelines.check.scan.SCHEMA`); none if nothing is off.
-        notes: what a person may want to know and is not a fault, one line each.
+        items: number of sound items in the tars.
+        shards: number of shards read.
+        bytes: read from shards.
+        findings: one row a finding (:data:`hgld.pipelines.check.scan.SCHEMA`); no row if all is well.
+        notes: facts for people that are not faults, one line each.
     """
 
     name: str
@@ -366,8 +370,8 @@ def verify(
 
     Raises:
         InputError: ``root`` is not a dataset: no manifest, or one that cannot be read.
-        TableError: ``near_allow`` is no such list.
-        SchemaError: written by another hgld.
+        TableError: ``near_allow`` is not such a list.
+        SchemaError: another version of hgld wrote it.
     """
     manifest = _manifest(root)
     options = NearOptions(near_distance)
@@ -388,7 +392,7 @@ def _manifest(root: Path) -> files.Manifest:
 
 
 class _Verifier:
-    """Runs the checks of one directory."""
+    """The checks of one directory, and their findings so far."""
 
     def __init__(self, root: Path, manifest: files.Manifest, near: NearOptions, allow: Path | None) -> None:
         self.root, self.manifest, self.findings = root, manifest, Findings()
@@ -467,7 +471,7 @@ class _Verifier:
             self._compare(name, found, facts)
 
     def _open(self, name: str, use: Callable[[BufferedReader], _Read]) -> _Read | None:
-        """What ``use`` makes of a file of the directory; None, and a finding, if it is no readable regular file."""
+        """Apply ``use`` to a file of the directory; None, and a finding, if it is not a readable regular file."""
         path = self.root / name
         if not path.exists() and not path.is_symlink():
             self.findings.add("missing-file", "nothing there", f"a file, as {files.MANIFEST} says", shard=name)
@@ -480,13 +484,13 @@ class _Verifier:
             return None
 
     def _read(self, name: str, read: Callable[[Path], _Read]) -> _Read | None:
-        """A table of the directory; None, and a finding, if it cannot be read."""
+        """Read a table of the directory; None, and a finding, if it cannot be read."""
         if name not in self.manifest.files:
             self.findings.add("missing-file", f"{files.MANIFEST} does not name it", "a file", shard=name)
             return None
         path = self.root / name
         if path.is_symlink() or not path.is_file():
-            return None  # found already, with the file's checksum
+            return None  # a finding already, from the check of its checksum
         try:
             return read(path)
         except InputError as error:
@@ -508,7 +512,7 @@ class _Verifier:
         return levels == self.manifest.levels
 
     def _shards(self) -> list[Path]:
-        """The shards that are there as regular files; the others are findings."""
+        """Return the shards that are regular files; the others become findings."""
         return [self.root / shard.name for shard in self.manifest.shards if self._open(shard.name, lambda file: True)]
 
     def _check_shard(self, scan: ShardScan) -> None:
@@ -526,7 +530,7 @@ class _Verifier:
             self.findings.add("sha256", found["sha256"], stated["sha256"], shard=name)
 
     def _check_keys(self, index: pl.DataFrame, rejected: pl.DataFrame) -> None:
-        """Lists and judgements name items of the index; rejected items are none of it, but for repeated keys."""
+        """Check that lists and judgements name items of the index, and rejected items do not, except repeated keys."""
         keys = index.select("key")
         for name, column in ((files.LISTS, "key"), (files.JUDGEMENTS, "query"), (files.JUDGEMENTS, "item")):
             table = self._table(name)

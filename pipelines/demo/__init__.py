@@ -1,1 +1,1 @@
-"""Drawn pictures of landmarks, for a demonstration without downloads."""
+"""Drawings of landmarks, for a demonstration without downloads."""

@@ -1,4 +1,4 @@
-"""Painters of what people built; each draws one landmark's own shape, which its generator alone decides."""
+"""Painters of buildings; a landmark's generator alone decides its shape."""
 
 from collections.abc import Callable
 
@@ -21,19 +21,19 @@ _GLASS = ((0.16, 0.20, 0.26), (0.30, 0.42, 0.52), (0.12, 0.12, 0.12))
 
 
 def pick(colors: tuple[Color, ...], rng: np.random.Generator, spread: float = 0.07) -> Color:
-    """One of the colours, a little off."""
+    """Return one of the colours, slightly varied."""
     red, green, blue = np.clip(np.array(colors[rng.integers(len(colors))]) + rng.normal(0, spread, 3), 0, 1)
     return float(red), float(green), float(blue)
 
 
 def shade(color: Color, factor: float) -> Color:
-    """A darker or lighter colour."""
+    """Return a darker or lighter colour."""
     red, green, blue = (min(1.0, c * factor) for c in color)
     return red, green, blue
 
 
 def windows(canvas: Canvas, rng: np.random.Generator, area: tuple[float, float, float, float], most: int = 8) -> None:
-    """Rows of windows in the area left, bottom, right, top."""
+    """Draw rows of windows in the area left, bottom, right, top."""
     left, bottom, right, top = area
     columns, rows = int(rng.integers(2, most + 1)), int(rng.integers(1, max(2, most // 2) + 1))
     color, slim = pick(_GLASS, rng), rng.uniform(0.3, 0.7)

@@ -1,4 +1,4 @@
-"""A picture in the making: shapes in a scene's own units, seen by a camera, in the light of one hour."""
+"""The canvas of a drawing: shapes in a scene's own units, seen by a camera, in the light of one hour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _FRACTION_BITS = 4
 
 @dataclass(frozen=True)
 class View:
-    """One photograph's circumstances.
+    """The circumstances of one drawing: camera, light and sky.
 
     Attributes:
         center: of the picture, in the scene's units.
         width: of the picture, in the scene's units.
-        lean: how much uprights lean, as in a hasty photograph.
-        light: what every colour is multiplied by (red, green, blue).
+        lean: sideways shift of uprights a unit of height, as in a hasty snapshot.
+        light: factor of every colour (red, green, blue).
         sky: colour of the sky at the horizon and above.
     """
 
@@ -67,7 +67,7 @@ class Canvas:
         cv2.polylines(self._pixels, places, False, self._lit(color), thickness, cv2.LINE_8, _FRACTION_BITS)
 
     def finish(self, noise: np.ndarray) -> np.ndarray:
-        """The picture, (size, size, 3) uint8 in red, green and blue.
+        """Return the picture, (size, size, 3) uint8 in red, green and blue.
 
         Args:
             noise: (size, size, 3) of a sensor, in grey levels.

@@ -1,4 +1,4 @@
-"""A dataset without downloads: a build's landmarks, drawn, as shards whose test landmarks nothing was trained on."""
+"""A dataset without downloads: drawings of a build's landmarks as shards with a class-disjoint test split."""
 
 import json
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ import polars as pl
 
 from hgld.errors import StorageError
 from hgld.files import write_folder
-from hgld.pipelines.demo.drawings import LEVELS, TABLE, choose_landmarks, write_photographs
+from hgld.pipelines.demo.drawings import LEVELS, TABLE, choose_landmarks, write_drawings
 from hgld.pipelines.shards.build import BuildResult, build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import Progress, plain, sha256_of, write_json
 
-PHOTOGRAPHS, SHARDS = "photographs", "shards"
+DRAWINGS, SHARDS = "drawings", "shards"
 _DRAWN = "drawn.json"
 _VERSION = 2  # raise it when the same arguments draw other pictures
 
 
 @dataclass(frozen=True)
 class DrawnConfig:
-    """What is drawn, and how it is split.
+    """Options of the drawings and of their split.
 
     Attributes:
-        landmarks: how many, as many of every group as there are.
-        images: of each landmark.
+        landmarks: number of landmarks, spread over the groups as evenly as their sizes allow.
+        images: number of drawings of each landmark.
         size: side of an image, pixels.
         test_classes: part of the landmarks whose images are the test split.
         seed: of all that is random.
@@ -40,13 +40,13 @@ class DrawnConfig:
 def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> BuildResult:
     """Draw the landmarks of a hierarchical label file and build their shards.
 
-    Stopped anywhere, the same call goes on: photographs that are not all there are drawn anew. Done before, it does
-    nothing.
+    After an interruption, the same call goes on: an incomplete set of drawings is made anew. A finished dataset is left
+    as it is.
 
     Args:
         labels: landmark_id, category, supercategory, hierarchical_label, natural_or_human_made.
-        root: gets ``photographs/`` (images and the table ``labels.csv``) and ``shards/``.
-        config: what is drawn, and how it is split.
+        root: gets ``drawings/`` (images and the table ``labels.csv``) and ``shards/``.
+        config: of the drawings and their split.
         progress: told of every landmark and unit.
 
     Raises:
@@ -60,8 +60,8 @@ def build_drawn_dataset(labels: Path, root: Path, config: DrawnConfig, progress:
 
 
 def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> Path:
-    """The photographs' table; they are drawn beside their place, which they take once they are all there."""
-    folder = root / PHOTOGRAPHS
+    """Return the table of the drawings; they are made in a folder aside, which is renamed when it is complete."""
+    folder = root / DRAWINGS
     stated = {"version": _VERSION, "labels": sha256_of(labels), **plain(config)}
     if _read(folder / _DRAWN) == stated and (folder / TABLE).is_file():
         return folder / TABLE
@@ -69,20 +69,20 @@ def _draw(labels: Path, root: Path, config: DrawnConfig, progress: Progress) -> 
     options = {"images": config.images, "size": config.size, "seed": config.seed}
 
     def fill(aside: Path) -> None:
-        write_photographs(chosen, aside, **options, progress=progress)
+        write_drawings(chosen, aside, **options, progress=progress)
         write_json(aside / _DRAWN, stated)
 
     try:
         write_folder(folder, fill)
     except OSError as error:
         raise StorageError(
-            f"the photographs cannot be written to {root}: {error.strerror}. Free space, then run the same command."
+            f"the drawings cannot be written to {root}: {error.strerror}. Free space, then run the same command."
         ) from error
     return folder / TABLE
 
 
 def _read(record: Path) -> object:
-    """A record of what was drawn; None where there is none, or a damaged one."""
+    """Read the record of finished drawings; None where it is missing or damaged."""
     try:
         return json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Photographs of many landmarks: a folder of images and a table that ``hgld build-shards manifest`` reads."""
+"""Drawings of many landmarks: a folder of images and a table that ``hgld build-shards manifest`` reads."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,12 +18,12 @@ _QUALITY = 90
 
 
 def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.DataFrame:
-    """Landmarks whose kinds are all known, as many of every group as there are and the count allows.
+    """Choose landmarks whose labels are all known, spread over the groups as evenly as their sizes allow.
 
     Args:
         labels: rows of a hierarchical label file: landmark_id, category, supercategory, hierarchical_label,
             natural_or_human_made.
-        count: landmarks.
+        count: number of landmarks.
         seed: of the choice.
 
     Returns:
@@ -40,15 +40,15 @@ def choose_landmarks(labels: pl.DataFrame, count: int, seed: int = 0) -> pl.Data
     return turns.sort("turn", "hierarchical_label").head(count).sort("row").drop("row", "turn")
 
 
-def write_photographs(
+def write_drawings(
     labels: pl.DataFrame, folder: Path, *, images: int = 12, size: int = 64, seed: int = 0, progress: Progress = silent
 ) -> Path:
-    """Draw every landmark several times.
+    """Draw every landmark several times and write the images and their table.
 
     Args:
         labels: rows of a hierarchical label file, see :func:`choose_landmarks`.
         folder: gets ``images/`` and the table.
-        images: of each landmark.
+        images: number of drawings of each landmark.
         size: side of an image, pixels.
         seed: of all that is random; the same arguments give the same bytes.
         progress: told of every landmark.

@@ -1,4 +1,4 @@
-"""Painters of what people found: water, mountains, coasts, parks."""
+"""Painters of landscapes: water, mountains, coasts, parks."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _ROCKS = ((0.48, 0.44, 0.42), (0.55, 0.46, 0.38), (0.40, 0.42, 0.46), (0.60, 0.3
 
 
 def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float, color: Color, rough: float) -> None:
-    """A skyline across the whole picture."""
+    """Draw a skyline across the whole picture."""
     xs = np.linspace(-3, 3, 25)
     waves = sum(rng.normal() / n * np.sin(n * xs + rng.uniform(0, 6.3)) for n in range(1, 6))
     ys = bottom + height * (0.6 + 0.35 * waves + rough * rng.normal(size=len(xs)))
@@ -19,7 +19,7 @@ def ridge(canvas: Canvas, rng: np.random.Generator, bottom: float, height: float
 
 
 def tree(canvas: Canvas, rng: np.random.Generator, x: float, y: float, size: float, conifer: bool) -> None:
-    """A tree that stands at (x, y)."""
+    """Draw a tree that stands at (x, y)."""
     color = pick(_GREENS, rng, 0.03)
     canvas.box(x - size * 0.06, y, x + size * 0.06, y + size * 0.4, (0.30, 0.22, 0.15))
     if conifer:

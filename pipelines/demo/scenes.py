@@ -1,4 +1,4 @@
-"""Images of landmarks: what kind of place decides the painter, the landmark its shape, the image its circumstances."""
+"""Drawings of landmarks: the kind of place selects the painter, the landmark its shape, the image its circumstances."""
 
 import re
 import zlib
@@ -12,7 +12,7 @@ from hgld.pipelines.demo.buildings import Painter, pick, shade
 from hgld.pipelines.demo.canvas import Canvas, View
 from hgld.pipelines.demo.landscapes import ridge, tree
 
-PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first that has a word of the kind's name
+PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word of the kind's name is taken
     ("church cathedral chapel abbey monastery basilica religious", buildings.church),
     ("castle fort fortress fortification citadel", buildings.castle),
     ("mosque mausoleum tomb synagogue", buildings.domed),
@@ -50,7 +50,7 @@ class Place:
 
 
 def painter_of(kinds: Iterable[str]) -> Painter:
-    """The painter of the first kind that any knows; a classical building for kinds that none does."""
+    """Return the painter of the first kind that has one; a classical building if none has."""
     for kind in kinds:
         known = set(re.findall(r"\w+", kind.lower()))
         for words, painter in PAINTERS:
@@ -60,7 +60,7 @@ def painter_of(kinds: Iterable[str]) -> Painter:
 
 
 def draw(place: Place, number: int, *, size: int = 64, seed: int = 0) -> np.ndarray:
-    """One photograph of a landmark.
+    """Make one drawing of a landmark.
 
     Args:
         place: the landmark.
@@ -72,7 +72,7 @@ def draw(place: Place, number: int, *, size: int = 64, seed: int = 0) -> np.ndar
         (size, size, 3) uint8, red, green, blue; a function of the arguments alone.
     """
     own = zlib.crc32(place.name.encode())
-    taken = np.random.default_rng((seed, own, 1 + number))  # the circumstances, another one every image
+    taken = np.random.default_rng((seed, own, 1 + number))  # the circumstances, which differ in every image
     canvas = Canvas(size, _view(taken))
     _clouds(canvas, taken)
     shape = np.random.default_rng((seed, own, 0))  # the landmark's own, the same in every image
@@ -102,7 +102,7 @@ def _clouds(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def _clutter(canvas: Canvas, rng: np.random.Generator) -> None:
-    """What stands in the way: people, cars, trees."""
+    """Draw people, cars and trees in front of the landmark."""
     colors = ((0.8, 0.2, 0.2), (0.2, 0.3, 0.6), (0.9, 0.9, 0.9), (0.15, 0.15, 0.18), (0.8, 0.7, 0.2))
     for _ in range(int(rng.integers(0, 6))):
         x, y, size = rng.uniform(-1.2, 1.2), rng.uniform(-0.25, 0.05), rng.uniform(0.12, 0.3)

@@ -1,1 +1,1 @@
-"""A release on its way to a dataset directory: catalog, examine, order, pack, finish."""
+"""Build a dataset directory from a release: catalog, examine, order, pack, finish."""

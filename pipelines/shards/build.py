@@ -1,4 +1,8 @@
-"""``hgld build-shards --dry-run``: what would be read and written, without writing anything."""
+"""``hgld build-shards``: a release in, one directory of shards out (docs/shards.md); ``--dry-run`` only plans it.
+
+The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
+shard is packed; the tables come last, and the manifest last of all. A stopped build resumes at any of these steps.
+"""
 
 import math
 import shlex
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedSplit:
-    """What a split would be: its items, its classes by level, its shards (about)."""
+    """Planned size of a split: its items, its classes by level, and about how many shards."""
 
     items: int
     classes: Mapping[str, int]
@@ -52,18 +56,18 @@ class PlannedSplit:
 
 @dataclass(frozen=True)
 class PlannedBuild:
-    """What a build would read and write.
+    """A dry run: everything that a build would read and write.
 
     Attributes:
         out: folder or URL.
-        done: whether that dataset lies there already.
+        done: True if that dataset is already complete at ``out``.
         splits: by name.
-        units: to examine, in all.
-        pending: of them, not done yet.
-        absent: tars that are missing.
-        read_bytes: of the sources still to be examined.
-        write_bytes: of the shards, about.
-        spool_bytes: of the images that would be kept in the work folder meanwhile, about.
+        units: number of units to examine.
+        pending: number of units not examined yet.
+        absent: missing tars.
+        read_bytes: size of the sources still to be examined.
+        write_bytes: approximate size of the shards.
+        spool_bytes: approximate size of the images kept in the work folder until the build is done.
     """
 
     out: str
@@ -78,7 +82,7 @@ class PlannedBuild:
 
 
 def plan_build(catalog: Catalog, out: str, options: SourceConfig, config: ShardConfig) -> PlannedBuild:
-    """What :func:`hgld.pipelines.shards.build.build_catalog` would do with the same arguments.
+    """Plan what :func:`hgld.pipelines.shards.build.build_catalog` would do with the same arguments.
 
     Raises:
         ConfigError: options that contradict each other; another dataset lies at ``out``.
@@ -102,7 +106,7 @@ def plan_build(catalog: Catalog, out: str, options: SourceConfig, config: ShardC
 
 
 def shard_bytes(plan: ExaminePlan) -> int:
-    """Bytes of all shards, about, before any image is examined."""
+    """Estimate the bytes of all shards before any image is examined."""
     return tar_size(_sizes(plan, len(plan.items)), 1)
 
 
@@ -122,10 +126,7 @@ def _splits(catalog: Catalog, plan: ExaminePlan, config: ShardConfig) -> dict[st
     return dict(sorted(splits.items()))
 
 
-# ``hgld build-shards``: a dataset's release in, one directory of shards out (docs/shards.md).
-#
-# The adapter reads the release's lists; every image is examined once; the sound ones are ordered into shards; every
-# shard is packed; the tables come last, and the manifest last of all. All of it goes on where it was stopped.
+# -- the build ------------------------------------------------------------------------------------------------------
 
 _EXAMINED = ("key", "split", "file", "origin", "source_offset", "size", "suffix", "width", "height", "orientation")
 _PLANNED = ("shard", "sha256", "duplicate_of", "run")
@@ -139,20 +140,20 @@ class BuildResult:
         out: folder or URL.
         manifest: ``dataset.json``.
         differences: from the published counts (:func:`hgld.pipelines.shards.cards.published_differences`); None
-            without card.
+            without a card.
         notes: for people, one line each.
-        ran: False if it was built before.
+        was_run: False if it was built before.
     """
 
     out: str
     manifest: Manifest
     differences: pl.DataFrame | None
     notes: tuple[str, ...]
-    ran: bool
+    was_run: bool
 
 
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
-    """The catalog of a release.
+    """Read the catalog of a release.
 
     Raises:
         ConfigError: there is no such source, or it does not take one of the options.
@@ -162,7 +163,7 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
 
 
 def card_of(name: str) -> "DataCard | None":
-    """The data card of a source; None for data of one's own."""
+    """Return the data card of a source; None for the user's own data."""
     return load_card(name) if has_card(source_name(name)) else None
 
 
@@ -173,7 +174,7 @@ def build_shards(
 
     Args:
         name: of the source: ``sop``, ``manifest`` (:data:`hgld.pipelines.shards.sources.SOURCES`).
-        source: the release's folder, or the table of one's own data.
+        source: the release's folder, or the table of the user's own data.
         out: an empty or new folder, or a URL that fsspec can write to.
         options: how the release is read.
         config: how the shards are written.
@@ -212,11 +213,13 @@ def build_catalog(
 
 @contextmanager
 def _storage_errors(out: str) -> Iterator[None]:
-    """What the system says of a disk, for people; files of the release have errors of their own."""
+    """Turn an error of the disk into a :class:`StorageError`; files of the release have errors of their own."""
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
-        of_system = isinstance(error, OSError) or "(os error" in str(error)  # polars names it in its text alone
+        of_system = isinstance(error, OSError) or "(os error" in str(
+            error
+        )  # polars states the path only in its message
         if isinstance(error, StorageError) or not of_system:
             raise
         reason = getattr(error, "strerror", None) or str(error)
@@ -321,7 +324,9 @@ class _Build:
     ) -> pack.PackUnit:
         plan = self.work.plans / f"{shard}.parquet"
         plan.parent.mkdir(parents=True, exist_ok=True)
-        part.with_columns(_names(part, hierarchy)).write_parquet(plan)  # anew in every run, so it need not be synced
+        part.with_columns(_names(part, hierarchy)).write_parquet(
+            plan
+        )  # written anew in every run, so it need not be synced
         return pack.PackUnit(
             name=shard,
             key=key_of(pack.VERSION, self.catalog.levels, sha256_of(plan)),
@@ -336,16 +341,19 @@ class _Build:
     def _notes(self, items: pl.DataFrame) -> list[str]:
         _, left_out = tables_about_items(self.catalog, items["key"])
         notes = [
-            f"{count} rows about items that are not here were left out of {name}." for name, count in left_out.items()
+            f"{count} rows about items that are not in the shards were left out of {name}."
+            for name, count in left_out.items()
         ]
         duplicates = items["duplicate_of"].is_not_null().sum()
         if duplicates:
-            notes.append(f"{duplicates} images are exact copies of others; duplicate_of in the index says of which.")
+            notes.append(
+                f"{duplicates} images are exact copies of others; the index names the originals in duplicate_of."
+            )
         return notes
 
 
 def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.DataFrame]:
-    """The tree of the items' classes; the items with integer labels in place of names."""
+    """Return the tree of the items' classes, and the items with integer labels in place of names."""
     classes = items.select(levels).unique().sort(levels)
     hierarchy = Hierarchy.from_columns({level: classes[level].to_list() for level in levels})
     for level, names in zip(levels, hierarchy.names, strict=True):
@@ -356,7 +364,7 @@ def _label(items: pl.DataFrame, levels: tuple[str, ...]) -> tuple[Hierarchy, pl.
 
 
 def _names(part: pl.DataFrame, hierarchy: Hierarchy) -> list[pl.Series]:
-    """The names of the items' classes, one column ``name/LEVEL`` a level."""
+    """Return the names of the items' classes, one column ``name/LEVEL`` a level."""
     columns = []
     for level, names in zip(hierarchy.levels, hierarchy.names, strict=True):
         labels = part[level]
@@ -376,18 +384,18 @@ def _shard_facts(unit: pack.PackUnit, split: str) -> ShardFacts:
     return ShardFacts(unit.name, split, facts["items"], facts["bytes"], facts["sha256"])
 
 
-# What a build of shards says to the person, or the machine, that ran it.
+# -- reports for people and machines --------------------------------------------------------------------------------
 
 _MOST_SHOWN = 10
 
 
 def result_summary(result: BuildResult) -> dict[str, Any]:
-    """A finished dataset for machines."""
+    """Summarize a finished dataset for machines."""
     manifest = result.manifest
     return {
         "out": result.out,
         "name": manifest.name,
-        "ran": result.ran,
+        "ran": result.was_run,
         "levels": list(manifest.levels),
         "splits": plain(manifest.splits),
         "shards": len(manifest.shards),
@@ -399,10 +407,10 @@ def result_summary(result: BuildResult) -> dict[str, Any]:
 
 
 def result_text(result: BuildResult) -> str:
-    """A finished dataset on one screen: counts, what differs from the published ones, what was rejected, what next."""
+    """Describe a finished dataset on one screen: counts, differences from the published ones, rejects, next command."""
     manifest = result.manifest
     size = amount(sum(shard.bytes for shard in manifest.shards))
-    state = "" if result.ran else " (built before, nothing to do)"
+    state = "" if result.was_run else " (built before, nothing to do)"
     lines = [f"{manifest.name}: {_count(len(manifest.shards), 'shard')}, {size}, in {result.out}{state}", ""]
     lines += [_split(name, facts) for name, facts in manifest.splits.items()]
     if manifest.rejected:
@@ -417,12 +425,12 @@ def result_text(result: BuildResult) -> str:
 
 
 def plan_summary(plan: PlannedBuild) -> dict[str, Any]:
-    """A dry run for machines."""
+    """Summarize a dry run for machines."""
     return plain(plan)
 
 
 def plan_text(plan: PlannedBuild) -> str:
-    """A dry run for people."""
+    """Describe a dry run for people."""
     if plan.done:
         return f"{plan.out} holds this dataset already: nothing to do."
     lines = []

@@ -1,4 +1,4 @@
-"""The files of a dataset directory that its manifest and its card can make anew: README.md and croissant.json."""
+"""The files of a dataset directory that are made from its manifest and card: README.md and croissant.json."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,12 +21,12 @@ _LOCK = ".dataset.lock"
 
 @dataclass(frozen=True)
 class RemadeCard:
-    """What was made anew.
+    """Outcome of :func:`remake_card`.
 
     Attributes:
-        files: their names.
-        card: the dataset's own card; None where hgld has none of it.
-        differences: as of :func:`hgld.pipelines.shards.cards.published_differences`.
+        files: names of the files written.
+        card: the dataset's card; None where hgld has none.
+        differences: from the published counts, see :func:`hgld.pipelines.shards.cards.published_differences`.
     """
 
     files: tuple[str, ...]
@@ -35,7 +35,7 @@ class RemadeCard:
 
 
 def remake_card(root: Path) -> RemadeCard:
-    """Make ``README.md`` and ``croissant.json`` of a dataset directory anew, and enter them in its manifest.
+    """Rewrite ``README.md`` and ``croissant.json`` of a dataset directory and enter them in its manifest.
 
     Notes of the adapter are taken from the manifest's provenance (``notes``, a list of texts), where it has any.
 
@@ -71,7 +71,7 @@ def _remake(root: Path) -> RemadeCard:
 
 
 def known_card(manifest: Manifest) -> DataCard | None:
-    """The card of the dataset by the manifest's name; None if there is none, or one of other levels."""
+    """Return the card that has the dataset's name; None if there is none or if its levels differ."""
     try:
         card = load_card(manifest.name)
     except ConfigError:
@@ -114,7 +114,7 @@ def dataset_lock(root: Path) -> Iterator[None]:
 
 
 def _write(root: Path, manifest: Manifest, text: str, described: dict[str, object]) -> None:
-    """Written aside, then renamed, the manifest last: stopped in between, the same command puts it right."""
+    """Write the files aside and rename them, the manifest last; if stopped in between, the same command repairs it."""
     made = {CARD: text.encode(), CROISSANT: json_text(described).encode()}
     facts = {name: FileFacts(bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in made.items()}
     files = dict(sorted({**manifest.files, **facts}.items()))

@@ -1,4 +1,4 @@
-"""Data cards: what was published about a dataset, held against what a build found, and the card of the build."""
+"""Data cards: a dataset's published counts, compared with a build's, and the card of the build."""
 
 import json
 import re
@@ -41,7 +41,7 @@ class PublishedCount:
             raise ValueError(f"{self.text!r} is no count; expected a number such as 11788, or a rounded one: 343.1K.")
 
     def agrees(self, found: int) -> bool:
-        """Whether ``found`` items would have been printed so."""
+        """Tell whether ``found`` items would be printed as this count."""
         rounded = _ROUNDED.fullmatch(self.text)
         if rounded is None:
             return found == int(self.text)
@@ -55,7 +55,7 @@ class PublishedCount:
 
 @dataclass(frozen=True)
 class PublishedSplit:
-    """What is published about a split.
+    """Published counts of a split.
 
     Attributes:
         items: number of images; None where no publication states it.
@@ -98,7 +98,7 @@ class DataCard:
 
 
 def load_card(name: str) -> DataCard:
-    """The card of a dataset that hgld can make, checked.
+    """Load and check the card of a dataset that hgld can make.
 
     Args:
         name: of the source or of its card, for example ``sop``.
@@ -177,11 +177,12 @@ def _count(value: Any, where: str) -> PublishedCount:
 
 
 def published_differences(card: DataCard, manifest: "Manifest") -> pl.DataFrame:
-    """Where a build's counts are not the published ones.
+    """Compare a build's counts with the published ones.
 
     Returns:
-        split, what (``items``, or ``classes of LEVEL``), published (text, as printed), found (Int64, null: the split
-        was not built), in the order of the card; a rounded count differs if the build's would be rounded otherwise.
+        the differences, in the order of the card: split, what (``items``, or ``classes of LEVEL``), published (text,
+        as printed), found (Int64, null: the split was not built). A rounded count differs if the build's would be
+        rounded otherwise.
     """
     rows = []
     for split, published in card.splits.items():
@@ -204,10 +205,10 @@ def _compared(
 def dataset_card(
     card: DataCard | None, manifest: "Manifest", differences: pl.DataFrame | None = None, notes: Sequence[str] = ()
 ) -> str:
-    """The card of a build, ``README.md`` of its directory: a Hugging Face dataset card with the counts found.
+    """Write the card of a build, ``README.md`` of its directory: a Hugging Face dataset card with the counts found.
 
     Args:
-        card: of the dataset; None for data of one's own.
+        card: of the dataset; None for the user's own data.
         manifest: of the build.
         differences: from :func:`published_differences`; None computes them.
         notes: what the adapter has to say about the release.
@@ -249,7 +250,7 @@ def _header(card: DataCard | None, manifest: "Manifest") -> str:
 
 
 def _licence(manifest: "Manifest") -> dict[str, str]:
-    """Hugging Face's keys for a licence: its identifier, or a name of one that has none."""
+    """Return Hugging Face's keys for a licence: its identifier, or the name of a licence that has none."""
     licence = own_licence(manifest)
     if not licence:
         return {}
@@ -258,7 +259,10 @@ def _licence(manifest: "Manifest") -> dict[str, str]:
 
 
 def _data_files(manifest: "Manifest") -> list[dict[str, str]]:
-    """Splits without shards are left out: a pattern that matches no file is an error to Hugging Face ``datasets``."""
+    """Return the file pattern of every split with shards.
+
+    A pattern that matches no file is an error to Hugging Face ``datasets``.
+    """
     return [{"split": s, "path": f"{s}-*.tar"} for s, facts in manifest.splits.items() if facts["shards"]]
 
 
@@ -294,7 +298,7 @@ def _counts(card: DataCard | None, manifest: "Manifest") -> str:
 
 def _differences(differences: pl.DataFrame) -> str:
     if differences.is_empty():
-        return "None: every count that is published is met."
+        return "None: every published count is met."
     rows = ["| split | what | published | this build |", "|---|---|---:|---:|"]
     for split, what, published, found in differences.iter_rows():
         names = f"{escape_markdown(split)} | {escape_markdown(what)}"
@@ -320,7 +324,7 @@ def _reading(manifest: "Manifest") -> str:
 
 
 def _provenance(manifest: "Manifest") -> str:
-    """Whatever the provenance holds but lists of many entries, which ``dataset.json`` has."""
+    """Return the provenance as a table; long lists are left to ``dataset.json``."""
     rows = ["| fact | value |", "|---|---|"]
     for name, value in _flat("", manifest.provenance):
         if isinstance(value, list) and len(value) > _MOST_LISTED:

@@ -1,4 +1,4 @@
-"""What an adapter says about a release: which items, splits and classes there are, before any image is opened."""
+"""The catalog of a release: its items, splits and classes as an adapter reads them, before any image is opened."""
 
 import hashlib
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=/-]")
-_LONGEST_MADE = LONGEST_KEY - 20  # what an adapter may put behind a key still fits
+_LONGEST_MADE = LONGEST_KEY - 20  # leaves room for a suffix that an adapter may append
 _KEY_KEPT = 160
 _LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
 _SHOWN = 5
@@ -35,9 +35,9 @@ class Container:
     """A tar of the release that holds images.
 
     Attributes:
-        path: where it lies, or should lie.
+        path: of the tar, which may be missing.
         md5: its official MD5 sum in hexadecimal, or the file that holds it; None: none is published.
-        role: which of the release's sets it belongs to (``train``, ``index``); the items' ``file`` begins with it.
+        role: the release's set that it belongs to (``train``, ``index``); the items' ``file`` begins with it.
     """
 
     path: Path
@@ -57,18 +57,18 @@ class Catalog:
             and bottom exclusive, null: all of it). ``file`` is a POSIX path relative to ``root``, or ``role/stem``
             where there are containers: the stem of the member's file name.
         root: folder of the loose files.
-        containers: tars whose members the items are; empty: the items are loose files.
+        containers: tars that hold the items as members; empty: the items are loose files.
         lists: named lists of items: list, key.
         judgements: judged pairs: query, item, verdict.
-        dropped: what the release's lists name and the adapter leaves out: file, split, reason, detail.
+        dropped: files that the release's lists name and the adapter leaves out: file, split, reason, detail.
         notes: for people, one line each.
         sources: the list files that were read.
-        disjoint: whether no finest class of ``train`` may occur in another split.
+        disjoint: if True, no finest class of ``train`` may occur in another split.
 
     Raises:
-        TableError: columns that are missing or unknown; keys or splits that are unsafe or repeat.
-        HierarchyError: classes that do not form a tree; classes that train shares with another split.
-        InputError: levels or containers that cannot be.
+        TableError: columns are missing or unknown; keys or splits are unsafe or repeat.
+        HierarchyError: the classes do not form a tree, or train shares classes with another split.
+        InputError: levels or containers are invalid.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Catalog:
         check_level_names(self.levels, f"dataset {self.name!r}")
         self._check_columns()
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
-        object.__setattr__(self, "items", known)  # one spelling of unknown: the field is set once, here
+        object.__setattr__(self, "items", known)  # unknown has one spelling, null; the frozen field is set only here
         _check_names(self.items, self.name)
         _check_length(self.items, self.levels, _LONGEST_CLASS, self.name)
         for name in _TABLES:
@@ -100,11 +100,11 @@ class Catalog:
 
     @property
     def has_boxes(self) -> bool:
-        """Whether items may have a box to crop to."""
+        """True if items may have a box to crop to."""
         return BOX[0] in self.items.columns
 
     def classes(self) -> pl.DataFrame:
-        """The different rows of class names, one column a level, sorted."""
+        """Distinct rows of class names, one column a level, sorted."""
         return self.items.select(self.levels).unique().sort(self.levels)
 
     def hierarchy(self) -> "Hierarchy":
@@ -131,7 +131,7 @@ class Catalog:
             raise TableError(f"dataset {self.name!r}: its items have the columns {found}; expected {wanted}.")
 
     def _check_references(self) -> None:
-        """Lists and judgements may name items only."""
+        """Refuse lists and judgements that name anything but items."""
         known = self.items["key"].implode()
         for name, columns in (("lists", ("key",)), ("judgements", ("query", "item"))):
             table: pl.DataFrame | None = getattr(self, name)
@@ -170,7 +170,7 @@ class Catalog:
 
 
 def check_level_names(levels: Sequence[str], where: str) -> None:
-    """Refuse levels that a dataset cannot have, or that are called as a build calls columns of its own tables.
+    """Refuse levels that a dataset cannot have, or whose names are columns of a build's own tables.
 
     Raises:
         InputError: names the levels.
@@ -184,10 +184,10 @@ def check_level_names(levels: Sequence[str], where: str) -> None:
 
 
 def safe_key(text: str) -> str:
-    """A key made of a path or name: what a key may not hold becomes ``_``.
+    """Make a key from a path or name: characters that a key may not hold become ``_``.
 
-    Different texts may give the same key, which a catalog refuses. What is longer than a key may be is cut, and gets a
-    part of the text's SHA-256 behind it.
+    Different texts may give the same key, which a catalog refuses. A text that is too long for a key is cut, and part
+    of its SHA-256 is appended.
 
     >>> safe_key("n01/a b.c"), safe_key("/x//y/")
     ('n01/a_b_c', 'x/y')

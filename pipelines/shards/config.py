@@ -13,12 +13,12 @@ from hgld.errors import ConfigError
 from hgld.settings import bound_problems, setting
 
 MEGABYTE = 1 << 20
-_MAX_FILE_MB = 512  # what hgld verify reads, too
+_MAX_FILE_MB = 512  # the limit of hgld verify, too
 
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """How a release is read; an adapter refuses what it does not take."""
+    """Options for reading a release; an adapter refuses those that it does not take."""
 
     images: Path | None = setting(None, "Folder of the images, if it is not that of --source (manifest).", key=False)
     name: str = setting("", "Name of the dataset; default: manifest or folders (manifest, folders).", key=False)
@@ -40,7 +40,7 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class ShardConfig:
-    """How shards are written."""
+    """Options for writing shards."""
 
     group_size: int = setting(4, "Least number of items of a class that stand together in a shard.", least=1)
     shard_mb: int = setting(128, "Size of a shard, about.", unit="megabytes (2^20 bytes)", least=1)

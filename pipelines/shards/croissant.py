@@ -35,7 +35,7 @@ _TYPES = {
     "duplicate_of": "sc:Text",
     "run": "cr:Int32",
 }
-_SAYS = {
+_DESCRIPTIONS = {
     "key": "Name of the item: its image is KEY.SUFFIX in the shard, its facts KEY.json.",
     "shard": "File name of the tar that holds the item.",
     "offset": "Where the image's bytes begin in the tar.",
@@ -68,7 +68,7 @@ def own_licence(manifest: Manifest) -> str:
 
 
 def facts_of_known(manifest: Manifest) -> dict[str, str]:
-    """:func:`card_facts` of a dataset, by the card that hgld has under its name where there is one."""
+    """Return :func:`card_facts` of a dataset, from hgld's card of that name where there is one."""
     from hgld.pipelines.shards.cards import load_card
 
     try:
@@ -78,12 +78,12 @@ def facts_of_known(manifest: Manifest) -> dict[str, str]:
 
 
 def croissant(manifest: Manifest, card_facts: Mapping[str, str], *, boxes: bool = False) -> dict[str, Any]:
-    """The content of ``croissant.json``.
+    """Return the content of ``croissant.json``.
 
     Args:
         manifest: of the dataset directory; its ``files`` hold the index and the hierarchy.
         card_facts: ``title``, ``description``, ``license``, ``url``, ``citation``, as far as known.
-        boxes: whether the index has boxes to crop to.
+        boxes: True if the index has boxes to crop to.
     """
     items = sum(split["items"] for split in manifest.splits.values())
     described = card_facts.get("description") or (
@@ -143,16 +143,18 @@ def _field(
 
 
 def _items(levels: Sequence[str], boxes: bool) -> dict[str, Any]:
-    fields = [_field("items", name, _SAYS[name], kind, file=INDEX, column=name) for name, kind in _TYPES.items()]
+    fields = [
+        _field("items", name, _DESCRIPTIONS[name], kind, file=INDEX, column=name) for name, kind in _TYPES.items()
+    ]
     split = {"references": {"field": {"@id": "splits/name"}}}
-    fields.append(_field("items", "split", _SAYS["split"], "sc:Text", file=INDEX, column="split", **split))
+    fields.append(_field("items", "split", _DESCRIPTIONS["split"], "sc:Text", file=INDEX, column="split", **split))
     for c, level in enumerate(levels):
         own = re.fullmatch(r"[A-Za-z0-9_.-]+", level) and not level.startswith("level_")
         plain = level if own else f"level_{c}"
         text = f"Class at level {c} of {len(levels)}, {level!r} (0 is the finest): label in classes; -1 is unknown."
         fields.append(_field("items", plain, text, "cr:Int32", file=INDEX, column=level))
     sides = BOX if boxes else ()
-    fields += [_field("items", side, _SAYS[side], "cr:Int32", file=INDEX, column=side) for side in sides]
+    fields += [_field("items", side, _DESCRIPTIONS[side], "cr:Int32", file=INDEX, column=side) for side in sides]
     text = "One record an item, in the order of the shards."
     return _record_set("items", text, [{"@id": "items/key"}], fields)
 

@@ -1,4 +1,8 @@
-"""The tars of a release, read once from front to back: compressed or not, with their checksum taken on the way."""
+"""Examine every image of a release once: read it, check it, record its size, orientation and checksum.
+
+A unit is one tar, or some thousand loose files. It leaves a table of what it found and, where the bytes cannot be
+read again at random or are not those of the source, a spool: the images' bytes, one after the other.
+"""
 
 import bz2
 import errno
@@ -35,8 +39,11 @@ _CHUNK = 1 << 20
 _MOST_CHECKSUM_BYTES = 1 << 16
 
 
+# -- source tars: read once from front to back, compressed or not, their checksum taken on the way --------------------
+
+
 def compression_of(path: Path) -> str | None:
-    """How a tar is compressed; None if it is not.
+    """Return the compression of a tar; None if it has none.
 
     Raises:
         InputError: it cannot be read, or is compressed in a way that is not supported.
@@ -53,7 +60,7 @@ def compression_of(path: Path) -> str | None:
 
 
 def expected_md5(container: Container) -> str | None:
-    """The official MD5 sum of a tar, in lower-case hexadecimal; None if none is published.
+    """Return the official MD5 sum of a tar, in lower-case hexadecimal; None if none is published.
 
     Raises:
         InputError: the file that should hold it does not.
@@ -75,7 +82,7 @@ class SourceTar:
     """A tar that is read once.
 
     Attributes:
-        bytes: of the file as it lies there, known once all members were given.
+        bytes: size of the file on disk, known once all members were read.
         md5: of the same bytes, in hexadecimal.
     """
 
@@ -84,7 +91,7 @@ class SourceTar:
         self.bytes, self.md5 = 0, ""
 
     def members(self) -> Iterator[tuple[Member, bytes]]:
-        """Members with their bytes; at the end the whole file was read.
+        """Yield members with their bytes; at the end the whole file has been read.
 
         Raises:
             InputError: the tar is damaged, cut off, or cannot be read.
@@ -96,7 +103,7 @@ class SourceTar:
                 stored = cast(BinaryIO, io.BufferedReader(hashed, _CHUNK))
                 tar = _decompressed(stored, compression)
                 yield from stream_members(tar, where=str(self.path), max_member_bytes=self.max_member_bytes)
-                while stored.read(_CHUNK):  # what stands behind the end mark belongs to the checksum
+                while stored.read(_CHUNK):  # bytes behind the end mark belong to the checksum
                     pass
                 self.bytes, self.md5 = hashed.count, hashed.digest.hexdigest()
         except OSError as error:
@@ -104,7 +111,7 @@ class SourceTar:
 
 
 class _Hashed(io.RawIOBase):
-    """A file that counts and hashes whatever is read of it."""
+    """A file that counts and hashes the bytes that are read."""
 
     def __init__(self, file: io.FileIO) -> None:
         self.file = file
@@ -128,15 +135,15 @@ def _decompressed(file: BinaryIO, compression: str | None) -> ByteStream:
     return lzma.LZMAFile(file) if compression == "xz" else file
 
 
-# Images made smaller once, when they are packed: upright, the shorter side of a given length, as JPEG.
+# -- resizing: upright, the shorter side of a given length, as JPEG ---------------------------------------------------
 
 Box = tuple[int, int, int, int]
 
-_LONGEST_SIDE = 65_500  # of a JPEG, as libjpeg writes it
+_LONGEST_SIDE = 65_500  # libjpeg's limit for a JPEG
 
 
 def clip_box(box: Box, header: ImageHeader) -> Box:
-    """The part of a box that lies in the upright image.
+    """Return the part of a box that lies in the upright image.
 
     Raises:
         ImageError: ``empty-box``.
@@ -149,7 +156,7 @@ def clip_box(box: Box, header: ImageHeader) -> Box:
 
 
 def scale_box(box: Box, before: ImageHeader, after: ImageHeader) -> Box:
-    """A box of an upright image in the pixels of a smaller copy, rounded outwards."""
+    """Convert a box of an upright image to the pixels of a smaller copy, rounded outwards."""
     (width, height), (new_width, new_height) = before.upright, after.upright
     left, top, right, bottom = box
     return (
@@ -161,9 +168,9 @@ def scale_box(box: Box, before: ImageHeader, after: ImageHeader) -> Box:
 
 
 def resize(data: bytes, header: ImageHeader, side: int, quality: int) -> tuple[bytes, ImageHeader]:
-    """An image with its shorter side at ``side`` pixels, upright, as JPEG; never larger than it was.
+    """Return an image with its shorter side at ``side`` pixels, upright, as JPEG; it is never enlarged.
 
-    One that is upright and small enough already keeps its bytes.
+    An image that is already upright and small enough keeps its bytes.
 
     Args:
         data: the image file.
@@ -192,27 +199,24 @@ def resize(data: bytes, header: ImageHeader, side: int, quality: int) -> tuple[b
 
 
 def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.ndarray:
-    """(H, W, 3) uint8 RGB as stored, of at least that size: JPEGs are decoded at a half, quarter or eighth."""
+    """Decode to (H, W, 3) uint8 RGB as stored, of at least that size: JPEGs at a half, quarter or eighth."""
     if header.format == "JPEG":
         try:
             return simplejpeg.decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width)
         except ValueError:
-            pass  # four inks, or damage: PIL decides
+            pass  # CMYK, or damage: PIL decides
     check_decodes(data, header)
     with open_image(data) as picture:
         return np.asarray(picture.convert("RGB"))
 
 
-# Reading every image of a release once: is it sound, what are its bytes, its size, its orientation.
-#
-# A unit is one tar, or some thousand loose files. It leaves a table of what it found and, where the bytes cannot be
-# read again at random or are not those of the source, a spool: the images' bytes, one after the other.
+# -- units ------------------------------------------------------------------------------------------------------------
 
 VERSION = 2  # raise it when the same image gives another row
 EXAMINED = pl.Schema(
     {
         "row": pl.Int64,  # of the work folder's catalog
-        "offset": pl.Int64,  # in the tar or the spool; null: the whole file
+        "offset": pl.Int64,  # offset in the tar or the spool; null: the whole file
         "size": pl.Int64,
         "sha256": pl.String,
         "suffix": pl.String,
@@ -226,13 +230,13 @@ EXAMINED = pl.Schema(
 )
 SPOOL = ".spool"
 _MOST_DETAIL = 300
-_OF_THE_FILE = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of objects in memory, in messages of PIL: another one every time
+_FILE_ERRORS = {errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENXIO}
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # memory addresses in messages of PIL differ in every run
 
 
 @dataclass(frozen=True)
 class ExamineOptions:
-    """What an image must be, and what becomes of it; see :class:`hgld.pipelines.shards.config.ShardConfig`."""
+    """Limits that an image must meet, and its resizing; see :class:`hgld.pipelines.shards.config.ShardConfig`."""
 
     resize: int
     quality: int
@@ -245,18 +249,18 @@ class ExamineUnit:
     """One tar, or some loose files.
 
     Attributes:
-        name: for people, and of the record.
-        key: of all that determines the result but the source's bytes.
+        name: for people, and name of the record.
+        key: digest of everything that determines the result except the source's bytes.
         signature: changes when the source's files do.
         catalog: table of the wanted items, sorted by file: file and box.
         start: first row of the catalog that the unit may find.
         stop: behind the last one.
         source: the tar, or the folder of the loose files.
-        is_tar: which of the two.
-        md5: what the tar's checksum must be; None: it has none.
-        spooled: whether the bytes are kept.
+        is_tar: True if the source is a tar.
+        md5: the tar's official checksum; None: none is published.
+        spooled: True if the bytes are kept.
         options: checks and resizing.
-        record: where the result goes; the spool stands beside it.
+        record: path of the result; the spool lies beside it.
     """
 
     name: str
@@ -274,15 +278,15 @@ class ExamineUnit:
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What became of a unit: how many items were found sound, and why the whole tar was refused, if it was."""
+class UnitResult:
+    """Outcome of a unit: the number of sound items, and the reason if the whole tar was refused."""
 
     sound: int
     refused: str | None = None
 
 
-def examine(unit: ExamineUnit) -> Examined:
-    """Examine a unit's images and record what was found; a tar that is damaged or not the official one is refused.
+def examine(unit: ExamineUnit) -> UnitResult:
+    """Examine a unit's images and record the results; a tar that is damaged or not the official one is refused.
 
     Raises:
         InputError: the disk or the network of the loose files fails.
@@ -291,7 +295,7 @@ def examine(unit: ExamineUnit) -> Examined:
     spool = _Spool(unit.record.with_suffix(SPOOL)) if unit.spooled else None
     facts: dict[str, Any] = {"signature": unit.signature, "spooled": unit.spooled}
     try:
-        with warnings.catch_warnings(action="ignore"):  # Pillow's, of odd metadata and of large images
+        with warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata and large images
             if unit.is_tar:
                 found, tar_facts = _examine_tar(unit, rows, spool)
                 facts |= tar_facts
@@ -302,17 +306,17 @@ def examine(unit: ExamineUnit) -> Examined:
     except InputError as error:
         if not unit.is_tar:
             raise
-        return Examined(0, refused=str(error))
+        return UnitResult(0, refused=str(error))
     finally:
         if spool is not None:
             spool.close()
     table = pl.DataFrame(found, schema=EXAMINED, orient="row").sort("row")
     UnitRecord(unit.key, table, facts).write(unit.record)
-    return Examined(table["reason"].null_count())
+    return UnitResult(table["reason"].null_count())
 
 
 class _Spool:
-    """Images' bytes kept one after the other, in a file that takes its place only when it is whole."""
+    """Images' bytes, one after the other, in a file that is put in place only when it is complete."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -320,13 +324,13 @@ class _Spool:
         self.file: BinaryIO = open(self.aside, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by keep or close
 
     def add(self, data: bytes) -> int:
-        """Where the bytes begin."""
+        """Append the bytes; return their offset."""
         self.file.write(data)
         begin, self.offset = self.offset, self.offset + len(data)
         return begin
 
     def keep(self) -> int:
-        """Put the file in place; its size."""
+        """Put the file in place; return its size."""
         self.file.close()
         put_in_place(self.aside, self.path)
         return self.offset
@@ -339,7 +343,7 @@ class _Spool:
 def _examine_tar(
     unit: ExamineUnit, rows: pl.DataFrame, spool: _Spool | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The wanted items that are members of the tar, in its order; and the tar's size and checksum.
+    """Return rows of the wanted items in the tar, in its order, and the tar's size and checksum.
 
     Raises:
         InputError: the tar is damaged, or its checksum is wrong.
@@ -382,7 +386,7 @@ def _examine_file(unit: ExamineUnit, place: int, item: Mapping[str, Any], spool:
 
 
 def read_inside(root: Path, file: str, most: int) -> bytes:
-    """The bytes of a regular file of a folder.
+    """Return the bytes of a regular file of a folder.
 
     Args:
         root: the folder.
@@ -407,7 +411,7 @@ def read_inside(root: Path, file: str, most: int) -> bytes:
     except FileNotFoundError:
         raise ImageError("missing", "no such file") from None
     except OSError as error:
-        if error.errno in _OF_THE_FILE:
+        if error.errno in _FILE_ERRORS:
             raise ImageError("unreadable", str(error.strerror)) from error
         raise InputError(f"{root}/{file}: cannot be read ({error.strerror}). Run the same command again.") from error
 
@@ -427,7 +431,7 @@ def _read_regular(descriptor: int, most: int) -> bytes:
 def _row(
     data: bytes, box: Box | None, options: ExamineOptions, spool: _Spool | None, offset: int | None
 ) -> dict[str, Any]:
-    """One row of :data:`EXAMINED` but its ``row``."""
+    """Return one row of :data:`EXAMINED` without its ``row``."""
     try:
         kept, header, box = _checked(data, box, options)
     except ImageError as error:
@@ -445,7 +449,7 @@ def _row(
 
 
 def _checked(data: bytes, box: Box | None, options: ExamineOptions) -> tuple[bytes, ImageHeader, Box | None]:
-    """The bytes to keep, resized if that is asked for; all of its data was read.
+    """Check an image by reading all of its data; return the bytes to keep, resized if asked for.
 
     Raises:
         ImageError: with the reason.
@@ -472,7 +476,7 @@ def _box_of(item: Mapping[str, Any]) -> Box | None:
 
 
 def stat_files(root: Path, files: Iterable[str]) -> tuple[str, int]:
-    """What changes when one of a folder's files does (by size or time of change), and their bytes together."""
+    """Return a signature that changes when one of a folder's files does (its size or time), and their total bytes."""
     digest, total = hashlib.sha256(), 0
     for file in files:
         try:

@@ -1,4 +1,4 @@
-"""Examining a whole release: which units there are, which are done already, and what all of them found."""
+"""Examine a whole release: cut it into units, run those that are not done, gather the results."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from hgld.pipelines.shards.examine import (
     EXAMINED,
     SPOOL,
     VERSION,
-    Examined,
     ExamineOptions,
     ExamineUnit,
+    UnitResult,
     compression_of,
     examine,
     expected_md5,
@@ -34,7 +34,7 @@ from hgld.pipelines.stage import Progress, key_of, read_facts
 
 FILES_PER_UNIT = 2_000
 _SAMPLED_MEMBERS = 200
-_JPEG_BYTES_PER_PIXEL = 0.4  # of natural images at quality 90, about
+_JPEG_BYTES_PER_PIXEL = 0.4  # rough value for natural images at quality 90
 _SHOWN = 5
 
 
@@ -43,13 +43,13 @@ class ExaminePlan:
     """The units of a release, before any of them is run.
 
     Attributes:
-        items: the catalog's, sorted by file: the rows that units count.
-        units: all whose source is there, or was examined into a spool before.
-        pending: those of them that are not done.
-        absent: tars that are neither there nor in a spool.
-        read_bytes: of the pending units' sources.
-        kept_bytes: of all the images that the shards will hold, about.
-        spool_bytes: that the pending units will keep in the work folder, about.
+        items: the catalog's, sorted by file; units refer to its rows.
+        units: those whose source exists, or was examined into a spool before.
+        pending: the units that are not done.
+        absent: tars that are missing and not in a spool either.
+        read_bytes: size of the pending units' sources.
+        kept_bytes: approximate size of all images that the shards will hold.
+        spool_bytes: approximate size of the images that the pending units will keep in the work folder.
     """
 
     items: pl.DataFrame
@@ -63,14 +63,14 @@ class ExaminePlan:
 
 @dataclass(frozen=True)
 class Examination:
-    """What all units found.
+    """Results of all units.
 
     Attributes:
-        items: the sound ones: the catalog's columns and what is known of their bytes; ``origin`` and ``source_offset``
-            say where these lie.
-        rejected: the others, with those that the adapter left out: the columns of ``rejected.parquet``.
-        origins: tars and spools, which ``origin`` counts.
-        tars: what the tars were: file, role, bytes, md5.
+        items: the sound ones: the catalog's columns and the facts of their bytes, which lie at ``origin`` and
+            ``source_offset``.
+        rejected: the others and those that the adapter left out, with the columns of ``rejected.parquet``.
+        origins: tars and spools; ``origin`` is a position in this list.
+        tars: file, role, bytes and md5 of every tar.
         notes: for people, one line each.
     """
 
@@ -82,7 +82,7 @@ class Examination:
 
 
 def plan_examination(catalog: Catalog, folder: Path, config: ShardConfig) -> ExaminePlan:
-    """Cut a catalog into units and see which of them are done.
+    """Cut a catalog into units and find those that are done.
 
     Args:
         catalog: of the release.
@@ -128,7 +128,7 @@ class _Planner:
         )
 
     def add_files(self) -> None:
-        """Units of loose files."""
+        """Add units of loose files."""
         for number, start in enumerate(range(0, len(self.items), FILES_PER_UNIT)):
             part = self.items.slice(start, FILES_PER_UNIT)
             signature, size = stat_files(self.catalog.root, part["file"])
@@ -151,7 +151,7 @@ class _Planner:
             self.kept_bytes += kept
 
     def add_tars(self) -> None:
-        """Units of tars, a role's after the other's."""
+        """Add units of tars, role by role."""
         roles = self.items["file"].str.split("/").list.first()
         for role in sorted({container.role for container in self.catalog.containers}):
             rows = (roles == role).arg_true()
@@ -172,7 +172,7 @@ class _Planner:
         compression = compression_of(tar.path) if there else None
         if compression and self.config.spool == "never":
             raise ConfigError(
-                f"{tar.path} is compressed by {compression}: its images cannot be read again at random, so they must "
+                f"{tar.path} is compressed with {compression}: its images cannot be read again at random, so they must "
                 "be kept once they are examined. Leave out --spool never, or decompress the tars."
             )
         signature, size = stat_files(tar.path.parent, [tar.path.name])
@@ -207,19 +207,19 @@ class _Planner:
             self.spool_bytes += kept if unit.spooled else 0
 
     def _kept_bytes(self, items: int, stored: int) -> int:
-        """Bytes of images as the shards will hold them, about; images are 4:3 on the average."""
+        """Estimate the bytes of images as the shards will hold them; images are taken to be 4:3 on average."""
         side = self.config.resize
         return min(stored, round(items * side * side * 4 / 3 * _JPEG_BYTES_PER_PIXEL)) if side else stored
 
 
 def _digest(items: pl.DataFrame) -> str:
-    """Of the files and boxes of a unit's items."""
+    """Return a digest of the files and boxes of a unit's items."""
     columns = [column for column in ("file", *BOX) if column in items.columns]
     return hashlib.sha256(items.select(columns).write_csv().encode()).hexdigest()
 
 
 def _mean_member(tars: Sequence[Path]) -> float:
-    """Mean bytes of the files at the beginning of a tar; what is compressed tells nothing, and counts as infinite."""
+    """Return the mean bytes of the files at the beginning of a tar; infinite for a compressed tar."""
     plain = next((path for path in tars if compression_of(path) is None), None)
     if plain is None:
         return float(1 << 40)
@@ -237,7 +237,7 @@ def _mean_member(tars: Sequence[Path]) -> float:
 
 
 def _is_done(unit: ExamineUnit) -> bool:
-    """Whether a unit's record is there and holds; that of a tar which was deleted holds if it was spooled."""
+    """Tell whether a unit has a valid record; for a tar that was deleted, it is valid if the tar was spooled."""
     facts = read_facts(unit.record, unit.key)
     if facts is None:
         return False
@@ -249,7 +249,7 @@ def _is_done(unit: ExamineUnit) -> bool:
 
 
 def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, progress: Progress) -> Examination:
-    """Examine what is not examined yet, and gather what was found.
+    """Examine the pending units and gather the results of all.
 
     Raises:
         InputError: tars are missing or refused, and the build is not to be partial.
@@ -263,7 +263,7 @@ def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, pr
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, plan.items.select(columns).write_parquet)
 
-    def done(unit: ExamineUnit, result: Examined) -> None:
+    def done(unit: ExamineUnit, result: UnitResult) -> None:
         nonlocal finished
         finished += 1
         progress("examining", finished, total)

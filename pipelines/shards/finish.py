@@ -24,7 +24,7 @@ ABOUT_ITEMS = {LISTS: ("key",), JUDGEMENTS: ("query", "item")}  # tables that na
 
 @dataclass(frozen=True)
 class PackedShard:
-    """A shard that is written: its facts, and the table of its part of the index."""
+    """A written shard: its facts, and the table of its part of the index."""
 
     facts: ShardFacts
     record: Path
@@ -32,11 +32,11 @@ class PackedShard:
 
 @dataclass(frozen=True)
 class DatasetParts:
-    """What the files are made of.
+    """Everything that the files beside the shards are made from.
 
     Attributes:
         catalog: of the release.
-        card: of the dataset; None for data of one's own.
+        card: of the dataset; None for the user's own data.
         hierarchy: of the items that are in the shards.
         shards: in order.
         rejected: the content of ``rejected.parquet``.
@@ -56,10 +56,10 @@ class DatasetParts:
 
 
 def tables_about_items(catalog: Catalog, keys: pl.Series) -> tuple[dict[str, pl.DataFrame], dict[str, int]]:
-    """Lists and judgements without the rows about items that are not in the shards.
+    """Return lists and judgements without the rows about items that are not in the shards.
 
     Returns:
-        the tables by file name; how many rows were left out of each, where any were.
+        the tables by file name; the number of rows left out of each, where any were.
     """
     tables, left_out = {}, {}
     for name, table in ((LISTS, catalog.lists), (JUDGEMENTS, catalog.judgements)):
@@ -73,11 +73,11 @@ def tables_about_items(catalog: Catalog, keys: pl.Series) -> tuple[dict[str, pl.
 
 
 def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
-    """Write all files but the shards, and put them in place, the manifest last.
+    """Write all files except the shards and put them in place, the manifest last.
 
     Args:
-        parts: what they are made of.
-        folder: where they are written before they are put in place.
+        parts: the content of the files.
+        folder: scratch folder in which they are written first.
         output: where the dataset goes.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
     manifest = replace(manifest, files={name: _facts(folder / name) for name in sorted(written)})
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for stale in sorted(path for path in folder.iterdir() if path.name not in (*written, MANIFEST)):
-        output.remove(stale.name)  # of a run with other lists, which was stopped after it had written them
+        output.remove(stale.name)  # left by a run with other lists that was stopped after it had written them
         stale.unlink()
     for name in written:
         _publish(folder / name, output)

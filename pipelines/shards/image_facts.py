@@ -1,4 +1,4 @@
-"""Images decoded without trusting them: whether all of one decodes, and its small grey copy."""
+"""Checks of untrusted images: full decoding, and a small grey copy."""
 
 import cv2
 import numpy as np
@@ -11,8 +11,8 @@ from hgld.errors import ImageError
 def check_decodes(data: bytes, header: ImageHeader) -> None:
     """Read all of an image's data.
 
-    A JPEG is decoded at an eighth of its size: all of its entropy-coded data is read and judged, and the transforms
-    of its blocks, in which nothing can fail, are left out.
+    A JPEG is decoded at an eighth of its size: all of its entropy-coded data is read and checked, and the transforms
+    of its blocks, in which nothing can fail, are skipped.
 
     Raises:
         ImageError: ``truncated`` or ``undecodable``.
@@ -38,12 +38,12 @@ def thumbnail(data: bytes, header: ImageHeader, side: int) -> np.ndarray:
 
 
 def _grey(data: bytes, header: ImageHeader, side: int) -> np.ndarray:
-    """(H, W) uint8 of at least ``side`` pixels a side, where the image has as many."""
+    """Decode to (H, W) uint8 grey with at least ``side`` pixels a side, where the image has as many."""
     if header.format == "JPEG":
         try:
             return simplejpeg.decode_jpeg(data, colorspace="GRAY", min_height=side, min_width=side)[:, :, 0]
         except ValueError:
-            pass  # four inks, or damage: Pillow decides
+            pass  # CMYK, or damage: Pillow decides
     with open_image(data) as picture:
         try:
             return np.asarray(picture.convert("L"))
@@ -52,7 +52,7 @@ def _grey(data: bytes, header: ImageHeader, side: int) -> np.ndarray:
 
 
 def _decodes_strictly(data: bytes) -> bool:
-    """Whether libjpeg decodes it without even a warning: faster than Pillow, which decides about the others."""
+    """Tell whether libjpeg decodes it without a warning: faster than Pillow, which decides about the others."""
     try:
         simplejpeg.decode_jpeg(data, colorspace="GRAY", fastdct=True, min_height=1, min_width=1, min_factor=8)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which item goes into which shard, at which place: groups of a class stand together, spread over the shards.
+"""The order of items in shards: groups of a class stand together, spread over the shards.
 
 Within a split, the items of a finest class are cut into groups of k (the last one takes the rest), the groups are
 shuffled by the seed, and the row of groups is cut into shards of about equal size. So a reader of one shard meets many
@@ -16,17 +16,17 @@ from hgld.data.format import shard_name
 from hgld.data.index import with_runs
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE
 
-_JSON_BYTES = 2 * BLOCK  # of an item's JSON with its header, about
+_JSON_BYTES = 2 * BLOCK  # rough size of an item's JSON with its header
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """How items are ordered; see :class:`hgld.pipelines.shards.config.ShardConfig`.
+    """Options of the order of items; see :class:`hgld.pipelines.shards.config.ShardConfig`.
 
     Attributes:
         group_size: k, the least number of items of a class that stand together.
-        shard_bytes: of a shard, about.
-        shard_items: of a shard at most; one group more where it does not fit.
+        shard_bytes: approximate size of a shard.
+        shard_items: most items of a shard; one group more where it does not fit.
         seed: of the order.
     """
 
@@ -63,7 +63,7 @@ def plan_shards(items: pl.DataFrame, levels: Sequence[str], options: PlanOptions
 
 
 def _order(labels: np.ndarray, sizes: np.ndarray, split: str, options: PlanOptions) -> tuple[np.ndarray, np.ndarray]:
-    """The order of a split's items, and the shard's number of each of them in that order."""
+    """Return the order of a split's items, and the number of the shard of each in that order."""
     random = _generator(options.seed, split)
     by_class = np.lexsort((random.random(len(labels)), labels))  # items of a class stand together, shuffled
     group = _groups(labels[by_class], options.group_size)
@@ -83,7 +83,7 @@ def _order(labels: np.ndarray, sizes: np.ndarray, split: str, options: PlanOptio
 
 
 def _groups(labels: np.ndarray, k: int) -> np.ndarray:
-    """The number of every item's group; items are sorted by class. The last group of a class takes the rest."""
+    """Number the groups of items sorted by class; the last group of a class takes the rest."""
     starts = np.flatnonzero(np.diff(labels, prepend=labels[0] - 1))
     counts = np.diff(starts, append=len(labels))
     groups = np.maximum(counts // k, 1)
@@ -93,7 +93,7 @@ def _groups(labels: np.ndarray, k: int) -> np.ndarray:
 
 
 def _cut(weight: np.ndarray) -> np.ndarray:
-    """The shard of every group, in order: shards of about equal weight, near 1 and hardly above it."""
+    """Assign groups to shards in order, so that shards have about equal weight, near 1 and hardly above it."""
     before = np.cumsum(weight) - weight
     total = float(before[-1] + weight[-1])
     shards = max(1, int(np.ceil(total - 1e-9)))
@@ -103,16 +103,16 @@ def _cut(weight: np.ndarray) -> np.ndarray:
 
 
 def _tar_bytes(sizes: np.ndarray) -> np.ndarray:
-    """Bytes of items in a tar, about: header, padding and JSON included."""
+    """Estimate the bytes of items in a tar, header, padding and JSON included."""
     return BLOCK + -(-sizes // BLOCK) * BLOCK + _JSON_BYTES
 
 
 def tar_size(sizes: np.ndarray, shards: int) -> int:
-    """Bytes of so many tars with images of these sizes, about."""
+    """Estimate the total bytes of ``shards`` tars with images of these sizes."""
     return int(_tar_bytes(np.asarray(sizes, dtype=np.int64)).sum()) + shards * len(END_OF_ARCHIVE)
 
 
 def _generator(seed: int, split: str) -> np.random.Generator:
-    """The same numbers for a split, whichever other splits are built."""
+    """Return the generator of a split; it does not depend on the other splits that are built."""
     words = np.frombuffer(hashlib.sha256(split.encode()).digest(), dtype=np.uint32)
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, *words.tolist()])))

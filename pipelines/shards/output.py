@@ -1,4 +1,7 @@
-"""Where a dataset's files go: a folder, or a URL that fsspec can write to. A file is there whole or not at all."""
+"""The place that a dataset is written to: a folder, or a URL that fsspec can write to.
+
+A file appears there complete or not at all.
+"""
 
 import os
 import shutil
@@ -11,11 +14,11 @@ from typing import Any
 from hgld.errors import ConfigError, MissingResourceError, StorageError, takes_extra
 from hgld.files import PART, aside_of, put_in_place, sync
 
-_WHOLE_BY_NATURE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
+_ATOMIC_UPLOADS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL rather than a folder."""
+    """Tell whether a place is a URL rather than a folder."""
     return "://" in place or "::" in place
 
 
@@ -40,7 +43,7 @@ class ShardOutput:
         self.file_system, self.path = _open_file_system(root)
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of what lies there, by name (folders: 0), sorted; nothing if the place does not exist yet."""
+        """Return the bytes of every entry by name (folders: 0), sorted; empty if the place does not exist yet."""
         if self.is_local:
             found = sorted(self.folder.iterdir()) if self.folder.is_dir() else []
             return {path.name: path.stat().st_size if path.is_file() else 0 for path in found}
@@ -53,7 +56,7 @@ class ShardOutput:
         return dict(sorted(named.items()))
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None if it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         if self.is_local:
             path = self.folder / name
             return path.stat().st_size if path.is_file() else None
@@ -64,7 +67,7 @@ class ShardOutput:
                 return None
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The bytes of a file, at most ``most``; None if it is not there or larger."""
+        """Return the content of a file; None if it does not exist or has more than ``most`` bytes."""
         size = self.size(name)
         if size is None or size > most:
             return None
@@ -74,7 +77,7 @@ class ShardOutput:
             return self.file_system.cat_file(f"{self.path}/{name}")
 
     def aside(self, name: str, scratch: Path) -> Path:
-        """A local path at which to write a file before it is published: in ``scratch`` if the place is a URL."""
+        """Return a local path at which to write a file before it is published: in ``scratch`` if the place is a URL."""
         if not self.is_local:
             scratch.mkdir(parents=True, exist_ok=True)
             return aside_of(scratch / name, racing=True)
@@ -82,7 +85,7 @@ class ShardOutput:
         return aside_of(self.folder / name, racing=True)
 
     def publish(self, aside: Path, name: str) -> None:
-        """Put a file that was written at :meth:`aside` in its place, whole; the file aside is gone then.
+        """Move a file that was written at :meth:`aside` to its place.
 
         Raises:
             StorageError: it could not be written there, or has another size afterwards.
@@ -93,7 +96,7 @@ class ShardOutput:
         target = f"{self.path}/{name}"
         with self._storage_errors(f"write {name}"):
             self.file_system.makedirs(self.path, exist_ok=True)
-            if self.scheme in _WHOLE_BY_NATURE:  # an upload is seen when it is complete
+            if self.scheme in _ATOMIC_UPLOADS:  # an upload is seen when it is complete
                 self.file_system.put_file(os.fspath(aside), target)
             else:
                 part = f"{self.path}/.{name}{PART}"
@@ -105,12 +108,12 @@ class ShardOutput:
         aside.unlink()
 
     def settle(self) -> None:
-        """Have the system write the names of the files to the disk, where the place is one."""
+        """Sync the names of the files to the disk, where the place is a folder."""
         if self.is_local:
             sync(self.folder)
 
     def remove(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
         if self.is_local:
             (self.folder / name).unlink(missing_ok=True)
         elif self.size(name) is not None:
@@ -118,7 +121,7 @@ class ShardOutput:
                 self.file_system.rm_file(f"{self.path}/{name}")
 
     def remove_parts(self) -> None:
-        """Remove what writers that were killed left beside the files."""
+        """Remove partial files that killed writers left."""
         for name in self.sizes():
             if name.startswith(".") and name.endswith(PART):
                 self.remove(name)
@@ -138,7 +141,7 @@ class ShardOutput:
 
 
 def existing_parent(path: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """Return the folder itself, or the nearest one above it that exists."""
     absolute = path.absolute()
     return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
 
@@ -149,7 +152,7 @@ def _open_file_system(root: str) -> tuple[Any, str]:
 
     if "::" in root:
         raise ConfigError(
-            f"{root}: chained URLs are not written to; expected one scheme, for instance s3://bucket/name."
+            f"{root}: chained URLs cannot be written to; expected one scheme, for instance s3://bucket/name."
         )
     try:
         with takes_extra("url", f"writing to {root}"):
@@ -157,23 +160,23 @@ def _open_file_system(root: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingResourceError(f"{root}: {error}") from error
     except ValueError as error:
-        raise ConfigError(f"{root}: no address that can be written to ({error}).") from error
+        raise ConfigError(f"{root}: cannot be written to ({error}).") from error
     return file_system, path.rstrip("/")
 
 
-# Asking for free space before it is needed, with numbers.
+# -- free space -------------------------------------------------------------------------------------------------------
 
-_MARGIN = 64 << 20  # for tables and whatever else is written beside the images
+_MARGIN = 64 << 20  # for tables and other files beside the images
 
 
 def check_space(needs: Mapping[Path, int]) -> None:
-    """Refuse to begin what cannot end.
+    """Refuse a build for which the disks have too little free space.
 
     Args:
         needs: bytes that will be written into each folder, which need not exist yet; folders of one disk add up.
 
     Raises:
-        StorageError: a disk has less than is needed; says how much is there and how much is missing.
+        StorageError: a disk has too little; the message says how much is free and how much is missing.
     """
     by_disk: dict[int, list[tuple[Path, int]]] = defaultdict(list)
     for folder, count in needs.items():
@@ -190,7 +193,7 @@ def check_space(needs: Mapping[Path, int]) -> None:
 
 
 def amount(count: int) -> str:
-    """Bytes as people read them.
+    """Format a number of bytes for people.
 
     >>> amount(999), amount(166_000_000_000)
     ('999 B', '166.0 GB')

@@ -1,4 +1,4 @@
-"""Writing one shard: the images' bytes from where they lie, their JSON, and the shard's part of the index."""
+"""Write one shard: the images' bytes, their JSON, and the shard's part of the index."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ from hgld.pipelines.stage import UnitRecord
 
 VERSION = 1  # raise it when the same plan gives another tar
 LOOSE = -1  # origin of a loose file
-_AHEAD = 64  # images that the system is asked for before they are read
+_AHEAD = 64  # images announced to the system before they are read
 _MOST_OPEN = 128
 _AGAIN = "Give back the file that was examined, or run the same command again to examine it anew."
 
@@ -32,14 +32,14 @@ class PackUnit:
 
     Attributes:
         name: of the shard.
-        key: of all that determines its bytes.
+        key: digest of everything that determines its bytes.
         levels: finest first.
-        plan: table of its items in order: the columns of the index but the offset; file, origin and source_offset,
-            which say where the bytes lie; ``name/LEVEL``, the names of the classes.
+        plan: table of its items in order: the columns of the index except the offset; file, origin and source_offset,
+            the place of the bytes; ``name/LEVEL``, the names of the classes.
         root: folder of the loose files.
-        origins: tars and spools, which the plan's ``origin`` counts.
-        out: where the dataset goes.
-        record: where the shard's part of the index goes.
+        origins: tars and spools; the plan's ``origin`` is a position in this list.
+        out: folder or URL of the dataset.
+        record: path of the shard's part of the index.
     """
 
     name: str
@@ -64,7 +64,7 @@ class TarWriter:
         self._digest = hashlib.sha256()
 
     def add(self, key: str, suffix: str, image: bytes, json: bytes) -> int:
-        """Write an item; the offset of its image's bytes."""
+        """Write an item; return the offset of its image's bytes."""
         header = member_header(f"{key}.{suffix}", len(image))
         offset = self.bytes + len(header)
         json_header = member_header(f"{key}.json", len(json))
@@ -72,7 +72,7 @@ class TarWriter:
         return offset
 
     def finish(self) -> str:
-        """Write the end mark; the SHA-256 of the tar."""
+        """Write the end mark; return the SHA-256 of the tar."""
         self._write(END_OF_ARCHIVE)
         return self._digest.hexdigest()
 
@@ -83,15 +83,15 @@ class TarWriter:
 
 
 def pack(unit: PackUnit) -> int:
-    """Write a shard to where the dataset goes, then record it; the number of its items.
+    """Write and publish a shard, then record it; return the number of its items.
 
     Raises:
-        InputError: an image is not what it was when it was examined.
+        InputError: an image changed since it was examined.
         StorageError: the shard cannot be written.
     """
     plan = pl.read_parquet(unit.plan)
     output = ShardOutput(unit.out)
-    unit.record.unlink(missing_ok=True)  # of another plan: it must not speak of the shard that comes
+    unit.record.unlink(missing_ok=True)  # a record of another plan must not describe the new shard
     aside = output.aside(unit.name, unit.record.parent)
     try:
         with open(aside, "wb", buffering=1 << 20) as file, _Sources(unit.root, unit.origins) as sources:
@@ -127,7 +127,7 @@ def _json_of(row: Mapping[str, Any], levels: Sequence[str]) -> bytes:
 
 
 class _Sources:
-    """Reads images from loose files, tars and spools, and holds them to what was examined."""
+    """Reader of images from loose files, tars and spools that refuses bytes that changed since they were examined."""
 
     def __init__(self, root: Path, origins: Sequence[Path]) -> None:
         self.root, self.origins = root, origins
@@ -141,7 +141,7 @@ class _Sources:
             os.close(self.opened.popitem()[1])
 
     def images(self, rows: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Rows of a plan with their images' bytes; the system fetches those to come in the meantime.
+        """Yield rows of a plan with their images' bytes, while the system prefetches the next ones.
 
         Raises:
             InputError: bytes that changed since they were examined.
@@ -161,7 +161,7 @@ class _Sources:
         try:
             data = self._bytes(row)
         except ImageError as error:
-            raise InputError(f"{where}: {error}; it was there when it was examined. {_AGAIN}") from error
+            raise InputError(f"{where}: {error}; it was readable when it was examined. {_AGAIN}") from error
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
             raise InputError(f"{where}: the bytes of {row['key']!r} changed since they were examined. {_AGAIN}")
         return data

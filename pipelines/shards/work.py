@@ -1,4 +1,10 @@
-"""What a dataset was made of and how, for its manifest; and the key by which a build knows its own work."""
+"""The work folder of a build of shards, the key by which a build recognises its own work, and the provenance.
+
+A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
+with which key; so files there may be replaced when the options change before the build is done. A finished dataset is
+only touched again if files of it are lost. A build recognises its own files by its plans and tables, so a person's own
+files stay.
+"""
 
 import hashlib
 import json
@@ -34,7 +40,7 @@ _CODECS = ("opencv-python-headless", "pillow", "simplejpeg")  # whose versions c
 
 
 def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> str:
-    """Of all that determines a dataset but the bytes of the images, which each unit looks after."""
+    """Return a digest of everything that determines a dataset except the images' bytes, which each unit checks."""
     tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
     versions = [VERSION, examine.VERSION, pack.VERSION]
     return key_of(versions, catalog.name, catalog.levels, tables, _config(options, config))
@@ -47,13 +53,13 @@ def provenance(
     config: ShardConfig,
     tars: tuple[dict[str, str | int], ...],
 ) -> dict[str, Any]:
-    """The manifest's provenance; the same input and options give the same, wherever the files lie.
+    """Return the manifest's provenance; it depends on the input and options, not on the place of the files.
 
     Args:
         catalog: of the release.
-        card: of the dataset; None for data of one's own.
-        options: how the release was read.
-        config: how the shards were written.
+        card: of the dataset; None for the user's own data.
+        options: for reading the release.
+        config: for writing the shards.
         tars: of the release: file, role, bytes, md5.
     """
     stated = _config(options, config)
@@ -87,7 +93,7 @@ def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
 
 
 def _digest(table: pl.DataFrame | None) -> str | None:
-    """Of a table's columns and rows, which may stand in any order."""
+    """Return a digest of a table's columns and rows, in any order."""
     if table is None:
         return None
     columns = sorted(table.columns)
@@ -98,12 +104,7 @@ def _digest(table: pl.DataFrame | None) -> str | None:
     return digest.hexdigest()
 
 
-# The work folder of a build of shards, and whose the place is that the build writes to.
-#
-# A build begins only in an empty place. ``build.json`` in the work folder then says that the place is the build's, and
-# with which key; so what lies there may be replaced when the options change before the build is done. A finished
-# dataset is only touched again if files of it are lost. What a build wrote is known by its plans and tables, so a
-# person's own files stay.
+# -- the work folder --------------------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
 _INSIDE = ".build"
@@ -114,7 +115,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """Where a build keeps what it has done so far."""
+    """The folder in which a build keeps its unfinished work."""
 
     path: Path
 
@@ -125,7 +126,7 @@ class WorkFolder:
 
     @property
     def plans(self) -> Path:
-        """The items of every shard, in order: ``SHARD.parquet`` for each that was begun."""
+        """Plans of shards, ``SHARD.parquet`` for each that was begun: its items in order."""
         return self.path / "plans"
 
     @property
@@ -140,7 +141,7 @@ class WorkFolder:
 
 
 def work_path(output: ShardOutput, chosen: Path | None) -> Path:
-    """The work folder of what is written to ``output``.
+    """Return the work folder of the build that writes to ``output``.
 
     Raises:
         ConfigError: the output is a URL and no folder was chosen.
@@ -149,12 +150,12 @@ def work_path(output: ShardOutput, chosen: Path | None) -> Path:
         place = str(output.folder.absolute()) if output.is_local else output.root
         return chosen / f"shards-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
     if not output.is_local:
-        raise ConfigError(f"--out {output.root} is a URL: say with --work DIR where the work in progress may lie.")
+        raise ConfigError(f"--out {output.root} is a URL: name a folder for the work in progress with --work DIR.")
     return output.folder / _INSIDE
 
 
 def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
-    """The manifest of what lies at the output, if it is whole and was built with this key.
+    """Return the manifest of the dataset at the output if it is complete and was built with this key.
 
     Raises:
         ConfigError: another dataset lies there.
@@ -177,10 +178,10 @@ def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
 
 @contextmanager
 def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolder]:
-    """The work folder of a build, for this process alone.
+    """Open the work folder of a build and lock it for this process.
 
-    Shards of another key give their space back; what was examined is kept, and used where it still holds. A dataset
-    that lost files is not changed yet.
+    Shards of another key are deleted; examined units are kept, and used where they are still valid. A dataset that lost
+    files is not changed yet.
 
     Args:
         path: of :func:`work_path`.
@@ -205,7 +206,7 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
         work = WorkFolder(path)
         if state != key:
             _drop_shards(work, output, keep=())
-            _write_state(path, key)  # before anything else of the place changes, so that it is known as ours
+            _write_state(path, key)  # before anything else changes there, so that the place is known as ours
         output.remove_parts()
         for part in path.rglob(".*.part"):
             part.unlink(missing_ok=True)
@@ -213,20 +214,20 @@ def opened_work(path: Path, output: ShardOutput, key: str) -> Iterator[WorkFolde
 
 
 def remove_work(path: Path) -> None:
-    """Remove the work folder of a finished build, if it is still there."""
+    """Remove the work folder of a finished build, if it still exists."""
     if not path.is_dir():
         return
     if (path / _STATE).is_file() or (path / _LOCK).is_file() or not any(path.iterdir()):
         for folder in (entry for entry in path.iterdir() if entry.is_dir()):
-            shutil.rmtree(folder, ignore_errors=True)  # first: while build.json is there, the folder is known as ours
+            shutil.rmtree(folder, ignore_errors=True)  # first: while build.json exists, the folder is known as ours
         shutil.rmtree(path, ignore_errors=True)
 
 
 def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]) -> None:
-    """From here on the place changes: its manifest goes, and shards of earlier runs that this one does not make.
+    """Clear the place for packing: remove its manifest, and shards of earlier runs that this run does not make.
 
-    Those are the ones that have a plan, and the manifest's that are called as a build calls them; whichever name is
-    removed is still known by one of both, should the build stop in between.
+    These are the shards that have a plan, and those of the manifest that have a build's names. Should the build stop in
+    between, every removed shard is still named by one of the two.
 
     Args:
         work: with the plans of this run's shards, and of earlier runs'.
@@ -238,13 +239,13 @@ def begin_packing(work: WorkFolder, output: ShardOutput, shards: Collection[str]
         for shard in Manifest.from_json(data, f"{output.root}/{MANIFEST}").shards:
             if shard.name not in shards and re.fullmatch(rf"{shard.split}-\d{{6,}}\.tar", shard.name):
                 output.remove(shard.name)
-        output.remove(MANIFEST)  # while it is there, the dataset is whole
+        output.remove(MANIFEST)  # while the manifest exists, the dataset is complete
         output.settle()
     _drop_shards(work, output, keep=shards)
 
 
 def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]) -> None:
-    """Remove the shards that runs with this work folder began, but for some; the plan goes last: it names them."""
+    """Remove shards that runs with this work folder began, except those to keep; each plan goes after its shard."""
     for plan in sorted(work.plans.glob("*.parquet")):
         if plan.stem not in keep:
             output.remove(plan.stem)
@@ -253,7 +254,7 @@ def _drop_shards(work: WorkFolder, output: ShardOutput, *, keep: Collection[str]
 
 
 def _read_state(path: Path) -> str | None:
-    """The key of the build that the work folder belongs to; None if there is none."""
+    """Return the key of the build that the work folder belongs to; None if there is none."""
     try:
         state = json.loads((path / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

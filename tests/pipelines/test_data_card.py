@@ -187,7 +187,7 @@ def test_a_build_that_meets_its_card_says_so(cards):
     (cards / "toys.md").write_text(CARD)
     test = {"items": 1_200, "shards": 2, "classes": {"toy": 3, "kind": 2}, "unlabelled": 0}
     body = dataset_card(load_card("toys"), manifest({**manifest().splits, "test": test}))
-    assert "None: every count that is published is met." in body
+    assert "None: every published count is met." in body
     assert "No image was left out." in body
 
 

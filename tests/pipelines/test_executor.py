@@ -56,7 +56,7 @@ def test_a_killed_worker_is_replaced_and_its_unit_done_again(tmp_path):
 
 
 def test_a_unit_that_kills_every_worker_is_named(tmp_path):
-    with pytest.raises(HgldError, match="died 3 times while it did unit 2 "):
+    with pytest.raises(HgldError, match="died 3 times at unit 2 "):
         sums(units_of(tmp_path, special={2: {"kills": 99}}), 2)
     assert len(list(tmp_path.glob("unit 2.*"))) <= 1 + 3  # once in company, where nobody is blamed
 

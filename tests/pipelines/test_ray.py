@@ -67,7 +67,7 @@ def test_units_run_in_the_clusters_processes_and_lost_ones_again(cluster, tmp_pa
 def test_errors_are_the_units_own(cluster, tmp_path):
     with pytest.raises(InputError, match="unit 0 is refused"):
         run_units(add, [Sum("unit 0", (), tmp_path, refuses=True)], print, executor="ray")
-    with pytest.raises(HgldError, match="died 3 times while it did unit 1 "):
+    with pytest.raises(HgldError, match="died 3 times at unit 1 "):
         run_units(add, [Sum("unit 1", (), tmp_path, kills=99)], print, executor="ray")
     assert len(list(tmp_path.glob("unit 1.*"))) == 3
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

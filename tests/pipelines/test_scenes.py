@@ -7,7 +7,7 @@ import pytest
 import hgld
 from hgld.errors import ConfigError
 from hgld.pipelines.demo import buildings, landscapes
-from hgld.pipelines.demo.drawings import choose_landmarks, write_photographs
+from hgld.pipelines.demo.drawings import choose_landmarks, write_drawings
 from hgld.pipelines.demo.scenes import PAINTERS, Place, draw, painter_of
 
 KINDS = [words.split()[0] for words, _ in PAINTERS]
@@ -72,9 +72,9 @@ def test_landmarks_are_chosen_evenly_over_groups():
         choose_landmarks(labels(), 12)
 
 
-def test_photographs_come_with_their_table(tmp_path):
-    table = write_photographs(choose_landmarks(labels(), 6), tmp_path / "a", images=3)
-    again = write_photographs(choose_landmarks(labels(), 6), tmp_path / "b", images=3)
+def test_drawings_come_with_their_table(tmp_path):
+    table = write_drawings(choose_landmarks(labels(), 6), tmp_path / "a", images=3)
+    again = write_drawings(choose_landmarks(labels(), 6), tmp_path / "b", images=3)
     rows = pl.read_csv(table)
     assert rows.columns == ["path", "landmark", "hierarchical_label", "natural_or_human_made"]
     assert len(rows) == 18

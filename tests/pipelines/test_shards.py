@@ -45,7 +45,7 @@ def found(root: Path) -> list[dict]:
 
 def test_a_dataset_that_verifies(loose, release, tmp_path):
     result = build(loose, tmp_path / "out")
-    assert result.ran
+    assert result.was_run
     root = tmp_path / "out"
     index = index_of(root)
     assert sorted(index["key"]) == sorted(loose.items["key"])
@@ -70,7 +70,7 @@ def test_a_dataset_that_verifies(loose, release, tmp_path):
 def test_exact_copies_are_kept_and_flagged(loose, tmp_path):
     notes = build(loose, tmp_path / "out").notes
     assert [note for note in notes if "copies" in note] == [
-        "1 images are exact copies of others; duplicate_of in the index says of which."
+        "1 images are exact copies of others; the index names the originals in duplicate_of."
     ]
     copies = index_of(tmp_path / "out").filter(pl.col("sha256").is_duplicated())
     assert sorted(copies["key"]) == ["1/0", "copies/first"]
@@ -93,7 +93,7 @@ def test_run_again_it_does_nothing(loose, tmp_path):
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     shutil.rmtree(tmp_path / "source" / "0")
     again = build(loose, tmp_path / "out")
-    assert (first.ran, again.ran) == (True, False)
+    assert (first.was_run, again.was_run) == (True, False)
     assert again.manifest == first.manifest
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == times
 
@@ -136,7 +136,7 @@ def test_bad_images_are_kept_aside_and_leave_the_lists(release, tmp_path):
     assert lists["key"].to_list() == ["0/1", "1/0"]
     judged = dataset_files.read_table(dataset_files.JUDGEMENTS, tmp_path / "out" / dataset_files.JUDGEMENTS)
     assert judged.rows() == [("3/0", "3/2", "easy")]
-    assert "1 rows about items that are not here were left out of lists.parquet." in result.notes
+    assert "1 rows about items that are not in the shards were left out of lists.parquet." in result.notes
     assert found(tmp_path / "out") == []
 
 
@@ -240,7 +240,7 @@ class TestThePlaceOfTheOutput:
         build(loose, tmp_path / "out")
         before = bytes_of(tmp_path / "out")
         (tmp_path / "out" / "train-000001.tar").unlink()
-        assert build(loose, tmp_path / "out").ran
+        assert build(loose, tmp_path / "out").was_run
         assert bytes_of(tmp_path / "out") == before
 
     def test_other_options_before_the_end_begin_anew(self, loose, tmp_path, monkeypatch):
@@ -274,7 +274,7 @@ class TestThePlaceOfTheOutput:
         assert {path.rpartition("/")[2]: memory.cat_file(path) for path in memory.ls("/toy", detail=False)} == bytes_of(
             tmp_path / "out"
         )
-        assert not build(loose, "memory://toy", work=tmp_path / "work").ran
+        assert not build(loose, "memory://toy", work=tmp_path / "work").was_run
         assert hgld.open_dataset("memory://toy", "train").keys.sort().to_list() == sorted(
             index_of(tmp_path / "out").filter(pl.col("split") == "train")["key"]
         )
@@ -398,5 +398,5 @@ def test_leftovers_of_a_killed_clean_up_are_removed(loose, tmp_path):
     left = tmp_path / "out" / ".build"
     (left / "packed").mkdir(parents=True)
     work._write_state(left, "key")
-    assert not build(loose, tmp_path / "out").ran
+    assert not build(loose, tmp_path / "out").was_run
     assert not left.exists()

@@ -281,7 +281,7 @@ def test_an_item_of_two_categories_has_none(tmp_path):
     torn = catalog.items.filter(pl.col("item") == "id_00000001")
     assert torn["category"].null_count() == torn["department"].null_count() == len(torn) == 4
     assert catalog.items.filter(pl.col("item") != "id_00000001")["category"].null_count() == 0
-    assert catalog.notes[0] == "1 items lie under more than one category, the first is id_00000001: it is unknown."
+    assert catalog.notes[0] == "1 items lie under more than one category, so it is unknown; the first is id_00000001."
 
 
 @pytest.mark.parametrize(
@@ -435,7 +435,7 @@ def test_lists_are_bounded_and_errors_name_the_line(tmp_path):
 
 @pytest.mark.parametrize("path", ["", "/a", "../a", "a/../../b", "a\\b", "a\x00b", "a\nb", "a" * 2000])
 def test_paths_that_lead_out(path):
-    with pytest.raises(TableError, match=r"here: .* is no path inside the release"):
+    with pytest.raises(TableError, match=r"here: .* is not a path inside the release"):
         relative_path(path, "here")
 
 

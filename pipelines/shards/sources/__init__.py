@@ -1,8 +1,9 @@
-"""The datasets that can be sharded: one adapter a file, imported when it is asked for.
+"""Adapters of the datasets that can be sharded, one a file, imported when it is asked for.
 
-An adapter reads the lists of a release in its official layout and gives back a
+An adapter reads the lists of a release in its official layout and returns a
 :class:`hgld.pipelines.shards.catalog.Catalog`; it opens no image. Its name is the name of its card in ``data_cards/``.
-One of another package is an entry point of the group ``hgld.datasets`` (:mod:`hgld.plugins`), and has no card here.
+An adapter of another package is an entry point of the group ``hgld.datasets`` (:mod:`hgld.plugins`), and has no card
+here.
 """
 
 from collections.abc import Callable
@@ -50,12 +51,12 @@ def source_names() -> list[str]:
 
 
 def has_card(source: str) -> bool:
-    """Return whether hgld has a card of a source."""
+    """Tell whether hgld has a card of a source."""
     return source in SOURCES and source not in OWN_DATA
 
 
 def source_name(name: str) -> str:
-    """The name of a source as :func:`source_names` spells it; a card's name is accepted too.
+    """Return the name of a source as :func:`source_names` spells it; a card's name is accepted too.
 
     Raises:
         ConfigError: there is no such source; the message lists those there are.
@@ -68,12 +69,12 @@ def source_name(name: str) -> str:
 
 
 def card_name(name: str) -> str:
-    """The name of a source's card in ``data_cards/``."""
+    """Return the name of a source's card in ``data_cards/``."""
     return CARDS.get(name, name)
 
 
 def resolve(name: str) -> "Adapter":
-    """The adapter of a source: a function of the release's folder and the options, which returns its catalog.
+    """Import the adapter of a source: a function of the release's folder and the options that returns its catalog.
 
     Raises:
         ConfigError: there is no such source, or it is another package's and cannot be imported.

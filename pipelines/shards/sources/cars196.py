@@ -1,4 +1,16 @@
-"""How large a MATLAB file becomes in memory, before it is read: its variables are compressed, each on its own."""
+"""Cars196 (Stanford Cars): 196 models of cars under nine body types.
+
+Krause, Stark, Deng, Fei-Fei: "3D Object Representations for Fine-Grained Categorization", 3dRR 2013. One of two
+layouts::
+
+    cars_annos.mat                      annotations (relative_im_path, class, test, ...), class_names
+    car_ims/000001.jpg ...
+
+    devkit/cars_meta.mat                class_names
+    devkit/cars_train_annos.mat         annotations (fname, class, ...)
+    cars_test_annos_withlabels.mat      the same of the test images; in devkit/ or beside it
+    cars_train/00001.jpg ... cars_test/00001.jpg ...
+"""
 
 import struct
 import zlib
@@ -27,7 +39,8 @@ _PIECE = 1 << 20
 def refuse_large_mat(path: Path, obtain: str, *, most: int) -> None:
     """Refuse a MATLAB file (version 5) whose variables are larger than ``most`` bytes together when decompressed.
 
-    A file that is none is left to its reader to refuse.
+    The variables are compressed one by one, and the check does not hold them in memory. A file that is not a MATLAB
+    file is left to its reader to refuse.
 
     Args:
         path: the file.
@@ -47,13 +60,13 @@ def refuse_large_mat(path: Path, obtain: str, *, most: int) -> None:
         size += _decompressed(element, most - size) if kind == _COMPRESSED else len(element)
         if size > most:
             raise TableError(
-                f"{path}: decompresses to more than {most:,} bytes; that is no list of a release. {obtain}"
+                f"{path}: decompresses to more than {most:,} bytes, too many for a list of a release. {obtain}"
             )
         position += _TAG + length
 
 
 def _decompressed(element: memoryview, most: int) -> int:
-    """The size of a compressed element: just above ``most`` where it is more, of what comes out where it is damaged."""
+    """Return the decompressed size of an element, counted to just above ``most``, or up to a damaged byte."""
     stream, size, rest = zlib.decompressobj(), 0, bytes(element)
     try:
         while size <= most and not stream.eof:
@@ -63,7 +76,7 @@ def _decompressed(element: memoryview, most: int) -> int:
             if not piece and not rest:
                 break
     except zlib.error:
-        pass  # the reader says what is wrong
+        pass  # the reader reports the damage
     return size
 
 
@@ -85,11 +98,11 @@ OBTAIN = "Get the files as `hgld datasets cars196` says."
 TAXONOMY = "cars196_taxonomy.csv"
 WITH_LABELS = "cars_test_annos_withlabels.mat"
 LISTS = ("classification-train", "classification-test")  # the release's own split
-_MOST_BYTES = 128 << 20  # of a MATLAB file, decompressed; the release's are far smaller
+_MOST_BYTES = 128 << 20  # limit of a decompressed MATLAB file; the release's are far smaller
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of Cars196: the first half of the classes is train, the second half test.
+    """Read the catalog of Cars196: the first half of the classes is train, the second half test.
 
     Args:
         source: the folder that holds ``cars_annos.mat``, or the one that holds ``devkit``.
@@ -125,12 +138,12 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 class _Release(NamedTuple):
-    """What a layout states.
+    """Classes and images as a layout states them.
 
     Attributes:
         classes: their names, in the order of their numbers.
-        images: where it stands, file, number of its class, list.
-        sources: files that were read, that with the classes first.
+        images: where it is stated (for messages), file, number of its class, list.
+        sources: files that were read, the one with the classes first.
     """
 
     classes: list[str]
@@ -143,7 +156,7 @@ def _read_release(source: Path) -> _Release:
         return _read_whole(source / "cars_annos.mat")
     if (source / "devkit").is_dir():
         return _read_parts(source)
-    raise InputError(f"{source}: there is neither cars_annos.mat nor devkit/ in it; expected one of them. {OBTAIN}")
+    raise InputError(f"{source} holds neither cars_annos.mat nor devkit/; expected one of them. {OBTAIN}")
 
 
 def _read_whole(path: Path) -> _Release:
@@ -174,7 +187,7 @@ def _read_mat(path: Path, *variables: str) -> dict[str, Any]:
 
 
 def _annotated(path: Path, annotations: np.ndarray, name: str, *numbers: str) -> Iterator[tuple[Any, ...]]:
-    """Of every image where it stands, its file, and the fields that are numbers."""
+    """Yield every image: where it is stated (for messages), its file, and its numeric fields."""
     fields = annotations.dtype.names or ()
     missing = [field for field in (name, *numbers) if field not in fields]
     if missing:

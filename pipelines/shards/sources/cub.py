@@ -38,7 +38,7 @@ OFFICIAL = {0: "classification-test", 1: "classification-train"}  # lists: the r
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of CUB: the first half of the classes is train, the second half test.
+    """Read the catalog of CUB: the first half of the classes is train, the second half test.
 
     Args:
         source: ``CUB_200_2011``, or the folder that holds it.
@@ -86,7 +86,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read_numbered(path: Path) -> dict[int, str]:
-    """A list of a number and a word a line."""
+    """Read a list with a number and a word a line."""
     found: dict[int, str] = {}
     for word, value in read_words(path, ("number", "value"), OBTAIN):
         where = f"{path}, {shown(word)}"

@@ -45,17 +45,17 @@ _Row = tuple[str | None, ...]  # key, split, file, fine, middle, coarse
 
 
 def read_vehicle(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of DyML-Vehicle; see :func:`_read_levels`."""
+    """Read the catalog of DyML-Vehicle; see :func:`_read_levels`."""
     return _read_levels(source, options, "vehicle")
 
 
 def read_animal(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of DyML-Animal; see :func:`_read_levels`."""
+    """Read the catalog of DyML-Animal; see :func:`_read_levels`."""
     return _read_levels(source, options, "animal")
 
 
 def read_product(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of DyML-Product: train and test, each with its own class numbers.
+    """Read the catalog of DyML-Product: train and test, each with its own class numbers.
 
     Args:
         source: ``dyml_product``, or the folder that holds it.
@@ -73,7 +73,7 @@ def read_product(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read_levels(source: Path, options: "SourceConfig", kind: str) -> Catalog:
-    """The catalog of a set with a query and a gallery split for each level.
+    """Read the catalog of a set with a query and a gallery split for each level.
 
     Images of these splits are labelled at their own level only; their class numbers are not those of train.
 
@@ -115,14 +115,14 @@ def _catalog(kind: str, root: Path, rows: list[_Row], sources: tuple[Path, ...],
 
 
 def _read_three(path: Path, split: str, kind: str) -> Iterator[_Row]:
-    """A list with labels at three levels; its images lie in ``imgs`` beside it."""
+    """Read a list with labels at three levels; its images lie in ``imgs`` beside it."""
     for where, name, (coarse, middle, fine) in _read_list(path, _THREE, kind):
         labels = (whole_number(label, where, "a label") for label in (fine, middle, coarse))
         yield _key(split, name), split, f"{path.parent.name}/imgs/{name}", *(f"{split}/{label}" for label in labels)
 
 
 def _read_one(path: Path, split: str, level: str, kind: str) -> Iterator[_Row]:
-    """A list with labels at one level; its images lie in a folder of its name."""
+    """Read a list with labels at one level; its images lie in a folder of the list's name."""
     for where, name, (label,) in _read_list(path, _ONE, kind):
         known = f"test/{whole_number(label, where, 'the label')}"
         yield (
@@ -138,7 +138,7 @@ def _key(split: str, name: str) -> str:
 
 
 def _read_list(path: Path, columns: Sequence[str], kind: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Of every image where it stands, its file name and its labels.
+    """Yield every image: where it is stated (for messages), its file name and its labels.
 
     The released files lack the line end behind the header: the first image stands in the header's line.
     """

@@ -1,4 +1,4 @@
-"""Your own images in folders: ``top/middle/fine/image.jpg``, one level of folders a level of classes.
+"""The user's own images in folders: ``top/middle/fine/image.jpg``, one level of folders a level of classes.
 
 Where all folders at the top are named like splits (``train``, ``test``, ``query``, ``gallery``, ``val``), they are the
 splits, and the classes begin below them.
@@ -18,7 +18,7 @@ from hgld.pipelines.shards.sources.image_files import (
     draw_test_classes,
     is_image_name,
     keys_of_paths,
-    own_name,
+    own_dataset_name,
 )
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options
 
@@ -32,7 +32,7 @@ _DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of a folder tree.
+    """Read the catalog of a folder tree.
 
     Hidden files and folders, files that are not images, those whose path is not UTF-8, and links to folders (which are
     not followed) are kept aside in ``dropped``. A folder's name is its class's; where some name of a level stands under
@@ -64,7 +64,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         schema=dict.fromkeys(["key", "split", "file", *levels], pl.String),
     )
     return Catalog(
-        name=own_name(options, "folders"),
+        name=own_dataset_name(options, "folders"),
         levels=levels,
         items=keep_splits(items, options.splits, str(source)),
         root=source,
@@ -74,7 +74,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:
-    """The images' paths in the order of their text, and (file, split, reason, detail) of everything else."""
+    """Return the images' paths, sorted, and (file, split, reason, detail) of every other file."""
     if not source.is_dir():
         raise InputError(f"{source} is no folder; expected one with top/middle/fine/image.jpg in it.")
     files: list[str] = []
@@ -90,7 +90,7 @@ def _find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str
 
 
 def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Every file below a folder with the reason for which it is no image, "" for one."""
+    """Yield every file below a folder with the reason why it is no image; the reason of an image is empty."""
     if depth > _DEEPEST:
         raise InputError(f"{source / inside}: more than {_DEEPEST} folders deep; expected one folder a level.")
     try:
@@ -113,7 +113,7 @@ def _walk(source: Path, inside: str, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def _depth(source: Path, files: list[str]) -> int:
-    """The number of folders above every image."""
+    """Return the number of folders above every image."""
     first: dict[int, str] = {}
     for file in files:
         first.setdefault(file.count("/"), file)
@@ -135,7 +135,7 @@ def _level_names(source: Path, given: tuple[str, ...], depth: int) -> tuple[str,
 
 
 def _classes(files: list[str], levels: tuple[str, ...], skip: int) -> dict[str, list[str]]:
-    """The class of every file at every level."""
+    """Return the class of every file at every level."""
     folders = [file.split("/")[skip:-1] for file in files]
     columns = {}
     for number, level in enumerate(levels):

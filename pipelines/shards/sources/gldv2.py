@@ -1,12 +1,18 @@
-"""The files of the Google Landmarks Dataset v2: what its owners publish, and where each lies.
+"""H-GLDv2: Google Landmarks v2 with hierarchical labels, straight from its tars.
 
-The same relative paths serve as addresses below :data:`BASE_URL` and as places below a local folder::
+Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
+Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it; the CSVs may also lie in the folder
+itself, checksums beside their tars. The same relative paths serve as addresses below :data:`BASE_URL` and as places
+below the folder::
 
     train/images_000.tar ... images_499.tar     index/images_000.tar ... images_099.tar
     test/images_000.tar ... images_019.tar      md5sum/train/md5.images_000.txt ...
     metadata/train_clean.csv ...                ground_truth/retrieval_solution_v2.1.csv ...
 
-Source: https://github.com/cvdfoundation/google-landmark (Weyand, Araujo, Cao and Sim, CVPR 2020).
+The files are those of https://github.com/cvdfoundation/google-landmark.
+
+Splits: ``train`` = the images of train_clean.csv whose landmark has hierarchical labels; ``gallery`` = the index images
+of such landmarks; ``query`` = the test images that the retrieval solution scores.
 """
 
 import re
@@ -28,10 +34,10 @@ if TYPE_CHECKING:
 
 
 BASE_URL = "https://s3.amazonaws.com/google-landmark"
-TARS = {"train": 500, "index": 100, "test": 20}  # tars a split
+TARS = {"train": 500, "index": 100, "test": 20}  # number of tars of each split
 MAX_TAR_BYTES = 8 << 30  # the largest has about 1 GB
 MAX_CSV_BYTES = 1 << 30
-METADATA = {  # the lists that hierarchies and shards are made from; addresses of images and their authors are left out
+METADATA = {  # lists for hierarchies and shards; those of the images' addresses and authors are not needed
     "train": ("train_clean.csv", "train_label_to_category.csv", "train_label_to_hierarchical.csv"),
     "index": ("index_image_to_landmark.csv", "index_label_to_category.csv", "index_label_to_hierarchical.csv"),
     "test": ("test.csv", "retrieval_solution_v2.1.csv", "recognition_solution_v2.1.csv"),
@@ -40,7 +46,7 @@ _MD5 = re.compile(r"([0-9a-fA-F]{32})[ \t*]+(\S+)\s*\Z")
 
 
 def tar_name(split: str, number: int) -> str:
-    """``index/images_003.tar``.
+    """Return the path of a tar, such as ``index/images_003.tar``.
 
     Raises:
         ConfigError: there is no such split, or no tar of that number.
@@ -53,20 +59,24 @@ def tar_name(split: str, number: int) -> str:
 
 
 def checksum_name(split: str, number: int) -> str:
-    """``md5sum/index/md5.images_003.txt``: the checksum that the owners publish for a tar; raises as tar_name does."""
+    """Return the path of a tar's published checksum, such as ``md5sum/index/md5.images_003.txt``.
+
+    Raises:
+        ConfigError: as :func:`tar_name`.
+    """
     stem = tar_name(split, number).rpartition("/")[2].removesuffix(".tar")
     return f"md5sum/{split}/md5.{stem}.txt"
 
 
 def metadata_names(splits: Iterable[str]) -> tuple[str, ...]:
-    """The lists of these splits: ``metadata/train_clean.csv``, ``ground_truth/retrieval_solution_v2.1.csv``, ..."""
+    """Return the lists of these splits, such as ``metadata/train_clean.csv``."""
     return tuple(
         f"{'ground_truth' if 'solution' in name else 'metadata'}/{name}" for split in splits for name in METADATA[split]
     )
 
 
 def parse_checksum(text: str, name: str, where: str) -> str:
-    """The MD5 in a checksum file, as md5sum writes it: 32 hex digits and the tar's file name.
+    """Parse a checksum file as md5sum writes it: 32 hex digits and the tar's file name.
 
     Args:
         text: the file's content.
@@ -74,7 +84,7 @@ def parse_checksum(text: str, name: str, where: str) -> str:
         where: the checksum file, for the message.
 
     Raises:
-        InputError: it is not of that form, or of another tar.
+        InputError: it does not have that form, or belongs to another tar.
     """
     match = _MD5.match(text.strip())
     if match is None or match[2].rpartition("/")[2] != name:
@@ -82,12 +92,12 @@ def parse_checksum(text: str, name: str, where: str) -> str:
     return match[1].lower()
 
 
-# The queries of GLDv2's retrieval task: test images, their labels and their relevant index images.
+# -- the queries of the retrieval task: test images, their labels and their relevant index images ---------------------
 
 
 @dataclass(frozen=True)
 class Queries:
-    """What the retrieval solution makes of the test set.
+    """Queries, judgements and lists from the retrieval solution.
 
     Attributes:
         items: rows of the catalog: key, split, file and the levels.
@@ -103,7 +113,7 @@ class Queries:
 
 
 def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
-    """The scored test images, with the labels that their relevant gallery images agree on.
+    """Read the scored test images, with the labels that their relevant gallery images agree on.
 
     Args:
         solution: ``retrieval_solution_v2.1.csv``.
@@ -143,23 +153,16 @@ def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
     )
 
 
-# H-GLDv2: Google Landmarks v2 with hierarchical labels, straight from its tars.
-#
-# Weyand, Araujo, Cao and Sim: "Google Landmarks Dataset v2", CVPR 2020; Ramzi et al.: "Optimization of Rank Losses for
-# Image Retrieval", 2023. The source is a folder as ``hgld download gldv2`` leaves it (see
-# :mod:`hgld.pipelines.shards.sources.gldv2`); the CSVs may also lie in the folder itself, checksums beside their tars.
-#
-# Splits: ``train`` = the images of train_clean.csv whose landmark has hierarchical labels; ``gallery`` = the index
-# images of such landmarks; ``query`` = the test images that the retrieval solution scores.
+# -- the catalog ------------------------------------------------------------------------------------------------------
 
 LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
-SPLITS = {"train": "train", "gallery": "index", "query": "test"}  # split: GLDv2's own name of the set
+SPLITS = {"train": "train", "gallery": "index", "query": "test"}  # split: GLDv2's own name for the set
 OBTAIN = f"Get it from {BASE_URL}: hgld download gldv2 --metadata --out DIR."
 _ID = r"^[0-9a-f]{16}$"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of H-GLDv2.
+    """Read the catalog of H-GLDv2.
 
     A query has the labels that all its relevant index images share. Index images of landmarks without hierarchical
     labels are kept aside, unless ``distractors`` asks for the whole gallery of the official retrieval task.
@@ -200,14 +203,14 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         lists=queries.lists if queries else None,
         judgements=queries.judgements if queries and "gallery" in wanted else None,
         dropped=pl.concat([parts[split][1] for split in wanted]),
-        notes=("train and index number their landmarks apart: one place may be a class of each.",),
+        notes=("train and index number their landmarks separately: one place may be a class of each.",),
         sources=tuple(lists.read),
         disjoint=False,
     )
 
 
 class _Lists:
-    """Finds the CSVs of the release, and remembers which were read."""
+    """Finder of the release's CSVs that remembers those that were read."""
 
     def __init__(self, source: Path, labels: Path | None) -> None:
         self.source, self.labels_folder = source, labels
@@ -220,13 +223,13 @@ class _Lists:
         return path
 
     def labels(self, name: str) -> pl.DataFrame:
-        """One row a landmark with labels: landmark_id (text) and the levels."""
+        """Read one row a landmark with labels: landmark_id (text) and the levels."""
         folder = () if self.labels_folder is None else (self.labels_folder,)
         return read_labels(self.find(f"{name}_label_to_hierarchical.csv", *folder), name)
 
 
 def _read_train(lists: _Lists) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The images of train_clean.csv as items, and those of landmarks without labels."""
+    """Read the images of train_clean.csv as items, and separately those of landmarks without labels."""
     columns = ["landmark_id", "images"]
     clean = read_csv(lists.find("train_clean.csv"), columns, OBTAIN, filled=columns)
     images = clean.select("landmark_id", pl.col("images").str.split(" ").alias("id")).explode("id")
@@ -234,14 +237,14 @@ def _read_train(lists: _Lists) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _read_gallery(lists: _Lists, *, whole: bool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The index images as items, and, unless the whole gallery is wanted, those of landmarks without labels."""
+    """Read the index images as items and, unless the whole gallery is wanted, those of landmarks without labels."""
     columns = ["id", "landmark_id"]
     index = read_csv(lists.find("index_image_to_landmark.csv"), columns, OBTAIN, filled=columns)
     return _label(index, lists.labels("index"), "gallery", keep_unlabelled=whole)
 
 
 def read_labels(path: Path, name: str) -> pl.DataFrame:
-    """The labels of GLDv2's hierarchical CSV, one row a landmark that has any: landmark_id (text), then the levels.
+    """Read the labels of GLDv2's hierarchical CSV, one row a labelled landmark: landmark_id (text), then the levels.
 
     A landmark's class is named ``"{set}/{id} {title}"``, as in ``hierarchy.parquet`` of ``hgld build-hierarchy``.
 
@@ -262,7 +265,7 @@ def read_labels(path: Path, name: str) -> pl.DataFrame:
 def _label(
     images: pl.DataFrame, labels: pl.DataFrame, split: str, *, keep_unlabelled: bool
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Images (id, landmark_id) as items with their labels; and those of landmarks that have none."""
+    """Join images (id, landmark_id) with their labels; return items, and the images of landmarks without labels."""
     container = SPLITS[split]
     joined = images.join(labels, on="landmark_id", how="left", maintain_order="left")
     unlabelled = pl.col("landmark").is_null()
@@ -292,7 +295,7 @@ def _check_ids(items: pl.DataFrame, source: Path) -> None:
 
 
 def _containers(source: Path, name: str) -> list[Container]:
-    """All tars of a set, there or not, each with its checksum file where there is one."""
+    """Return all tars of a set, present or not, each with its checksum file where there is one."""
     containers = []
     for number in range(TARS[name]):
         tar = source / tar_name(name, number)

@@ -1,4 +1,4 @@
-"""The user's own image files: which are images, the key of each, and what the dataset is called."""
+"""The user's own image files: their suffixes and keys, the dataset's name, and a class-disjoint test split."""
 
 import hashlib
 from collections import Counter
@@ -16,14 +16,20 @@ if TYPE_CHECKING:
     from hgld.pipelines.shards.config import SourceConfig
 
 
-# Formats that shards do not hold are among them: such an image is rejected by name, not passed over as another file.
+# Includes formats that shards do not hold: such an image is rejected by name, not passed over as some other file.
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 
-OWN_OPTIONS = ("name", "license", "description", "levels", "test_classes")  # that every source of own images takes
+OWN_OPTIONS = (
+    "name",
+    "license",
+    "description",
+    "levels",
+    "test_classes",
+)  # accepted by every source of the user's own images
 _LONGEST_TEXT = 10_000
 
 
-def own_name(options: "SourceConfig", source: str) -> str:
+def own_dataset_name(options: "SourceConfig", source: str) -> str:
     """Return the name of the user's own dataset: the one given, else that of the source.
 
     Raises:
@@ -41,12 +47,12 @@ def own_name(options: "SourceConfig", source: str) -> str:
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file's suffix is that of an image."""
+    """Tell whether a file's suffix is that of an image."""
     return PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES
 
 
 def keys_of_paths(paths: Sequence[str]) -> list[str]:
-    """A key for every path, which must differ: the path without its suffix, made safe.
+    """Make a distinct key for every path: the path without its suffix, made safe.
 
     Paths that would have the same key (``a.jpg`` and ``a.png``, ``a b.jpg`` and ``a_b.jpg``) get a part of the SHA-256
     of the path behind it.
@@ -60,20 +66,20 @@ def keys_of_paths(paths: Sequence[str]) -> list[str]:
 
 
 def _without_suffix(path: str) -> str:
-    """The path without its suffix, for any text; by hand, since manifests have millions of rows and pathlib is slow."""
+    """Return the path without its suffix; not by pathlib, which is slow for the millions of rows of a manifest."""
     stem, _, suffix = path.rpartition(".")
     return path if "/" in suffix or not stem.rpartition("/")[2] else stem
 
 
-# A class-disjoint split: some of the finest classes are kept for testing, all of their items with them.
+# -- class-disjoint split: some of the finest classes are kept for testing, with all of their items -------------------
 
 
 def draw_test_classes(classes: Iterable[str], fraction: float, seed: int) -> frozenset[str]:
-    """Classes drawn for the test split; the order and number of the items do not matter.
+    """Draw classes for the test split; the order and number of the items do not matter.
 
     Args:
         classes: names of the finest classes, in any order, repeats allowed.
-        fraction: how many of them to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
+        fraction: part of the classes to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
             one left.
         seed: the same seed and classes give the same draw.
 

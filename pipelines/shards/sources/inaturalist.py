@@ -42,12 +42,12 @@ _CATEGORIES = ("categories.json", "train2018.json", "val2018.json")
 
 
 def read_base(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of iNat-base: species and super-category; see :func:`read_full`."""
+    """Read the catalog of iNat-base: species and super-category; see :func:`read_full`."""
     return _read(source, options, "inat-base", BASE_LEVELS)
 
 
 def read_full(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of iNat-full: the seven levels of the taxonomy.
+    """Read the catalog of iNat-full: the seven levels of the taxonomy.
 
     Some names mean two things (*Prunella* is a bird and a plant): such a name gets its parent's in brackets, so that
     the classes form a tree.
@@ -96,7 +96,7 @@ def _splits_folder(source: Path) -> Path:
 
 
 def _read_splits(lists: Mapping[str, Path]) -> pl.DataFrame:
-    """One row an image: key, split, file, folder (super-category), category (its number)."""
+    """Read one row an image: key, split, file, folder (super-category), category (its number)."""
     rows = []
     for split, path in lists.items():
         for number, line in read_lines(path, OBTAIN):
@@ -111,7 +111,7 @@ def _read_splits(lists: Mapping[str, Path]) -> pl.DataFrame:
 
 
 def _read_categories(path: Path, levels: Sequence[str]) -> pl.DataFrame:
-    """One row a category: its number, its super-category and its classes' names."""
+    """Read one row a category: its number, its super-category and its classes' names."""
     data = read_json(need(path, OBTAIN), OBTAIN)
     found = data.get("categories") if isinstance(data, dict) else data
     wanted = ["id", "name", "supercategory", *levels[1:]]
@@ -139,7 +139,7 @@ def _category(path: Path, entry: Mapping[str, Any], wanted: Sequence[str]) -> di
 
 
 def _as_tree(table: pl.DataFrame, levels: Sequence[str]) -> pl.DataFrame:
-    """Names made unique from the top down: a name under two parents gets its parent's name in brackets."""
+    """Make names unique from the top down: a name under two parents gets its parent's name in brackets."""
     for level, parent in reversed(list(pairwise(levels))):
         identity = [level, "category"] if level == "species" else [level, parent]
         kinds = table.select(identity).unique()
@@ -153,7 +153,7 @@ def _as_tree(table: pl.DataFrame, levels: Sequence[str]) -> pl.DataFrame:
 
 
 def _check_supercategories(items: pl.DataFrame, categories: Path) -> None:
-    """The folders of the images say the super-category too."""
+    """Refuse images whose folder names another super-category than their category's."""
     wrong = items.filter(pl.col("folder") != pl.col("supercategory"))
     if not wrong.is_empty():
         row = wrong.row(0, named=True)

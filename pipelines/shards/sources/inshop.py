@@ -25,7 +25,7 @@ _LIST = "list_eval_partition.txt"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of In-Shop: train, query and gallery; items of train are in neither of the others.
+    """Read the catalog of In-Shop: train, query and gallery; items of train are in neither of the others.
 
     A category is named with its department (``WOMEN/Denim``), because both departments have some of the same name.
 
@@ -66,7 +66,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _place(image: str, path: Path) -> tuple[str, str, str]:
-    """The file, department and category of ``img/WOMEN/Denim/id_00000001/02_1_front.jpg``."""
+    """Return the file, department and category of ``img/WOMEN/Denim/id_00000001/02_1_front.jpg``."""
     file = relative_path(image, f"{path}, image {image[:80]!r}")
     parts = file.split("/")
     if len(parts) != 5 or parts[0] != "img" or "." not in parts[-1]:
@@ -75,12 +75,14 @@ def _place(image: str, path: Path) -> tuple[str, str, str]:
 
 
 def _forget_torn(items: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """An item that lies in folders of several categories (or departments) has none: its own folders contradict it."""
+    """Clear the category (or department) of items that lie in folders of several: the folders contradict each other."""
     notes = []
     for level in LEVELS[1:]:
         torn = items.group_by("item").agg(pl.col(level).n_unique()).filter(pl.col(level) > 1)["item"].sort()
         if len(torn):
-            notes.append(f"{len(torn)} items lie under more than one {level}, the first is {torn[0]}: it is unknown.")
+            notes.append(
+                f"{len(torn)} items lie under more than one {level}, so it is unknown; the first is {torn[0]}."
+            )
             known = pl.when(~pl.col("item").is_in(torn.to_list())).then(pl.col(level))
             items = items.with_columns(known.alias(level))
     return items, tuple(notes)

@@ -41,9 +41,9 @@ _LONGEST_NAME = 255  # bytes of a file name, on any usual file system
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of Landmarks-clean; train and val have the same landmarks.
+    """Read the catalog of Landmarks-clean; train and val have the same landmarks.
 
-    Listed addresses whose images are not there are dropped with a reason: many are dead.
+    Listed addresses without an image in the folder are dropped with a reason, as many are dead.
 
     Args:
         source: the folder that holds the lists' folder and ``images``.
@@ -58,7 +58,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     folder = next((source / f for f in _FOLDERS if (source / f / "annotation_clean_train.txt").is_file()), None)
     if folder is None:
         raise InputError(
-            f"{source}: there is no annotations_landmarks/annotation_clean_train.txt in it; expected the folder that "
+            f"{source} holds no annotations_landmarks/annotation_clean_train.txt; expected the folder that "
             f"holds the lists and images/. {OBTAIN}"
         )
     paths = {split: folder / f"annotation_clean_{split}.txt" for split in ("train", "val")}
@@ -91,7 +91,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read_list(path: Path) -> list[tuple[str, str]]:
-    """The first two words of every line: an address or path, and a landmark's number."""
+    """Return the first two words of every line: an address or path, and a landmark's number."""
     found = []
     for number, line in read_lines(path, OBTAIN):
         words = line.split()
@@ -105,7 +105,7 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
 
 
 def _find(source: Path, stated: str, landmark: str) -> tuple[str | None, str | None]:
-    """The file of a listed image, or why there is none."""
+    """Return the file of a listed image, or the reason why there is none."""
     if not _ADDRESS.match(stated):
         return relative_path(stated, "the list"), None
     name = stated.rpartition("/")[2]
@@ -118,7 +118,7 @@ def _find(source: Path, stated: str, landmark: str) -> tuple[str | None, str | N
 
 
 def _drop_ambiguous(table: pl.DataFrame) -> pl.DataFrame:
-    """Several addresses that end in the same name: which of them the file was fetched from cannot be told."""
+    """Drop images whose name is shared by several addresses: the file could be of any of them."""
     ambiguous = pl.col("file").is_not_null() & pl.col("file").is_duplicated()
     return table.with_columns(
         reason=pl.when(ambiguous).then(pl.lit("ambiguous-name")).otherwise("reason"),

@@ -1,9 +1,9 @@
-"""Your own images by a table: one row an image, one column a level.
+"""The user's own images listed in a table: one row an image, one column a level.
 
 The table is CSV or parquet. One column names the files (``path``, ``file``, ``image`` or ``filename``), ``--levels``
 names the columns of the labels, finest first (``LEVEL=COLUMN`` where a level is to have another name than its column);
-an empty cell is an unknown label. A column ``split`` says which split an
-image belongs to; without one, ``--test-classes`` draws a class-disjoint test split, or everything is train.
+an empty cell is an unknown label. A column ``split`` names the split of every image; without one, ``--test-classes``
+draws a class-disjoint test split, or everything is train.
 """
 
 import re
@@ -15,7 +15,7 @@ import polars as pl
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
-from hgld.pipelines.shards.sources.image_files import OWN_OPTIONS, draw_test_classes, keys_of_paths, own_name
+from hgld.pipelines.shards.sources.image_files import OWN_OPTIONS, draw_test_classes, keys_of_paths, own_dataset_name
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of a manifest.
+    """Read the catalog of a manifest.
 
     Rows without a path, with a path that leads out of the folder, or that repeat an earlier row exactly are kept aside
     in ``dropped`` with their line.
@@ -40,8 +40,8 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
     Raises:
         ConfigError: options that contradict each other or the table's columns.
-        TableError: the table cannot be read, has no rows, or states two things of one image.
-        HierarchyError: the labels are no tree.
+        TableError: the table cannot be read, has no rows, or contradicts itself about an image.
+        HierarchyError: the labels do not form a tree.
     """
     refuse_options(options, ("images", *OWN_OPTIONS), "manifest")
     columns = _columns(source)
@@ -58,7 +58,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         table = _split(table, levels[0], options)
     items = table.with_columns(key=pl.Series(keys_of_paths(table["file"].to_list()), dtype=pl.String))
     return Catalog(
-        name=own_name(options, "manifest"),
+        name=own_dataset_name(options, "manifest"),
         levels=levels,
         items=keep_splits(items.select("key", "split", "file", *levels), options.splits, str(source)),
         root=options.images or source.parent,
@@ -86,11 +86,13 @@ def _path_column(source: Path, columns: tuple[str, ...]) -> str:
 
 
 def _level_columns(source: Path, columns: tuple[str, ...], path: str, levels: tuple[str, ...]) -> dict[str, str]:
-    """The column of every level, finest first."""
+    """Return the column of every level, finest first."""
     others = [column for column in columns if column not in (path, SPLIT)]
     shown = ", ".join(others[:20]) or "none"
     if not levels:
-        raise ConfigError(f"say which columns of {source} are levels, finest first: --levels A,B. There are {shown}.")
+        raise ConfigError(
+            f"name the columns of {source} that are levels, finest first: --levels A,B. There are {shown}."
+        )
     pairs = [(level, "", level) if level in others else level.partition("=") for level in levels]
     column_of = {level: column or level for level, _, column in pairs}
     used = list(column_of.values())
@@ -103,7 +105,7 @@ def _level_columns(source: Path, columns: tuple[str, ...], path: str, levels: tu
 
 
 def _read_rows(source: Path, path: str, column_of: dict[str, str], own_split: bool) -> pl.DataFrame:
-    """The rows as text, null where a cell is empty: row (line of a CSV, or number from 1), file, split, levels."""
+    """Read the rows as text, null where a cell is empty: row (line of a CSV, or number from 1), file, split, levels."""
     given = {"file": path, **({SPLIT: SPLIT} if own_split else {}), **column_of}
     if source.suffix == ".parquet":
         try:
@@ -122,7 +124,7 @@ def _read_rows(source: Path, path: str, column_of: dict[str, str], own_split: bo
 
 
 def _usable(table: pl.DataFrame, source: Path, levels: tuple[str, ...]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The rows that name an image of the folder, once each; and those that do not, with the reason."""
+    """Split the rows into those that name an image of the folder, once each, and the others with the reason."""
     if SPLIT in table.columns:
         _check_splits(table, source)
     checked = [_check_path(file, source, row) for row, file in table.select("row", "file").iter_rows()]
@@ -180,7 +182,7 @@ def _refuse_contradictions(table: pl.DataFrame, source: Path, values: list[str])
 
 
 def _split(table: pl.DataFrame, finest: str, options: "SourceConfig") -> pl.DataFrame:
-    """Class-disjoint train and test; an image whose finest class is unknown can test nothing and is train."""
+    """Split by class into train and test; an image without a known finest class cannot be a test image and is train."""
     if not options.test_classes:
         return table.with_columns(split=pl.lit("train"))
     classes = table[finest].drop_nulls().to_list()

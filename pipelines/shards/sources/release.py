@@ -1,4 +1,4 @@
-"""Reading the lists of a release: bounded, checked, and with errors that say where to get what is missing."""
+"""Read the lists of a release: bounded, checked, and with errors that say where to get missing files."""
 
 import json
 import re
@@ -25,8 +25,8 @@ def refuse_options(options: "SourceConfig", taken: Collection[str], name: str) -
     """Refuse options that a source does not take, so that none is ignored in silence.
 
     Args:
-        options: what the user gave.
-        taken: fields that this source reads, beside ``seed`` and ``splits``.
+        options: given by the user.
+        taken: fields that this source reads besides ``seed`` and ``splits``.
         name: the source, for the message.
 
     Raises:
@@ -41,7 +41,7 @@ def refuse_options(options: "SourceConfig", taken: Collection[str], name: str) -
 
 
 def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
-    """The folder of a release, which may have been unpacked into ``source`` itself or into a folder of it.
+    """Find the folder of a release, which may have been unpacked into ``source`` itself or into a folder of it.
 
     Args:
         source: the folder given by the user.
@@ -56,16 +56,16 @@ def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
         if (folder / marker).is_file():
             return folder
     raise InputError(
-        f"{source}: there is neither {marker} nor {inside}/{marker} in it; expected the folder that the release "
+        f"{source} holds neither {marker} nor {inside}/{marker}; expected the folder that the release "
         f"unpacks to. {obtain}"
     )
 
 
 def need(path: Path, obtain: str) -> Path:
-    """A file that a release must have.
+    """Return the path of a file that a release must have.
 
     Raises:
-        InputError: it is not there; the message says where to get it.
+        InputError: it is missing; the message says where to get it.
     """
     if not path.is_file():
         found = "is a folder" if path.is_dir() else "is missing"
@@ -74,7 +74,7 @@ def need(path: Path, obtain: str) -> Path:
 
 
 def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
-    """The bytes of a list, at most ``most`` of them.
+    """Return the bytes of a list, at most ``most`` of them.
 
     Raises:
         InputError: the file is missing.
@@ -86,12 +86,12 @@ def read_bytes(path: Path, obtain: str, *, most: int = MAX_LIST_BYTES) -> bytes:
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}).") from error
     if len(data) > most:
-        raise TableError(f"{path} has more than {most:,} bytes; that is no list of a release.")
+        raise TableError(f"{path} has more than {most:,} bytes, too many for a list of a release.")
     return data
 
 
 def read_lines(path: Path, obtain: str) -> Iterator[tuple[int, str]]:
-    """The lines of a text file with their numbers from 1, without line ends; blank lines are passed over.
+    """Yield the lines of a text file with their numbers from 1, without line ends; blank lines are skipped.
 
     Raises:
         InputError: the file is missing.
@@ -109,13 +109,13 @@ def read_lines(path: Path, obtain: str) -> Iterator[tuple[int, str]]:
 
 
 def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool = False) -> Iterator[list[str]]:
-    """The words of every line, as many as there are columns.
+    """Yield the words of every line, as many as there are columns.
 
     Args:
         path: the list.
-        columns: what the words are, for messages.
+        columns: names of the words, for messages.
         obtain: where to get the release.
-        header: whether the first line holds the columns' names; it is checked.
+        header: if True, the first line must hold the columns' names.
 
     Raises:
         InputError: the file is missing.
@@ -136,13 +136,13 @@ def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool 
 
 
 def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequence[str] = ()) -> pl.DataFrame:
-    """Columns of a CSV as text, null where a cell is empty, in the order of the file.
+    """Read columns of a CSV as text, null where a cell is empty, in the order of the file.
 
     Args:
         path: the CSV.
-        columns: those wanted; others are ignored.
+        columns: to read; others are ignored.
         obtain: where to get the release.
-        filled: columns that have no empty cell.
+        filled: columns that must have no empty cell.
 
     Raises:
         InputError: the file is missing.
@@ -165,7 +165,7 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequenc
 
 
 def read_json(path: Path, obtain: str) -> Any:
-    """The content of a JSON file.
+    """Read the content of a JSON file.
 
     Raises:
         InputError: the file is missing.
@@ -179,7 +179,7 @@ def read_json(path: Path, obtain: str) -> Any:
 
 
 def read_mat(path: Path, variables: Sequence[str], obtain: str, *, most: int = 64 << 20) -> dict[str, Any]:
-    """Variables of a MATLAB file (version 5), read by scipy with cells as arrays; nothing in it is run.
+    """Read variables of a MATLAB file (version 5) with scipy, cells as arrays; nothing in the file is executed.
 
     Raises:
         InputError: the file is missing.
@@ -202,7 +202,7 @@ def read_mat(path: Path, variables: Sequence[str], obtain: str, *, most: int = 6
 
 
 def relative_path(text: str, where: str) -> str:
-    """A path that a list states, checked: POSIX, relative, inside the release.
+    """Check a path that a list states: POSIX, relative, inside the release.
 
     Args:
         text: the path as stated.
@@ -215,15 +215,17 @@ def relative_path(text: str, where: str) -> str:
     parts = text.split("/")
     bad = not text or len(text) > _MAX_PATH or text.startswith("/") or ".." in parts or "\\" in text
     if bad or re.search(r"[\x00-\x1f\x7f]", text):
-        raise TableError(f"{where}: {shown(text)} is no path inside the release; expected for example images/a/b.jpg.")
+        raise TableError(
+            f"{where}: {shown(text)} is not a path inside the release; expected for example images/a/b.jpg."
+        )
     return "/".join(part for part in parts if part not in ("", "."))
 
 
 def whole_number(text: str, where: str, what: str) -> int:
-    """A number that a list states.
+    """Parse a whole number that a list states.
 
     Raises:
-        TableError: it is none.
+        TableError: it is not a whole number.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise TableError(f"{where}: {what} is {shown(text)}; expected a whole number.")
@@ -231,7 +233,7 @@ def whole_number(text: str, where: str, what: str) -> int:
 
 
 def keep_splits(items: pl.DataFrame, splits: Sequence[str], name: str) -> pl.DataFrame:
-    """The items of the splits that were asked for; all of them where none was named.
+    """Keep the items of the given splits, or all of them where none is given.
 
     Raises:
         ConfigError: a split that the release does not have.
@@ -244,7 +246,7 @@ def keep_splits(items: pl.DataFrame, splits: Sequence[str], name: str) -> pl.Dat
 
 
 def shown(text: str) -> str:
-    """Text from a file, short and safe for a terminal."""
+    """Quote text from a file, shortened and made safe for a terminal."""
     return repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
 
 

@@ -44,19 +44,20 @@ _Row = tuple[Any, ...]  # the columns of _SCHEMA
 
 
 def read_oxford(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of revisited Oxford; see :func:`_read`."""
+    """Read the catalog of revisited Oxford; see :func:`_read`."""
     return _read(source, options, "roxford", "roxford5k")
 
 
 def read_paris(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of revisited Paris; see :func:`_read`."""
+    """Read the catalog of revisited Paris; see :func:`_read`."""
     return _read(source, options, "rparis", "rparis6k")
 
 
 def _read(source: Path, options: "SourceConfig", name: str, inside: str) -> Catalog:
-    """The catalog of one of the two: the splits query, gallery and, if asked for, distractors.
+    """Read the catalog of one of the two: the splits query, gallery and, if asked for, distractors.
 
-    No image has a known landmark: file names say what was searched for. Judgements are ``easy``, ``hard`` and ``junk``.
+    No image has a known landmark: file names only state the search term. Judgements are ``easy``, ``hard`` and
+    ``junk``.
 
     Args:
         source: the benchmark's folder, or the one that holds it (and ``revisitop1m``).
@@ -65,7 +66,7 @@ def _read(source: Path, options: "SourceConfig", name: str, inside: str) -> Cata
         inside: the benchmark's folder.
 
     Raises:
-        ConfigError: an option that is not taken.
+        ConfigError: an option that the benchmark does not take.
         InputError: the ground truth is missing or damaged, or the distractors are missing.
         TableError: the list of distractors cannot be read.
     """
@@ -99,7 +100,7 @@ def _queries(truth: "RevisitedGroundTruth", images: str, ground_truth: Path) -> 
     for query, corners in zip(truth.queries, truth.boxes.tolist(), strict=True):
         where = f"{ground_truth}, query {shown(query)}"
         if not all(abs(corner) < _LARGEST for corner in corners):  # NaN is not smaller than anything
-            raise TableError(f"{where}: the box {corners} is none in an image.")
+            raise TableError(f"{where}: the box {corners} cannot lie in an image.")
         left, top, right, bottom = (round(corner) for corner in corners)  # as PIL's crop does, in which it is published
         if not (left < right and top < bottom):
             raise TableError(f"{where}: the box {corners} is empty; expected left, top, right, bottom.")

@@ -34,7 +34,7 @@ _SUFFIX = "_final"
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of SOP: classes of train and test are disjoint.
+    """Read the catalog of SOP: classes of train and test are disjoint.
 
     A product's class is named by its number (``00001``), a category by its folder without ``_final``.
 
@@ -64,7 +64,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 
 def _read_list(path: Path, split: str, folders: dict[int, str]) -> list[tuple[str, ...]]:
-    """One row an image: key, split, file, product, category; ``folders`` grows by the categories met."""
+    """Read one row an image: key, split, file, product, category; add the categories' folders to ``folders``."""
     rows = []
     for image, product, category, stated in read_words(path, _COLUMNS, OBTAIN, header=True):
         where = f"{path}, image {image[:20]}"
@@ -73,7 +73,7 @@ def _read_list(path: Path, split: str, folders: dict[int, str]) -> list[tuple[st
         number = whole_number(category, where, "super_class_id")
         if len(file.parts) != 2 or folders.setdefault(number, folder) != folder:
             raise TableError(
-                f"{where}: {stated!r} is stated to be of the category {number}, whose images lie in "
+                f"{where}: {stated!r} is listed in the category {number}, whose images lie in "
                 f"{folders.get(number, folder)}/; expected one folder a category. Is the list whole?"
             )
         product_name = f"{whole_number(product, where, 'class_id'):05d}"

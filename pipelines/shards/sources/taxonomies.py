@@ -1,4 +1,4 @@
-"""Taxonomies that a release lacks: tables of this project, held against the release's own classes."""
+"""Taxonomies that a release lacks: tables of this project, checked against the release's own classes."""
 
 import csv
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from hgld.errors import TableError
 
 
 def read_taxonomy(table: str) -> dict[int, tuple[str, ...]]:
-    """A table of this folder: for every class number its name and those of its coarser classes, finest first.
+    """Read a table of this folder: for every class number its name and those of its coarser classes, finest first.
 
     Args:
         table: file name, for example ``cub_taxonomy.csv``; its card says where it comes from.
@@ -20,7 +20,7 @@ def read_taxonomy(table: str) -> dict[int, tuple[str, ...]]:
 
 
 def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, tuple[str, ...]]:
-    """The taxonomy of a release's classes.
+    """Return the taxonomy of a release's classes.
 
     Args:
         table: as in :func:`read_taxonomy`.
@@ -28,7 +28,7 @@ def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, 
         where: the file that lists them, for messages.
 
     Raises:
-        TableError: a class is missing, unknown, or has another name than in the taxonomy: then the taxonomy is not this
+        TableError: a class is missing, unknown, or named otherwise than in the taxonomy: the taxonomy is then not this
             release's.
     """
     taxonomy = read_taxonomy(table)

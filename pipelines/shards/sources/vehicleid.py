@@ -37,7 +37,7 @@ TEST_LISTS = {"small": 800, "medium": 1600, "large": 2400}  # vehicles in each, 
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
-    """The catalog of VehicleID: train, and the images of the three test lists as one split.
+    """Read the catalog of VehicleID: train, and the images of the three test lists as one split.
 
     Vehicles and models are named by their numbers; the model of a vehicle that was not labelled is unknown.
 
@@ -86,7 +86,7 @@ def _model(models: Mapping[str, int], vehicle: int) -> str | None:
 
 
 def _read_pairs(path: Path, what: str, of: str, known: dict[str, int]) -> dict[str, int]:
-    """A list of a word and a number a line; ``known`` grows, and what stands in it already must agree."""
+    """Read a list with a word and a number a line, and add it to ``known``, which it must not contradict."""
     found: dict[str, int] = {}
     for word, number in read_words(path, (what, of), OBTAIN):
         where = f"{path}, {what} {shown(word)}"
