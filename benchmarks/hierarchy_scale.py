@@ -111,7 +111,7 @@ def main() -> None:
 def report(stages, whole: float) -> None:
     seconds = {name: stages[name].record["times"]["seconds"] for name in TIMED}
     for name, count in seconds.items():
-        print(f"{name:10} {count:6.1f} s   {dict(stages[name].outcome.counts)}")
+        print(f"{name:10} {count:6.1f} s   {dict(stages[name].result.counts)}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     total = sum(seconds.values())
     print(

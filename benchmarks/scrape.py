@@ -109,7 +109,7 @@ def main() -> None:
             own = time.perf_counter() - started - world.seconds
             processor = time.process_time() - worked - world.seconds
             print(f"{attempt}: {own:.1f} s ({processor:.1f} s of processor time), {world.requests:,} requests")
-        print(json.dumps(dict(done.outcome.counts)))
+        print(json.dumps(dict(done.result.counts)))
         print(f"store {(root / STORE).stat().st_size / 1e6:.0f} MB, peak memory {_peak():.2f} GB")
 
 

@@ -1,4 +1,4 @@
-"""The card of a build, ``README.md``: a Hugging Face dataset card with the build's own counts."""
+"""The dataset card of a build, ``README.md`` in the format of Hugging Face, with the build's own counts."""
 
 import re
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 
 
 def escape_markdown(text: str) -> str:
-    """``text`` on one line, with everything that Markdown or HTML would read as markup escaped.
+    """Return ``text`` on one line, with everything escaped that Markdown or HTML would read as markup.
 
-    It is meant for the middle of a line, as in the cell of a table.
+    The result is meant for the middle of a line, as in the cell of a table.
 
     >>> escape_markdown("<b>*church* | chapel</b>")
     '\\\\<b\\\\>\\\\*church\\\\* \\\\| chapel\\\\</b\\\\>'
@@ -29,16 +29,17 @@ def escape_markdown(text: str) -> str:
 def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landmarks: pl.DataFrame) -> None:
     """Write the card of a build.
 
-    What holds for every build (levels, files, licence, known faults) is taken from ``data_cards/h-gldv2.md``.
+    The sections that hold for every build (levels, files, licence, known faults) are those of
+    ``data_cards/h-gldv2.md``.
 
     Args:
-        file: where to.
-        facts: what the build was made of (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
+        file: the file to write.
+        facts: the build's provenance (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
         groups: review's ``groups.parquet``.
         landmarks: assign's ``landmarks.parquet``.
     """
     header, sections = read_card(card_path("h-gldv2"))
-    header.pop("hgld")  # what hgld itself reads of the card: counts of the images' shards
+    header.pop("hgld")  # the part that hgld itself reads: counts of the images' shards
     clean = facts["stages"]["clean"]["details"]
     body = [
         f"---\n{_header(header, facts, len(landmarks))}---\n",
@@ -52,7 +53,7 @@ def write_card(file: Path, facts: Mapping[str, Any], groups: pl.DataFrame, landm
 
 
 def read_card(file: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """A card's YAML header, and its sections by their ``##`` heading."""
+    """Return a card's YAML header, and its sections by their ``##`` heading."""
     _, header, text = file.read_text(encoding="utf-8").split("---\n", 2)
     parts = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
     return yaml.safe_load(header), {t: s.strip() for t, s in zip(parts[1::2], parts[2::2], strict=True)}

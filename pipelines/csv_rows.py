@@ -1,4 +1,4 @@
-"""CSV files from strangers: rows with the line they begin in, and errors that say what to correct."""
+"""Reader of untrusted CSV files: rows with the line they begin in, and errors that say what to correct."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ MAX_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class CsvText:
-    """A CSV's text and the columns of its header.
+    """The text of a CSV file and the columns of its header.
 
     Raises:
         TableError: the file cannot be read, is too large, empty or not UTF-8, or its header is not CSV.
@@ -30,7 +30,7 @@ class CsvText:
         return cls(path, text, tuple(cell.strip() for cell in header))
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        """The line in which each row begins (from 1) and its cells of these columns; blank lines are passed over.
+        """Yield the line in which each row begins (from 1) and its cells of these columns; skip blank lines.
 
         Raises:
             TableError: a column is missing or there twice, a row is not CSV or has other than the header's number of
@@ -81,7 +81,7 @@ def _text(path: Path) -> str:
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}); expected a CSV there.") from error
     if len(data) > MAX_BYTES:
-        raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is no table of landmarks.")
+        raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is too large for a table of landmarks.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

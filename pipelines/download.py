@@ -37,7 +37,7 @@ from hgld.pipelines.shards.sources.gldv2 import (
     tar_name,
 )
 from hgld.pipelines.stage import Progress, silent
-from hgld.pipelines.web import is_http_address, noting
+from hgld.pipelines.web import collect_responses, is_http_address
 
 
 class PartialFile:
@@ -321,7 +321,7 @@ class Downloader:
         headers = {"Range": f"bytes={have}-", "If-Range": part.validator} if have else {}
         came: list[requests.Response] = []
         try:
-            hooks = noting(came)
+            hooks = collect_responses(came)
             with session.get(file.url, headers=headers, stream=True, timeout=self._timeout, hooks=hooks) as response:
                 self._reached.add(urlsplit(file.url).netloc)
                 if response.status_code == 416 and _stated_range(response) == (None, have):

@@ -1,4 +1,7 @@
-"""How a stage tells a person where it is, without knowing whether anyone looks."""
+"""Stages: units of work that are done once, written whole or not at all, and recorded with what they were made from.
+
+Progress is reported through a callable, so that a stage need not know whether anyone looks.
+"""
 
 import errno
 import hashlib
@@ -18,28 +21,29 @@ from hgld.files import sync, write_atomic, write_folder
 
 
 class Progress(Protocol):
-    """Called with what is being done, how many units are done, and how many there are (None: not known)."""
+    """A callable told the task, the number of units done and their total (None: not known)."""
 
     def __call__(self, task: str, done: int, total: int | None) -> None: ...
 
 
 def silent(task: str, done: int, total: int | None) -> None:
-    """A progress that nobody looks at."""
+    """Ignore progress."""
 
 
-# What a finished unit of work leaves: a table beside which a key says what it was made from.
+# -- records of finished units -------------------------------------------------------------------------------------
 #
-# The file is written aside, synced and renamed, so that it is whole or absent: while it is there, the unit is done.
+# A finished unit of work leaves a table with the key of what it was made from. The file is written aside, synced and
+# renamed, so that it is whole or absent: while it is there, the unit is done.
 
 _KEY, _FACTS = "hgld.key", "hgld.facts"
 
 
 @dataclass(frozen=True)
 class UnitRecord:
-    """A finished unit.
+    """The record of a finished unit of work.
 
     Attributes:
-        key: of what determines its result (:func:`key_of`).
+        key: the hash of everything that determines its result (:func:`key_of`).
         table: its result.
         facts: further JSON-ready facts.
     """
@@ -49,14 +53,14 @@ class UnitRecord:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """Put the record at ``path``."""
+        """Write the record to ``path``, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {_KEY: self.key, _FACTS: json.dumps(self.facts)}
         write_atomic(path, lambda aside: self.table.write_parquet(aside, metadata=metadata), racing=True)
 
 
 def read_facts(path: Path, key: str) -> dict[str, Any] | None:
-    """The facts of the unit recorded at ``path``; None if there is none, or it was made from something else."""
+    """Return the facts of the unit recorded at ``path``; None if there is no record, or one with another key."""
     if not path.is_file():
         return None
     try:
@@ -68,11 +72,11 @@ def read_facts(path: Path, key: str) -> dict[str, Any] | None:
 
 
 def key_of(*parts: Any) -> str:
-    """A hash of JSON-ready values."""
+    """Return a hash of JSON-ready values."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-# Running a stage: one config, files in, a directory out, done once.
+# -- stages --------------------------------------------------------------------------------------------------------
 #
 # A stage's work is written into a folder beside its final place, synced, renamed into place and only then marked done
 # with a key over its name, its code's version, its config and the contents of its inputs. So a stage that was stopped
@@ -85,8 +89,8 @@ _DISK_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a stage's work reports back.
+class StageResult:
+    """The report of a stage's work: counts, drops, notes and details.
 
     Attributes:
         counts: numbers a person wants to see, in the order to show them.
@@ -103,29 +107,38 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StageRun:
-    """A finished stage: where its files are, what it reported, and whether it ran now or was done before."""
+    """A finished stage.
+
+    Attributes:
+        name: the stage's name.
+        directory: the folder of its files.
+        result: what its work reported.
+        was_run: True if it ran now, False if it had been done before with the same key.
+        record: the content of its ``done.json``.
+    """
 
     name: str
     directory: Path
-    outcome: Outcome
-    ran: bool
+    result: StageResult
+    was_run: bool
     record: Mapping[str, Any]
 
     def path(self, file: str) -> Path:
+        """Return the path of one of the stage's files."""
         return self.directory / file
 
 
-Work = Callable[[Path], Outcome]
+Work = Callable[[Path], StageResult]
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """Return the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def plain(value: Any) -> Any:
-    """A JSON-ready copy of a config: dataclasses become objects, paths text, tuples lists."""
+    """Return a JSON-ready copy of a config: dataclasses become objects, paths text, tuples lists."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, Mapping):
@@ -148,12 +161,12 @@ def run_stage(
     """Run ``work`` for the stage ``name`` under ``root``, unless it was done already with the same key.
 
     Args:
-        name: the stage's name, and of its directory ``root/name``.
+        name: the stage's name, also that of its directory ``root/name``.
         root: the build's directory of stages.
         version: raise it when the stage's code makes other files from the same inputs.
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
-        work: writes the files into the folder it is given and returns their :class:`Outcome`.
+        work: writes the files into the folder it is given and returns their :class:`StageResult`.
 
     Raises:
         InputError: an input cannot be read.
@@ -164,27 +177,27 @@ def run_stage(
     directory = root / name
     key, stated = _key(name, version, config, inputs)
     if (done := _read_done(directory, key)) is not None:
-        return StageRun(name, directory, _outcome(done), ran=False, record=done)
+        return StageRun(name, directory, _result_of(done), was_run=False, record=done)
     started = time.time()
 
-    def fill(aside: Path) -> tuple[Outcome, dict[str, Any]]:
-        outcome = work(aside)
+    def fill(aside: Path) -> tuple[StageResult, dict[str, Any]]:
+        result = work(aside)
         record = {
             "schema_version": SCHEMA_VERSION,
             "stage": name,
             "key": key,
             **stated,
-            "counts": plain(outcome.counts),
-            "dropped": plain(outcome.dropped),
-            "notes": list(outcome.notes),
-            "details": plain(outcome.details),
+            "counts": plain(result.counts),
+            "dropped": plain(result.dropped),
+            "notes": list(result.notes),
+            "details": plain(result.details),
             "outputs": _fingerprints(aside),
             "times": {"started": round(started, 3), "seconds": round(time.time() - started, 3)},
         }
-        return outcome, record
+        return result, record
 
     try:
-        outcome, record = write_folder(directory, fill)
+        result, record = write_folder(directory, fill)
         write_atomic(directory / DONE, json_text(record))
         sync(directory)
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -195,11 +208,11 @@ def run_stage(
             f"({getattr(error, 'filename', None) or directory}). "
             "Free space or choose another --out, then run the same command again: finished stages are kept."
         ) from error
-    return StageRun(name, directory, outcome, ran=True, record=record)
+    return StageRun(name, directory, result, was_run=True, record=record)
 
 
 def _is_of_storage(error: OSError | pl.exceptions.PolarsError, root: Path) -> bool:
-    """Whether an error comes from the place that is written to, rather than from something that the work reads."""
+    """Tell whether an error comes from the place that is written to, rather than from something that the work reads."""
     number = getattr(error, "errno", None)
     if number is None:  # polars names the system's error in its text alone
         stated = re.search(r"\(os error (\d+)\)", str(error))
@@ -212,7 +225,7 @@ def _is_of_storage(error: OSError | pl.exceptions.PolarsError, root: Path) -> bo
 
 
 def write_dropped(directory: Path, rows: pl.DataFrame) -> dict[str, int]:
-    """Write what a stage left out, with its column ``reason``, to ``dropped.parquet``; return counts by reason."""
+    """Write the rows that a stage left out, with their ``reason``, to ``dropped.parquet``; return counts by reason."""
     if "reason" not in rows.columns:
         raise ValueError("dropped rows need a column 'reason'")
     rows.write_parquet(directory / "dropped.parquet")
@@ -246,7 +259,7 @@ def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tu
 
 
 def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
-    """The record of a finished stage if it has this key and its files are still there, else None."""
+    """Return the record of a finished stage if it has this key and its files are still there, else None."""
     marker = directory / DONE
     if not marker.is_file():
         return None
@@ -266,7 +279,7 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
 
 
 def _intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether a finished stage's files are there as it wrote them."""
+    """Tell whether a finished stage's files are there as it wrote them."""
     for name, facts in outputs.items():
         file = directory / name
         if not file.is_file() or file.stat().st_size != facts["bytes"] or sha256_of(file) != facts["sha256"]:
@@ -274,8 +287,8 @@ def _intact(directory: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
     return True
 
 
-def _outcome(record: Mapping[str, Any]) -> Outcome:
-    return Outcome(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
+def _result_of(record: Mapping[str, Any]) -> StageResult:
+    return StageResult(record["counts"], record["dropped"], tuple(record["notes"]), record["details"])
 
 
 def _fingerprints(directory: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The one way to the network: a client that asks slowly, says who asks, and does what servers tell it.
+"""A polite HTTP client for wikis: slow, identified, and obedient to the servers.
 
 It follows Wikimedia's rules for robots: a User-Agent with the operator's contact, one request at a time under a rate
 limit, compressed answers, ``maxlag``, and ``Retry-After`` where a server asks for patience.
@@ -28,7 +28,7 @@ MAX_PATIENCE = 900.0
 _BACKOFF = wait_exponential_jitter(initial=1, max=60, jitter=1)
 _LONGEST_GET = 6000  # some proxies refuse addresses over 8 KB
 _WIKIMEDIA = ("wikimedia.org", "wikidata.org", "wikipedia.org", "mediawiki.org", "wmcloud.org", "toolforge.org")
-_PASSING_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
+_TRANSIENT_ERRORS = ("maxlag", "ratelimited", "readonly", "internal_api_error", "timeout", "unavailable")
 _MEDIAWIKI = b'content="MediaWiki '  # the generator that each of its pages names, those of errors too
 _REDIRECTS, _MOST_REDIRECTS = {301, 302, 303, 307, 308}, 5
 _REFUSALS = {401, 403, 404, 405, 407, 410, 451}
@@ -36,17 +36,17 @@ _Answer = TypeVar("_Answer")
 
 
 class AnswerError(Exception):
-    """One request got no usable answer.
+    """The failure of one request: no usable answer came.
 
     Attributes:
         kind: short and stable, for a status: ``timeout``, ``http-503``, ``json``, ``api-badvalue``, ...
-        passing: whether the same request may well succeed later.
+        transient: True if the same request may well succeed later.
         retry_after: seconds that the server asked us to wait.
     """
 
-    def __init__(self, kind: str, detail: str, *, passing: bool = False, retry_after: float = 0.0):
+    def __init__(self, kind: str, detail: str, *, transient: bool = False, retry_after: float = 0.0):
         super().__init__(detail)
-        self.kind, self.passing, self.retry_after = kind, passing, retry_after
+        self.kind, self.transient, self.retry_after = kind, transient, retry_after
 
 
 class BudgetSpentError(Exception):
@@ -54,21 +54,21 @@ class BudgetSpentError(Exception):
 
 
 class Client(Protocol):
-    """What scraping needs of the network."""
+    """The network as scraping needs it."""
 
     requests: int
 
     def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
-        """The JSON object that an action API answers; AnswerError where it does not."""
+        """Return the JSON object that an action API answers; AnswerError where it does not."""
         ...
 
     def page(self, url: str) -> bytes | None:
-        """A page's HTML, or None where the wiki has no such page; AnswerError where the server fails."""
+        """Return a page's HTML, or None where the wiki has no such page; AnswerError where the server fails."""
         ...
 
 
 def is_http_address(url: str) -> bool:
-    """Whether a text is an http(s) address whose host can be looked up and whose port can be one."""
+    """Tell whether a text is an http(s) address with a host that can be looked up and a valid port."""
     try:
         parts = urlsplit(url)
         host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
@@ -77,25 +77,25 @@ def is_http_address(url: str) -> bool:
     return parts.scheme in {"http", "https"} and host != b""
 
 
-def noting(came: list[requests.Response]) -> dict[str, Callable[..., None]]:
-    """Hooks for requests that note every response as it comes: it leaves one open whose redirect it cannot read."""
-    return {"response": lambda response, **_: came.append(response)}
+def collect_responses(responses: list[requests.Response]) -> dict[str, Callable[..., None]]:
+    """Return hooks for requests that collect every response, since it leaves one open whose redirect it cannot read."""
+    return {"response": lambda response, **_: responses.append(response)}
 
 
 def is_wikimedia(url: str) -> bool:
-    """Whether an address belongs to the Wikimedia Foundation's servers."""
+    """Tell whether an address belongs to the Wikimedia Foundation's servers."""
     host = urlsplit(url).hostname or ""
     return any(host == domain or host.endswith(f".{domain}") for domain in _WIKIMEDIA)
 
 
 class PoliteClient:
-    """Asks one thing at a time, as often and as long as is polite.
+    """A client that makes one request at a time, under a rate limit and with patience for busy servers.
 
     Args:
-        endpoints: the addresses that will be asked; no other host is, whatever they redirect to.
+        endpoints: the addresses that will be asked; no other host is asked, whatever they redirect to.
         contact: mail address or page of the operator; required for Wikimedia's servers.
         rate: requests a second at most, retries included.
-        documented_rate: what Wikimedia documents as its limit for this kind of request.
+        documented_rate: the limit that Wikimedia documents for this kind of request.
         timeout: seconds for a whole answer, however slowly it trickles in.
         retries: attempts an answer at most.
         retry_cap: retries in the whole run at most.
@@ -149,7 +149,7 @@ class PoliteClient:
         )
 
     def api(self, url: str, params: Mapping[str, str]) -> dict[str, Any]:
-        """The answer of an action API, retried while the failure looks passing.
+        """Return the answer of an action API, with retries while the failure looks transient.
 
         Raises:
             AnswerError: no usable answer to this request.
@@ -160,12 +160,12 @@ class PoliteClient:
         return self._retry(lambda: self._ask_api(url, asked))
 
     def page(self, url: str) -> bytes | None:
-        """A page's HTML, None where MediaWiki answers that it has none; raises as :meth:`api` does."""
+        """Return a page's HTML, None where MediaWiki answers that it has none; raises as :meth:`api` does."""
         return self._retry(lambda: self._ask_page(url))
 
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
         if len(urlencode(params)) > _LONGEST_GET:
-            # the promise lets any data centre answer a long read; pages and GETs that carry it are refused
+            # the header lets any data centre answer a long read; pages and GETs that carry it are refused
             promise = {"Promise-Non-Write-API-Action": "true"}
             status, headers, body = self._send("POST", url, data=params, headers=promise)
         else:
@@ -175,12 +175,12 @@ class PoliteClient:
             raise _http_error(url, status, body, patience)
         try:
             answer = json.loads(body)
-            if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON and no text that a file can hold
+            if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
                 answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
         except ValueError as error:
-            raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", passing=True) from error
+            raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", transient=True) from error
         except RecursionError as error:
-            raise AnswerError("json", f"{url} answered JSON that is nested without end") from error
+            raise AnswerError("json", f"{url} answered JSON that is nested too deep") from error
         if not isinstance(answer, dict):
             raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
         if "error" in answer:
@@ -192,15 +192,15 @@ class PoliteClient:
         if status in {404, 410}:
             if _MEDIAWIKI in body:
                 return None
-            raise AnswerError(f"http-{status}", f"{url} answered HTTP {status}, and that not as MediaWiki does")
+            raise AnswerError(f"http-{status}", f"{url} answered HTTP {status}, but not with a page of MediaWiki")
         if status != 200:
             raise _http_error(url, status, body, _retry_after(headers))
         return body
 
     def _send(self, method: str, url: str, **content: Any) -> tuple[int, Mapping[str, str], bytes]:
-        """One request, and those of its redirects, each under the rate limit: status, headers and whole body."""
+        """Send a request and follow its redirects, each under the rate limit; return status, headers and whole body."""
         if (urlsplit(url).hostname or "") not in self._hosts:
-            raise ConfigError(f"{url} is on none of the hosts that this client was made for: {', '.join(self._hosts)}.")
+            raise ConfigError(f"{url} is not on one of this client's hosts: {', '.join(self._hosts)}.")
         place = url
         for _ in range(_MOST_REDIRECTS + 1):
             self._wait_turn()
@@ -214,13 +214,13 @@ class PoliteClient:
                         return response.status_code, response.headers, self._body(response, deadline)
                     place, content = _redirected(place, response.headers["location"]), {}
             except requests.Timeout as error:
-                raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", passing=True) from error
+                raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", transient=True) from error
             except requests.RequestException as error:
                 reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
-                # Nobody has answered there yet: a wrong address or no network, to be said now and not after minutes.
-                nobody = isinstance(reason, urllib3.exceptions.NewConnectionError)
-                passing = urlsplit(url).netloc in self._reached or not nobody
-                raise AnswerError("connection", f"{url} cannot be reached ({reason})", passing=passing) from error
+                # No answer has come from there yet: a wrong address or no network. Report that without retries.
+                unreached = isinstance(reason, urllib3.exceptions.NewConnectionError)
+                transient = urlsplit(url).netloc in self._reached or not unreached
+                raise AnswerError("connection", f"{url} cannot be reached ({reason})", transient=transient) from error
         raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than {_MOST_REDIRECTS} times")
 
     def _wait_turn(self) -> None:
@@ -234,7 +234,7 @@ class PoliteClient:
         self.requests += 1
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
-        """The decoded body; read1 returns what one read gave, so that a trickle cannot hide from the deadline."""
+        """Return the decoded body; read1 returns after one read, so that a slow trickle cannot evade the deadline."""
         body = bytearray()
         try:
             while chunk := response.raw.read1(1 << 16, decode_content=True):
@@ -243,12 +243,12 @@ class PoliteClient:
                     raise AnswerError("too-large", f"{response.url} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
                 if self._clock() > deadline:
                     raise AnswerError(
-                        "timeout", f"{response.url} gave part of an answer in {self._timeout:g} s", passing=True
+                        "timeout", f"{response.url} gave part of an answer in {self._timeout:g} s", transient=True
                     )
         except urllib3.exceptions.ReadTimeoutError as error:
             raise requests.ReadTimeout(error) from error
         except urllib3.exceptions.HTTPError as error:
-            raise AnswerError("cut-off", f"{response.url} broke off its answer ({error})", passing=True) from error
+            raise AnswerError("cut-off", f"{response.url} broke off its answer ({error})", transient=True) from error
         return bytes(body)
 
     def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -256,20 +256,20 @@ class PoliteClient:
             stop=stop_after_attempt(self._attempts),
             wait=lambda state: max(_failure(state).retry_after, _BACKOFF(state)),
             before_sleep=self._before_waiting,
-            retry=retry_if_exception(lambda error: isinstance(error, AnswerError) and error.passing),
+            retry=retry_if_exception(lambda error: isinstance(error, AnswerError) and error.transient),
             sleep=self._sleep,
             reraise=True,
         )
         try:
             return retrying(ask)
         except AnswerError as error:
-            if error.passing and error.retry_after:  # attempts ran out, the server's wish did not
+            if error.transient and error.retry_after:  # the attempts are used up, but the server still asks us to wait
                 _refuse_impatience(error)
                 self._next_start = max(self._next_start, self._clock() + error.retry_after)
             raise
 
     def _before_waiting(self, state: RetryCallState) -> None:
-        """Give up where the server asks for too much patience or the run has used its retries; else say why we wait."""
+        """Give up if the server asks for too long a wait or the run has used its retries; else report the wait."""
         error = _failure(state)
         _refuse_impatience(error)
         if not self._retries_left:
@@ -283,20 +283,20 @@ class PoliteClient:
 
 def _redirected(place: str, location: str) -> str:
     """Return the address that a redirect leads to: one of the same host, by the same scheme or from http to https."""
-    said = location.encode("latin-1", errors="replace").decode(errors="replace")
-    shown = _excerpt(said.encode(errors="replace"))
+    target_text = location.encode("latin-1", errors="replace").decode(errors="replace")
+    shown = _excerpt(target_text.encode(errors="replace"))
     try:
-        target = urljoin(place, said)
+        target = urljoin(place, target_text)
     except ValueError:
         target = ""
     if not is_http_address(target):
-        raise AnswerError("http-redirects", f"{place} leads to an address that is none ({shown})")
+        raise AnswerError("http-redirects", f"{place} redirects to something that is not an address ({shown})")
     ports = {"http": 80, "https": 443}
     here, there = ((p.scheme, p.hostname, p.port or ports[p.scheme]) for p in (urlsplit(place), urlsplit(target)))
     if there not in (here, ("https", here[1], 443) if here[0::2] == ("http", 80) else here):
         raise AnswerError(
             "http-redirects",
-            f"{place} leads elsewhere ({shown}), where nobody is asked; give that one if meant",
+            f"{place} redirects to another host ({shown}), which is not asked; give that address if you mean it",
         )
     return target
 
@@ -337,7 +337,7 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds that a Retry-After header asks for (a number or an HTTP date); 0 where there is none to be read."""
+    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); 0 if it has no valid value."""
     value = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"[0-9]{1,9}", value):
         return float(value)
@@ -351,16 +351,16 @@ def _retry_after(headers: Mapping[str, str]) -> float:
 
 
 def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerError:
-    """The error of an HTTP status other than 200; a refusal that no retry can mend is raised as such."""
-    said = f"{url} answered HTTP {status}: {_excerpt(body)}"
+    """Return the error of an HTTP status other than 200; raise ServiceError for a refusal that no retry can change."""
+    message = f"{url} answered HTTP {status}: {_excerpt(body)}"
     if status in _REFUSALS:
         raise ServiceError(
-            f"{said}. Expected an action API there (.../api.php) that lets us read; check the address and --contact."
+            f"{message}. Expected an action API there (.../api.php) that lets us read; check the address and --contact."
         )
     if 300 <= status < 400:
-        raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it leads to.")
-    passing = status in {408, 425, 429} or status >= 500
-    return AnswerError(f"http-{status}", said, passing=passing, retry_after=patience)
+        raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")
+    transient = status in {408, 425, 429} or status >= 500
+    return AnswerError(f"http-{status}", message, transient=transient, retry_after=patience)
 
 
 def _api_error(url: str, error: Any, patience: float) -> AnswerError:
@@ -370,12 +370,12 @@ def _api_error(url: str, error: Any, patience: float) -> AnswerError:
     return AnswerError(
         kind if kind == "maxlag" else f"api-{kind}",
         f"{url} answered the API error {kind!r}: {_excerpt(info.encode())}",
-        passing=kind.startswith(_PASSING_ERRORS),
+        transient=kind.startswith(_TRANSIENT_ERRORS),
         retry_after=patience,
     )
 
 
 def _excerpt(body: bytes) -> str:
-    """What a server said, short and on one line, fit for a terminal."""
+    """Return the beginning of a server's answer on one line, safe for a terminal."""
     text = body[:2000].decode("utf-8", errors="replace")
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200] or "(nothing)"

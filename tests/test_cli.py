@@ -139,7 +139,7 @@ def test_options_that_cannot_be_served_are_refused_before_any_work(hgld, table, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--refresh", "gone"), "--refresh 'gone' is no status; expected some of found, missing"),
+        (("--refresh", "gone"), "--refresh 'gone' is not a status; expected some of found, missing"),
         ((), "Give your mail address or page: --contact you@example.org"),
         (("--contact", "me"), "contact is 'me'; expected a mail address"),
         (("--contact", "a@b.org", "--rate", "50"), "at most 3.33, the documented limit"),

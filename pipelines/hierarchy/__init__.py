@@ -1,1 +1,1 @@
-"""A name on its way to hierarchy.parquet: scrape, clean, embed, cluster, top level, review, assign, export, report."""
+"""Stages from names to hierarchy.parquet: scrape, clean, embed, cluster, toplevel, review, assign, export, report."""

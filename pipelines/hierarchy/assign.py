@@ -1,7 +1,8 @@
-"""Names for landmarks that have images but no name: CLIP zero-shot, and the vote of neighbours.
+"""The assign stage: join landmarks with their groups, and name those without a name by their images, if asked.
 
-Both look at one vector a landmark, the renormalised mean of its images' unit embeddings, and both score a *group*: the
-score is that group's share of the probability (zero-shot) or of the vote, and the name is the best one within it.
+Two methods assign names: CLIP zero-shot, and the vote of neighbours. Both look at one vector a landmark, the
+renormalised mean of its images' unit embeddings, and both score a *group*: the score is that group's share of the
+probability (zero-shot) or of the vote, and the name is the best one within it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,18 +26,18 @@ from hgld.pipelines.hierarchy.landmark_images import (
     read_image,
 )
 from hgld.pipelines.hierarchy.provenance import without_folder
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, write_dropped
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
-LOGIT_SCALE = 100.0  # where CLIP's learned temperature ends (Radford et al., 2021, section 2.5)
+LOGIT_SCALE = 100.0  # the value that CLIP's learned temperature reaches (Radford et al., 2021, section 2.5)
 NEIGHBOURS = 10
-IMAGES_AT_ONCE = 256  # decoded and held; the encoder cuts its own batches
+IMAGES_AT_ONCE = 256  # decoded images in memory; the encoder forms its own batches
 LEAST_SCORE = 0.5  # more than half of the probability, or of the vote, for one group; otherwise no name is given
 _BLOCK = 1024
 
 
 @runtime_checkable
 class ImageEncoder(Protocol):
-    """What is asked of an encoder here: names and images as unit rows in one space."""
+    """An encoder of names and of images as unit rows in one space."""
 
     @property
     def key(self) -> str: ...
@@ -70,7 +71,7 @@ class Choice:
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of (N, D) divided by their length; zero rows stay zero."""
+    """Return the rows of (N, D) divided by their length; zero rows stay zero."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(length > 0, length, 1)).astype(np.float32)
 
@@ -112,7 +113,7 @@ def embed_landmarks(
 
 
 def zero_shot(images: np.ndarray, names: np.ndarray, groups: np.ndarray) -> Choice:
-    """CLIP zero-shot: softmax over all names, summed by group.
+    """Choose names by CLIP zero-shot: softmax over all names, summed by group.
 
     Args:
         images: (M, D) unit rows of landmarks.
@@ -134,7 +135,7 @@ def zero_shot(images: np.ndarray, names: np.ndarray, groups: np.ndarray) -> Choi
 
 
 def vote(images: np.ndarray, known: np.ndarray, names: np.ndarray, groups: np.ndarray) -> Choice:
-    """The nearest named landmarks vote, each with its cosine similarity (none below 0).
+    """Choose names by the vote of the nearest named landmarks, weighted by cosine similarity (none below 0).
 
     Args:
         images: (M, D) unit rows of landmarks without a name.
@@ -167,7 +168,7 @@ def _choice(best: list[np.ndarray], score: list[np.ndarray]) -> Choice:
     return Choice(np.concatenate(best), share.astype(np.float32))
 
 
-# Stage "assign": every landmark's name, group and top level; names for those without, if asked.
+# -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 2  # 2: images are turned upright before they are looked at
 LANDMARKS = {
@@ -204,15 +205,15 @@ def run(
 ) -> StageRun:
     """Join landmarks with their names' groups, and give names to those without if ``config.assign`` says so.
 
-    A name that was given is marked: ``assigned`` says how, ``score`` how surely, and
-    ``supercategory`` stays null, because no name was scraped. Below a score of 0.5 none is given.
+    An assigned name is marked: ``assigned`` holds the method and ``score`` its score; ``supercategory`` stays null,
+    because no name was scraped. Below a score of 0.5 no name is assigned.
 
     Raises:
         ConfigError: as :func:`check_options`, or the images are not where they should be.
         TableError: clean's and review's tables do not belong together.
     """
     check_options(config, embed)
-    encoder, images = (None, {}) if config.images is None else _eyes(config.images, embed)
+    encoder, images = (None, {}) if config.images is None else _image_encoder(config.images, embed)
     inputs = {
         "scrape/landmarks": scraped.path("landmarks.parquet"),
         "clean/landmarks": cleaned.path("landmarks.parquet"),
@@ -225,17 +226,17 @@ def run(
     if encoder is not None:
         settings |= {"images": fingerprint(images), "encoder": encoder.key}
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         tables = _Tables.read(inputs)
         labelled, dropped = tables.join()
         given, failed, details = _no_names(), _no_drops(), {}
         if encoder is not None:
-            given, failed, details = _give_names(directory, config, encoder, images, tables, labelled, progress)
+            given, failed, details = _assign_names(directory, config, encoder, images, tables, labelled, progress)
             details["encoder"] = without_folder(embed.encoder)
         landmarks = pl.concat([labelled, given]).sort(_KEY)
         landmarks.write_parquet(directory / "landmarks.parquet")
         reasons = write_dropped(directory, pl.concat([dropped, failed]).sort(_KEY))
-        return Outcome(_counts(landmarks), reasons, details=details)
+        return StageResult(_counts(landmarks), reasons, details=details)
 
     return run_stage("assign", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
@@ -244,12 +245,12 @@ def check_options(config: AssignConfig, embed: EmbedConfig) -> None:
     """Refuse options that contradict each other.
 
     Raises:
-        ConfigError: names are asked for without images, or images without names, or with an encoder that cannot see.
+        ConfigError: names are asked for without images, or images without names, or with an encoder of text alone.
     """
     if config.assign == "none":
         if config.images is not None:
             raise ConfigError(
-                f"--images {config.images}: nothing looks at images with --assign none. Add --assign images or "
+                f"--images {config.images}: --assign none does not use images. Add --assign images or "
                 "--assign vote, or leave --images out."
             )
         return
@@ -259,7 +260,7 @@ def check_options(config: AssignConfig, embed: EmbedConfig) -> None:
             "or leave --assign out."
         )
     entry = entry_of(embed.encoder)
-    if entry is None or not entry.sees:
+    if entry is None or not entry.encodes_images:
         raise ConfigError(
             f"--assign {config.assign} needs an encoder of images and text; --encoder is {embed.encoder!r}, expected "
             "clip:MODEL/PRETRAINED."
@@ -290,7 +291,7 @@ class _Tables:
         return cls(table["clean/landmarks"], nameless, names, table["review/dropped"])
 
     def join(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Landmarks whose name has a group, and the drops of those whose name was dropped in review."""
+        """Return the landmarks with a group, and the drops of those whose name was dropped in review."""
         joined = self.landmarks.join(self.names, on="name", how="left", maintain_order="left")
         labelled = joined.filter(pl.col("label").is_not_null())
         left = joined.filter(pl.col("label").is_null()).join(
@@ -341,15 +342,15 @@ def _counts(landmarks: pl.DataFrame) -> dict[str, int]:
     }
 
 
-def _eyes(folder: Path, embed: EmbedConfig) -> tuple[ImageEncoder, dict[LandmarkKey, tuple[ImagePlace, ...]]]:
-    """What names are assigned with: an encoder that sees, and the images."""
+def _image_encoder(folder: Path, embed: EmbedConfig) -> tuple[ImageEncoder, dict[LandmarkKey, tuple[ImagePlace, ...]]]:
+    """Return the encoder of names and images, and the images of every landmark."""
     seeing = embed.encoder.removesuffix(JOINED)
     encoder = make_encoder(seeing, templates=embed.templates, device=embed.device, batch_size=embed.batch_size)
     assert isinstance(encoder, ImageEncoder)
     return encoder, find_images(folder)
 
 
-def _give_names(
+def _assign_names(
     directory: Path,
     config: AssignConfig,
     encoder: ImageEncoder,
@@ -371,7 +372,7 @@ def _give_names(
         {"split": [s for s, _ in readable], "landmark_id": [i for _, i in readable], "name": names, "score": score},
         schema={"split": pl.String, "landmark_id": pl.Int64, "name": pl.String, "score": pl.Float32},
     )
-    given, failed = _settle(config.assign, tables, scores, set(images))
+    given, failed = _apply_threshold(config.assign, tables, scores, set(images))
     details = {
         "least score": LEAST_SCORE,
         "neighbours": NEIGHBOURS if config.assign == "vote" else None,
@@ -387,7 +388,7 @@ def _pairs(rows: pl.DataFrame) -> list[LandmarkKey]:
 
 
 def _choose(
-    how: str,
+    method: str,
     encoder: ImageEncoder,
     landmarks: Sequence[LandmarkKey],
     vectors: np.ndarray,
@@ -395,14 +396,14 @@ def _choose(
     tables: _Tables,
     labelled: pl.DataFrame,
 ) -> tuple[list[str], np.ndarray, list[LandmarkKey]]:
-    """Name and score of every landmark without a name that has a readable image."""
+    """Return name and score of every landmark without a name that has a readable image."""
     rows = np.array([i for i, landmark in enumerate(landmarks) if landmark in asked], dtype=np.int64)
     readable = [landmarks[i] for i in rows]
     all_names = tables.names["name"].to_list()
     groups = np.unique(tables.names["label"].to_numpy(), return_inverse=True)[1]
     if not readable:
         return [], np.zeros(0, dtype=np.float32), []
-    if how == "images":
+    if method == "images":
         choice = zero_shot(vectors[rows], encoder.encode(all_names), groups)
     else:
         index = {name: i for i, name in enumerate(all_names)}
@@ -410,22 +411,22 @@ def _choose(
         known = np.array([i for i, landmark in enumerate(landmarks) if landmark not in asked], dtype=np.int64)
         if not known.size:
             raise ConfigError(
-                "--assign vote: no landmark with a name has a readable image, so nobody can vote. "
+                "--assign vote: no landmark with a name has a readable image, so there are no votes. "
                 "Give --images of named landmarks too, or take --assign images."
             )
         choice = vote(vectors[rows], vectors[known], np.array([name_of[landmarks[i]] for i in known]), groups)
     return [all_names[i] for i in choice.name], choice.score, readable
 
 
-def _settle(
-    how: str, tables: _Tables, scores: pl.DataFrame, with_images: set[LandmarkKey]
+def _apply_threshold(
+    method: str, tables: _Tables, scores: pl.DataFrame, with_images: set[LandmarkKey]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Landmarks that get their name, and the reasons of those that get none."""
+    """Return the landmarks that get their name, and the reasons of those that get none."""
     rows = tables.nameless.join(scores, on=_KEY, how="left", maintain_order="left").join(
         tables.names, on="name", how="left", maintain_order="left"
     )
     sure = pl.col("score").is_not_null() & (pl.col("score") >= LEAST_SCORE)
-    given = rows.filter(sure).with_columns(assigned=pl.lit(how))
+    given = rows.filter(sure).with_columns(assigned=pl.lit(method))
     seen = pl.Series("seen", [landmark in with_images for landmark in _pairs(rows)], dtype=pl.Boolean)
     failed = rows.with_columns(seen).filter(~sure.fill_null(value=False))
     reason = (

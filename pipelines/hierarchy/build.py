@@ -1,4 +1,4 @@
-"""A whole build: the stages in order, in one folder, by one process at a time."""
+"""The build of a hierarchy: all stages in order, in one folder, by one process at a time."""
 
 import json
 import re
@@ -27,7 +27,7 @@ from hgld.pipelines.hierarchy import (
 )
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
-from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, provenance, read_provenance, sealed
+from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decision_files import read_decisions
 from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
@@ -43,12 +43,12 @@ _OWN_FILE = re.compile(r"(pictures/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class Build:
-    """What a build made.
+    """The result of a build: its stages and files, or the plan of a dry run.
 
     Attributes:
         directory: the build's folder.
         stages: every stage by name, in order; empty after a dry run.
-        files: the build's files by their place in ``directory``.
+        files: the build's files by their path in ``directory``.
         plan: the requests a scrape would make, and how long they would take; None where nothing is scraped.
     """
 
@@ -111,7 +111,7 @@ def _check(config: BuildConfig) -> None:
 
 
 def _check_resources(config: BuildConfig) -> None:
-    """Refuse an encoder that there is not and decisions that cannot be read, before anything is written."""
+    """Refuse an encoder that is not available and decisions that cannot be read, before anything is written."""
     _encoder(config.embed)
     read_decisions(config.review.decisions)
 
@@ -127,23 +127,23 @@ def _encoder(config: EmbedConfig) -> Encoder:
 
 
 def _try_encoder(config: EmbedConfig) -> None:
-    """Encode a name, which has weights downloaded and read: better found wanting before hours of scraping than after.
+    """Encode one name, so that missing weights are noticed before hours of scraping and not after.
 
-    Not before every build: one whose embeddings are cached needs no weights.
+    This is not done before every build: one whose embeddings are cached needs no weights.
     """
     _encoder(config).encode(["name"])
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage behind the one that finds names.
+    """A stage after the one that finds names.
 
     Its function is ``run(root, *stages, *configs, progress)``, in the module of its name.
 
     Attributes:
         run: the function.
-        reads: stages whose runs it is given.
-        configs: fields of :class:`BuildConfig` that it is given.
+        reads: names of the stages whose runs are passed to it.
+        configs: fields of :class:`BuildConfig` that are passed to it.
     """
 
     run: Callable[..., StageRun]
@@ -160,11 +160,11 @@ STAGES_IN_ORDER: Mapping[str, Stage] = {
     "assign": Stage(assign.run, ("scrape", "clean", "review"), ("assign", "embed")),
     "export": Stage(export.run, ("scrape", "clean", "assign")),
 }
-"""What a build does with names, in this order; a report of all follows."""
+"""The stages after the one that finds names, in order; a report of all follows."""
 
 
 def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:
-    """All stages up to the export, by name."""
+    """Run all stages up to the export; return their runs by name."""
     runs = {"scrape": _names(root, config, progress)}
     for name, stage in STAGES_IN_ORDER.items():
         given = (*(runs[read] for read in stage.reads), *(getattr(config, field) for field in stage.configs))
@@ -173,7 +173,7 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
 
 
 def _names(root: Path, config: BuildConfig, progress: Progress) -> StageRun:
-    """The names of the landmarks: those that hgld ships, those of tables, or what Wikimedia answers."""
+    """Run the stage that finds names: from the sample, from tables, or from Wikimedia."""
     if config.source == "sample":
         return sample.run(root, progress)
     if config.source == "names":
@@ -183,7 +183,7 @@ def _names(root: Path, config: BuildConfig, progress: Progress) -> StageRun:
 
 
 def _scrape() -> ModuleType:
-    """The stage that asks Wikimedia, whose packages no other build needs."""
+    """Import the stage that asks Wikimedia; no other build needs its packages."""
     with takes_extra("scrape", "asking Wikimedia", "Or give names that are scraped already, with --names."):
         from hgld.pipelines.hierarchy.scrape import scrape
     return scrape
@@ -219,7 +219,7 @@ def _refuse_foreign(out: Path) -> None:
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """Hold ``out`` against a second build; the system lets go of it when this process ends, however it ends."""
+    """Lock ``out`` against a second build; the system releases the lock when this process ends, however it ends."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not (out / LOCK).exists():
@@ -235,7 +235,7 @@ def _locked(out: Path) -> Iterator[None]:
 def _publish(out: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any]) -> dict[str, Path]:
     """Put the export's and the report's files beside ``stages/``, and remove those of an earlier build."""
     made = {name: stages[s].path(name) for s in ("export", "report") for name in stages[s].record["outputs"]}
-    record = sealed(facts, list(stages.values()), made)
+    record = complete_provenance(facts, list(stages.values()), made)
     files = {name: out / name for name in (*made, PROVENANCE)}
     try:
         if read_provenance(out) != record or not _intact(out, record["outputs"]):
@@ -253,7 +253,7 @@ def _intact(out: Path, outputs: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> None:
-    """File by file, ``provenance.json`` last; a list of all files, old and new, says until then what may be stale."""
+    """Replace the files one by one, ``provenance.json`` last; until then a list names all files that may be stale."""
     listed = sorted(_listed(out) | set(made))
     write_atomic(out / _REPLACING, json_text(listed))
     (out / PROVENANCE).unlink(missing_ok=True)
@@ -267,7 +267,7 @@ def _replace(out: Path, made: Mapping[str, Path], record: Mapping[str, Any]) -> 
 
 
 def _listed(out: Path) -> set[str]:
-    """Files that earlier builds put into ``out``; names that a build never writes are not believed."""
+    """Return the files that earlier builds put into ``out``; names that a build never writes are ignored."""
     known = (read_provenance(out) or {}).get("outputs")
     listed: list[Any] = list(known) if isinstance(known, dict) else []
     try:
@@ -278,19 +278,19 @@ def _listed(out: Path) -> set[str]:
     return {name for name in listed if isinstance(name, str) and _OWN_FILE.fullmatch(name)}
 
 
-# What a build says to the person, or the machine, that ran it.
+# -- summaries for people and machines -----------------------------------------------------------------------------
 
 _MOST_REASONS = 4
 
 
 def build_summary(build: Build) -> dict[str, Any]:
-    """A finished build for machines: every stage's counts, drops and notes, and where the files lie."""
+    """Return the summary of a finished build for machines: every stage's counts, drops and notes, and the files."""
     stages = {
         name: {
-            "ran": run.ran,
-            "counts": plain(run.outcome.counts),
-            "dropped": plain(run.outcome.dropped),
-            "notes": list(run.outcome.notes),
+            "ran": run.was_run,
+            "counts": plain(run.result.counts),
+            "dropped": plain(run.result.dropped),
+            "notes": list(run.result.notes),
         }
         for name, run in build.stages.items()
     }
@@ -299,12 +299,12 @@ def build_summary(build: Build) -> dict[str, Any]:
 
 
 def plan_summary(build: Build) -> dict[str, Any]:
-    """A dry run for machines: what a scrape would ask; null where nothing is scraped."""
+    """Return the summary of a dry run for machines: the requests of a scrape; null where nothing is scraped."""
     return {"directory": str(build.directory), "plan": plain(build.plan) if build.plan else None}
 
 
 def plan_text(build: Build) -> str:
-    """A dry run for people: landmarks, requests by kind, and the time they take."""
+    """Return the text of a dry run for people: landmarks, requests by kind, and the time they take."""
     plan = build.plan
     if plan is None:
         return "Nothing to ask: the names are here already."
@@ -318,22 +318,22 @@ def plan_text(build: Build) -> str:
 
 
 def build_table(build: Build) -> str:
-    """A finished build on one screen: a line a stage, what was left out, what to look at."""
+    """Return a finished build as a table for people: a line a stage, drops, notes and files."""
     width = max(len(name) for name in build.stages)
     lines = []
     for name, run in build.stages.items():
-        state = f"{run.record['times']['seconds']:6.1f} s" if run.ran else "  before"
+        state = f"{run.record['times']['seconds']:6.1f} s" if run.was_run else "  before"
         lines.append(f"{name:<{width}}  {state}  {_counts(run)}")
-        if run.outcome.dropped:
-            lines.append(f"{'':<{width}}            left out: {_reasons(run.outcome.dropped)}")
-        lines += [f"{'':<{width}}            note: {note}" for note in run.outcome.notes]
+        if run.result.dropped:
+            lines.append(f"{'':<{width}}            left out: {_reasons(run.result.dropped)}")
+        lines += [f"{'':<{width}}            note: {note}" for note in run.result.notes]
     lines.append("")
     lines += [f"{label}  {build.files[name]}" for label, name in _shown(build)]
     return "\n".join(lines)
 
 
 def _counts(run: StageRun) -> str:
-    return ", ".join(f"{value:,} {what}" for what, value in run.outcome.counts.items())
+    return ", ".join(f"{value:,} {what}" for what, value in run.result.counts.items())
 
 
 def _reasons(dropped: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
-"""Wikidata's classes and what they are subclasses of (P279), as a graph to ask.
+"""The graph of Wikidata's classes and their superclasses (P279).
 
-The graph is whatever ``classes.parquet`` of the scrape holds: every class met and all its ancestors. Real Wikidata
-has classes under several parents, and cycles; nothing here assumes a tree.
+The graph is built from ``classes.parquet`` of the scrape, which holds every class met and all its ancestors. Real
+Wikidata has classes under several parents, and cycles; nothing here assumes a tree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _BLOCK = 256  # rows of the similarity at a time: keeps the temporaries small be
 
 
 class ClassGraph:
-    """Classes by id, with labels and parents; ancestors are found once and remembered.
+    """Classes by id, with labels, parents and cached ancestors.
 
     Args:
         labels: label of every class of the table (None: it has none in any language).
@@ -71,7 +71,7 @@ class ClassGraph:
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """Every class of the graph, sorted; parents without a row of their own included."""
+        """All classes of the graph, sorted, parents without a row of their own included."""
         return tuple(sorted({*self._labels, *self._parents, *(p for above in self._parents.values() for p in above)}))
 
     def label(self, class_id: str) -> str | None:
@@ -81,7 +81,7 @@ class ClassGraph:
         return self._parents.get(class_id, ())
 
     def ancestors(self, class_id: str) -> Mapping[str, int]:
-        """Every proper ancestor with its distance (least number of P279 steps), nearest first, then by id.
+        """Return every proper ancestor with its distance (least number of P279 steps), nearest first, then by id.
 
         A class is never its own ancestor, not even on a cycle; a class that the graph does not know has none.
         """
@@ -91,7 +91,7 @@ class ClassGraph:
         return known
 
     def path(self, class_id: str, ancestor: str) -> tuple[str, ...]:
-        """The shortest way up, both ends included; ``()`` if ``ancestor`` is none. Ties go to the lesser id."""
+        """Return the shortest path up, both ends included; ``()`` if there is none. Ties go to the lesser id."""
         if class_id == ancestor:
             return (class_id,)
         if ancestor not in self.ancestors(class_id):
@@ -103,15 +103,15 @@ class ClassGraph:
         return tuple(steps)
 
     def is_more_specific(self, class_id: str, other: str) -> bool:
-        """Whether ``other`` lies above ``class_id`` and not also below it (on a cycle neither is more specific)."""
+        """Tell whether ``other`` lies above ``class_id`` and not also below (on a cycle neither is more specific)."""
         return other in self.ancestors(class_id) and class_id not in self.ancestors(other)
 
     @cached_property
     def information_content(self) -> Mapping[str, float]:
-        """How much a class says, 0 (everything lies below it) .. 1 (nothing does): ``1 - log(below + 1) / log(all)``.
+        """Information content of each class, from 0 (everything lies below it) to 1 (nothing does).
 
-        The intrinsic information content of Seco, Veale and Hayes (ECAI 2004), which needs no corpus: ``below`` is the
-        number of descendants in this graph, ``all`` that of its classes.
+        It is ``1 - log(below + 1) / log(all)``, the intrinsic information content of Seco, Veale and Hayes (ECAI 2004),
+        which needs no corpus: ``below`` is the number of descendants in this graph, ``all`` that of its classes.
         """
         below = dict.fromkeys(self.ids, 0)
         for class_id in self.ids:
@@ -121,7 +121,7 @@ class ClassGraph:
         return {class_id: float(1 - np.log(count + 1) / scale) for class_id, count in below.items()}
 
     def similarity(self, members: Sequence[Sequence[str]]) -> np.ndarray:
-        """How alike sets of classes are, from the ancestors that they share.
+        """Return the similarity of sets of classes, from the ancestors that they share.
 
         simGIC, the Jaccard index of the ancestor sets (the classes themselves included) weighted by information
         content (Pesquita et al., BMC Bioinformatics 9, S4, 2008): 1 for the same classes, 0 where nothing but the
@@ -170,7 +170,7 @@ class ClassGraph:
         return 0 if class_id == ancestor else self.ancestors(class_id).get(ancestor, float("inf"))
 
     def _incidence(self, members: Sequence[Sequence[str]]) -> csr_array:
-        """(N, classes) float32, 1 where a class is one of the item's or an ancestor of one."""
+        """Return (N, classes) float32, 1 where a class is one of the item's or an ancestor of one."""
         columns: list[int] = []
         ends = [0]
         for classes in members:

@@ -1,4 +1,9 @@
-"""The rules that make a scraped name canonical or irrelevant, kept as data in ``name_rules.yaml``."""
+"""The clean stage: scraped names become canonical names, one a landmark.
+
+The rules for spellings and irrelevant classes are data, kept in ``name_rules.yaml``. Names are compared without their
+case; of the spellings of one name the most common one is shown, so that acronyms and proper nouns keep the capitals
+that most people give them.
+"""
 
 import re
 import unicodedata
@@ -14,20 +19,20 @@ import yaml
 from hgld.errors import InputError, SchemaError, TableError
 from hgld.pipelines.hierarchy.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.config import CleanConfig, key_fields
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, write_dropped
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 RULES = Path(__file__).with_name("name_rules.yaml")
 SCHEMA_VERSION = 1
 
 
 def name_key(name: str) -> str:
-    """What two spellings of one name share: letters without their case."""
+    """Return the key that spellings of one name share: letters without their case."""
     return unicodedata.normalize("NFC", name.casefold())
 
 
 @dataclass(frozen=True)
 class Rewrite:
-    """Replaces what matches the pattern."""
+    """A rule that replaces the matches of a pattern."""
 
     pattern: re.Pattern[str]
     replacement: str
@@ -36,7 +41,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Irrelevance:
-    """Leaves out the names that fully match the pattern, and the classes of these ids."""
+    """A rule that leaves out the names that fully match a pattern, and the classes of these ids."""
 
     pattern: re.Pattern[str]
     class_ids: frozenset[str]
@@ -45,7 +50,7 @@ class Irrelevance:
 
 @dataclass(frozen=True)
 class NameRules:
-    """All rules of one file.
+    """The rules of one file.
 
     >>> rules = NameRules.read()
     >>> rules.canonical("Church  building (1172-1954)")
@@ -66,7 +71,7 @@ class NameRules:
 
         Raises:
             SchemaError: the file is of another schema version.
-            InputError: it is not YAML, or a rule lacks a field or has a pattern that is no regular expression.
+            InputError: it is not YAML, or a rule lacks a field or has a pattern that is not a regular expression.
         """
         try:
             data = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -88,16 +93,16 @@ class NameRules:
             return cls(int(data["max_length"]), rewrites, irrelevances)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path}: a rule is not complete ({error!r}); expected max_length, "
+                f"{path}: a rule is incomplete ({error!r}); expected max_length, "
                 "rewrite (pattern, replacement, reason) and irrelevant (pattern, reason, optional class_ids)."
             ) from error
 
     def canonical(self, raw: str) -> str:
-        """The canonical spelling of a scraped name: NFC, every rewrite applied until nothing changes, case kept.
+        """Return the canonical spelling of a scraped name: NFC, rewrites applied until nothing changes, case kept.
 
         Returns:
-            The spelling; ``""`` if nothing is left of it. A name of more than ``max_length`` characters is no label
-            and gives ``""`` as well.
+            The spelling; ``""`` if nothing is left of it, or if it has more than ``max_length`` characters and so is
+            not a label.
 
         Raises:
             InputError: the rewrites undo one another and never settle.
@@ -114,7 +119,7 @@ class NameRules:
         raise InputError(f"the rewrite rules never settle on {raw!r}: two of them undo each other. Change one.")
 
     def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
-        """Why a canonical name, or its class, does not say what a landmark is; None if it does."""
+        """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
         key = name_key(name)
         for rule in self.irrelevances:
             if class_id in rule.class_ids or rule.pattern.fullmatch(key):
@@ -129,11 +134,7 @@ def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
         raise InputError(f"{path}: {rule['pattern']!r} is not a regular expression ({error}).") from error
 
 
-# The clean stage: scraped names become canonical names, one a landmark.
-#
-# Rules for spellings and irrelevant classes stand in ``name_rules.yaml``. Names are compared without their case; of the
-# spellings of one name the most common one is shown, so that acronyms and proper nouns keep the capitals that most
-# people give them.
+# -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 1
 PUBLISHED: dict[str, Any] = {
@@ -152,13 +153,13 @@ def run(root: Path, scraped: StageRun, config: CleanConfig, progress: Progress) 
     """Clean the names of scraped landmarks into ``root/clean`` (see docs/stages.md for the files).
 
     Beside those, ``left_out.parquet`` (split, landmark_id, raw, class_id, reason) holds the names that a landmark
-    had besides the one that it keeps. The outcome's details hold one's own figures (``own``) and the published ones
+    had besides the one that it keeps. The result's details hold this build's figures (``own``) and the published ones
     (``published``) in the same form.
 
     Args:
         root: the build's directory of stages.
         scraped: the run of the scrape (or of the sample, or of ``--names``).
-        config: what to do with landmarks of several names.
+        config: the policy for landmarks of several names.
         progress: told about the distinct spellings and the landmarks.
 
     Raises:
@@ -175,7 +176,7 @@ def run(root: Path, scraped: StageRun, config: CleanConfig, progress: Progress) 
     )
 
 
-def _clean(landmarks: Path, classes: Path, config: CleanConfig, progress: Progress, directory: Path) -> Outcome:
+def _clean(landmarks: Path, classes: Path, config: CleanConfig, progress: Progress, directory: Path) -> StageResult:
     table = pl.read_parquet(landmarks).sort(_LANDMARK)
     mentions = _mentions(table, NameRules.read(), progress)
     relevant = mentions.filter(pl.col("reason").is_null()).unique(
@@ -202,11 +203,11 @@ def _clean(landmarks: Path, classes: Path, config: CleanConfig, progress: Progre
     left_out.write_parquet(directory / "left_out.parquet")
     progress("clean", len(table), len(table))
     counts, details = _figures(table, kept, names, left_out)
-    return Outcome(counts, write_dropped(directory, dropped), notes, details)
+    return StageResult(counts, write_dropped(directory, dropped), notes, details)
 
 
 def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.DataFrame:
-    """One row a scraped name of a found landmark, in the order given: raw, class_id, name, and why it is left out."""
+    """Return a row for each scraped name of a landmark, in the order given: raw, class_id, name, reason if left out."""
     mentions = (
         table.filter(pl.col("status") == "found")
         .select(*_LANDMARK, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
@@ -242,7 +243,7 @@ def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.D
 
 
 def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """At most one row a landmark: that of its only name, or of the one that the policy takes; and notes for people.
+    """Return at most one row a landmark, of its only name or the one that the policy takes; and notes for people.
 
     ``most-specific`` first leaves out every name whose class lies above another of the landmark's classes; if several
     names stay (no class above another, or classes unknown), the most common one of them is taken, as with
@@ -274,7 +275,7 @@ def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> t
 
 
 def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
-    """Which (split, landmark_id, class_id) lie above another class of the same landmark."""
+    """Return the (split, landmark_id, class_id) that lie above another class of the same landmark."""
     classed = several.select(*_LANDMARK, "class_id").drop_nulls("class_id")
     together = classed.join(classed, on=_LANDMARK, suffix="_other").filter(
         pl.col("class_id") != pl.col("class_id_other")
@@ -286,7 +287,7 @@ def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
 
 
 def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
-    """Landmarks without a kept name: the scrape's status, or what became of their names."""
+    """Return the landmarks without a kept name, with the scrape's status or the reason that left out their names."""
     fate = mentions.group_by(_LANDMARK).agg(
         pl.col("reason").is_null().any().alias("usable"),
         (pl.col("name") != "").any().alias("named"),
@@ -312,7 +313,7 @@ def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame, co
 
 
 def _left_out(mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
-    """The names of kept landmarks other than the one they keep (other spellings of that one are not left out)."""
+    """Return the names of kept landmarks other than the one they keep (other spellings of that one do not count)."""
     return (
         mentions.join(kept.select(*_LANDMARK, pl.col("name").alias("taken")), on=_LANDMARK)
         .filter((pl.col("name") != pl.col("taken")) | pl.col("reason").is_not_null())
@@ -336,7 +337,7 @@ def _names(kept: pl.DataFrame) -> pl.DataFrame:
 def _figures(
     table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame, left_out: pl.DataFrame
 ) -> tuple[dict[str, int], dict[str, Any]]:
-    """Counts for people, and the same figures in the form of :data:`PUBLISHED`."""
+    """Return counts for people, and the same figures in the form of :data:`PUBLISHED`."""
     splits = {}
     for split in table["split"].unique().sort():
         scraped = table.filter(pl.col("split") == split)

@@ -1,4 +1,4 @@
-"""Names as points of a plane, near where their vectors are near: for people to look at, nothing is computed from it."""
+"""The cluster stage: names in groups, with a label for each group, a confidence for each name, and a map of names."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,9 @@ from hgld.pipelines.hierarchy.clean import NameRules
 from hgld.pipelines.hierarchy.clustering import Clustering, check_options, cluster_names
 from hgld.pipelines.hierarchy.config import ClusterConfig, key_fields
 from hgld.pipelines.hierarchy.group_names import Member, propose_labels
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+
+# -- the map of names: a picture for people, from which nothing is computed ----------------------------------------
 
 MOST_PLACED = 1000  # t-SNE of 5,700 names takes half a minute on one core, of 1,000 some three seconds
 ITERATIONS = 500
@@ -24,7 +26,7 @@ LEAST_TSNE = 5
 
 
 def name_map(rows: np.ndarray) -> np.ndarray:
-    """Two coordinates a name.
+    """Return a point of the plane for each name, so that names of similar vectors lie close together.
 
     t-SNE (van der Maaten and Hinton, JMLR 9, 2008) of at most 1,000 names, evenly out of the given order, started from
     their two leading principal axes, so that nothing is random; every other name is put at the mean of the 3 nearest of
@@ -64,7 +66,7 @@ def _place(rows: np.ndarray) -> np.ndarray:
 
 
 def _principal(rows: np.ndarray) -> np.ndarray:
-    """(n, 2) float32 scores on the two leading principal axes, signs fixed by the largest entry of an axis."""
+    """Return (n, 2) float32 scores on the two leading principal axes, signs fixed by an axis's largest entry."""
     centred = rows.astype(np.float64) - rows.mean(axis=0, dtype=np.float64)
     _, lengths, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes[:2] * (lengths[:2] > 1e-6)[:, None]
@@ -74,7 +76,7 @@ def _principal(rows: np.ndarray) -> np.ndarray:
     return scores
 
 
-# The cluster stage: names in groups, with a proposed label for every group and a confidence for every name.
+# -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 2
 
@@ -118,7 +120,7 @@ def run(
 
 
 def read_embeddings(file: Path) -> np.ndarray:
-    """The (N, D) rows of ``embeddings.npy``.
+    """Read the (N, D) rows of ``embeddings.npy``.
 
     Raises:
         TableError: the file is not such an array.
@@ -137,7 +139,7 @@ def read_embeddings(file: Path) -> np.ndarray:
 
 def _cluster(
     names_file: Path, embeddings_file: Path, classes_file: Path, config: ClusterConfig, progress: Progress, out: Path
-) -> Outcome:
+) -> StageResult:
     names = pl.read_parquet(names_file)
     embeddings = read_embeddings(embeddings_file)
     if len(names) != len(embeddings) or not len(names):
@@ -176,7 +178,7 @@ def _cluster(
     names.select("name").with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1])).write_parquet(
         out / "map.parquet"
     )
-    return _outcome(found, config, similarity)
+    return _stage_result(found, config, similarity)
 
 
 def _groups(names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clustering, graph: ClassGraph) -> pl.DataFrame:
@@ -198,7 +200,7 @@ def _groups(names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clusteri
     )
 
 
-def _outcome(found: Clustering, config: ClusterConfig, similarity: np.ndarray | None) -> Outcome:
+def _stage_result(found: Clustering, config: ClusterConfig, similarity: np.ndarray | None) -> StageResult:
     counts: dict[str, int | float] = {
         "names": len(found.groups),
         "clusters": found.k,
@@ -217,4 +219,4 @@ def _outcome(found: Clustering, config: ClusterConfig, similarity: np.ndarray | 
         "threshold": round(found.threshold, 6),
         "wanted_groups": config.groups or None,
     }
-    return Outcome(counts, notes=notes, details=details)
+    return StageResult(counts, notes=notes, details=details)

@@ -1,8 +1,19 @@
-"""Dividing clusters into sub-clusters, and joining sub-clusters of all clusters into a wanted number of groups.
+"""Clustering of names: k-means clusters, each divided into sub-clusters, and a confidence for every name.
 
-A cluster is divided by average linkage over cosine distances: two parts stay one sub-cluster while the mean distance
-between their names is at most the threshold. For a wanted number of groups the sub-clusters of all clusters (many more
-than groups are wanted) are joined by Ward's linkage, which knows how many names each stands for.
+The steps, in this order:
+
+1. Names of equal vectors are one point. Points are weighted by 1, or by their landmarks if asked.
+2. Spherical k-means, k given or chosen by the criterion over its curve (``kmeans.py``).
+3. Every cluster is divided by average linkage over cosine distances: two parts stay one sub-cluster while the mean
+   distance between their names is at most the threshold.
+   Without a wanted number of groups it is divided at the threshold, and its parts are the groups. The default is 0.85
+   of the mean cosine distance of all pairs, since encoders differ in how far apart they put unrelated names.
+   With one (``groups``), the threshold is lowered until there are 1,000 parts, or 8 for every group; Ward's linkage,
+   which weights each part by its names, joins the parts of all clusters into exactly that many groups, which then
+   settle as in spherical k-means. Up to 1,000 names every name is a part of its own.
+
+All sums are done by one thread, and names are taken in sorted order: the same names, vectors, options and seed give
+the same groups, however the names were ordered and whatever the machine's number of cores.
 """
 
 from collections.abc import Sequence
@@ -34,7 +45,7 @@ class Division:
         self._heights = np.sort(np.concatenate([tree[:, 2] for tree in self._trees]))
 
     def at(self, threshold: float) -> np.ndarray:
-        """(N,) sub-clusters, numbered from 0 over all clusters."""
+        """Return the (N,) sub-clusters at a threshold, numbered from 0 over all clusters."""
         labels = np.zeros(self._size, dtype=np.int64)
         start = 0
         for members, tree in zip(self._members, self._trees, strict=True):
@@ -44,7 +55,7 @@ class Division:
         return labels
 
     def threshold_for(self, parts: int) -> float:
-        """The highest threshold that gives at least so many sub-clusters; below all heights (-1) if none does."""
+        """Return the highest threshold that gives at least ``parts`` sub-clusters; -1, below all heights, if none."""
         joins = self._size - parts  # every join below the threshold makes one part fewer
         if joins >= len(self._heights):
             return float(self._heights[-1]) if len(self._heights) else -1.0
@@ -55,7 +66,7 @@ class Division:
 
 
 def ward(means: np.ndarray, weights: np.ndarray, groups: int) -> np.ndarray:
-    """Join weighted points into groups by Ward's criterion: the least growth of the squared distances to the means.
+    """Join weighted points into groups by Ward's criterion, the least growth of the squared distances to the means.
 
     Ward, "Hierarchical grouping to optimize an objective function", JASA 58, 1963, by the nearest-neighbour chain
     (Murtagh, 1983), O(n^2 D) and without an n x n matrix. scipy and scikit-learn start from points of weight 1; these
@@ -64,7 +75,7 @@ def ward(means: np.ndarray, weights: np.ndarray, groups: int) -> np.ndarray:
     Args:
         means: (n, D) points.
         weights: (n,) positive weights.
-        groups: how many are wanted, 1..n.
+        groups: the wanted number of groups, 1..n.
 
     Returns:
         (n,) labels 0..groups-1, in the order of their first points.
@@ -79,7 +90,7 @@ def ward(means: np.ndarray, weights: np.ndarray, groups: int) -> np.ndarray:
 
 
 def _ward_merges(means: np.ndarray, weights: np.ndarray) -> list[tuple[float, int, int]]:
-    """Every merge as (cost, place of one side, place of the other), n - 1 of them in the order of discovery."""
+    """Return the n - 1 merges as (cost, index of one side, index of the other), in the order of discovery."""
     means, weights = means.copy(), weights.copy()
     squares = (means**2).sum(axis=1)
     alive = np.ones(len(means), dtype=bool)
@@ -93,7 +104,7 @@ def _ward_merges(means: np.ndarray, weights: np.ndarray) -> list[tuple[float, in
         cost = np.where(alive, distance * weights * weights[top] / (weights + weights[top]), np.inf)
         cost[top] = np.inf
         nearest = int(cost.argmin())
-        if len(chain) > 1 and cost[chain[-2]] <= cost[nearest]:  # at a tie the chain turns back, so that it ends
+        if len(chain) > 1 and cost[chain[-2]] <= cost[nearest]:  # at a tie the chain turns back, so that it terminates
             growth = float(cost[chain[-2]])
             a, b = sorted((chain.pop(), chain.pop()))
             merges.append((growth, a, b))
@@ -114,26 +125,26 @@ def _root(parent: np.ndarray, place: int) -> int:
 
 
 def _average_linkage(rows: np.ndarray) -> np.ndarray:
-    """The (n - 1, 4) table that scipy makes of the joins by mean cosine distance; of no rows for a single member."""
+    """Return scipy's (n - 1, 4) linkage table by mean cosine distance; it has no rows for a single member."""
     if len(rows) < 2:
         return np.empty((0, 4))
     above = np.triu_indices(len(rows), 1)
     return linkage(np.clip(1 - (rows @ rows.T)[above], 0, 2).astype(np.float64), "average")
 
 
-# Wikidata's class graph mixed into the embeddings, so that distances are (1 - W) text + W graph.
+# -- the class graph mixed into the embeddings, so that distances are (1 - W) text + W graph ------------------------
 #
 # The graph's similarity of names (``ClassGraph.similarity``) is a weighted Jaccard index and as such positive definite:
 # the names have places in a space where it is their cosine. Those places and the text's, side by side and scaled by
-# sqrt(W) and sqrt(1 - W), are unit rows again whose cosine is the mixture; k-means and linkage need no second way.
+# sqrt(W) and sqrt(1 - W), are unit rows again whose cosine is the mixture; k-means and linkage need no special case.
 
-AXES = 256  # of the graph's space; names within fewer classes are placed exactly
-EXACT = 1000  # up to so many names all axes are found at once
+AXES = 256  # of the graph's space; with fewer classes the places are exact
+EXACT = 1000  # up to this many names all axes are computed at once
 NEIGHBOURS = 5
 
 
 def mix(embeddings: np.ndarray, similarity: np.ndarray, weight: float) -> np.ndarray:
-    """Rows whose cosine distance is ``(1 - weight) text + weight graph``.
+    """Return rows whose cosine distance is ``(1 - weight) text + weight graph``.
 
     A name without a known class has no place in the graph: it takes the mean place of the 5 names nearest in the text
     that have one, by their similarity. Where no name has a class the text is all there is.
@@ -158,7 +169,7 @@ def mix(embeddings: np.ndarray, similarity: np.ndarray, weight: float) -> np.nda
 
 
 def _places(similarity: np.ndarray) -> np.ndarray:
-    """(n, A) unit rows whose inner products are the similarities, as well as A axes can."""
+    """Return (n, A) unit rows whose inner products approximate the similarities as well as A axes can."""
     n = len(similarity)
     if n <= EXACT:
         values, axes = np.linalg.eigh(similarity.astype(np.float64))
@@ -175,21 +186,7 @@ def _borrowed(text: np.ndarray, known_text: np.ndarray, places: np.ndarray) -> n
     return unit((places[nearest] * near[:, :, None]).sum(axis=1))
 
 
-# Names in groups: k-means clusters, each divided into sub-clusters, and how sure every name's place is.
-#
-# The steps, in this order:
-#
-# 1. Names of equal vectors are one point. Points are weighted by 1, or by their landmarks if asked.
-# 2. Spherical k-means, k given or chosen by the criterion over its curve (``spherical_kmeans.py``).
-# 3. Every cluster is divided by average linkage (``subclusters.py``).
-#    Without a wanted number of groups it is divided at the threshold, and its parts are the groups. The default is 0.85
-#    of the mean cosine distance of all pairs, since encoders differ in how far apart they put unrelated names.
-#    With one (``groups``), the threshold is lowered until there are 1,000 parts, or 8 for every group; Ward's linkage
-#    joins the parts of all clusters into exactly that many groups, which then settle as in spherical k-means. Up to
-#    1,000 names every name is a part of its own.
-#
-# All sums are done by one thread, and names are taken in sorted order: the same names, vectors, options and seed give
-# the same groups, however the names were ordered and whatever the machine's number of cores.
+# -- names in groups -----------------------------------------------------------------------------------------------
 
 DIVIDE = 0.85  # default threshold, as a share of the mean distance of all pairs of names
 LEAST_PARTS, PARTS_A_GROUP = 1000, 8
@@ -198,7 +195,7 @@ DOUBTFUL = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """Where every name is, in the order the names were given.
+    """The cluster and group of every name, in the order in which the names were given.
 
     Attributes:
         clusters: (N,) int32 k-means clusters, numbered in the order of their first names.
@@ -300,7 +297,7 @@ def check_options(config: ClusterConfig) -> None:
 
 
 def margins(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How much nearer a name is to its own group's centre than to the next one.
+    """Return the margin by which every name is nearer to its own group's centre than to the next one.
 
     The simplified silhouette (Vendramin, Campello and Hruschka, 2010): with cosine distances a to the centre of the
     own group, the name itself left out, and b to the nearest other centre, (b - a) / max(a, b), 0 if that is negative.
@@ -335,7 +332,7 @@ def margins(rows: np.ndarray, groups: np.ndarray, weights: np.ndarray) -> tuple[
 def _partition(
     rows: np.ndarray, shares: np.ndarray, config: ClusterConfig, progress: Progress
 ) -> tuple[np.ndarray, np.ndarray, Curve, float]:
-    """Clusters and groups of the rows, numbered by first rows; the curve; the threshold of the division."""
+    """Return clusters and groups of the rows, numbered by first rows; the curve; the threshold of the division."""
     _, first, point = np.unique(np.round(rows, 6), axis=0, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))  # points in the order of their first rows, not of their coordinates
     point = rank[point.ravel()]
@@ -371,7 +368,7 @@ def _joined(points: np.ndarray, weights: np.ndarray, parts: np.ndarray, groups: 
 
 
 def _mean_distance(points: np.ndarray) -> float:
-    """Mean cosine distance over all pairs of different points, from the length of their sum."""
+    """Return the mean cosine distance over all pairs of different points, from the length of their sum."""
     n = len(points)
     if n < 2:
         return 0.0
@@ -380,6 +377,6 @@ def _mean_distance(points: np.ndarray) -> float:
 
 
 def _numbered(labels: np.ndarray) -> np.ndarray:
-    """The same partition with labels in the order of their first places."""
+    """Return the same partition with labels in the order of their first occurrence."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse]

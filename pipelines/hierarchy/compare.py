@@ -1,4 +1,9 @@
-"""Files that say which group each landmark belongs to: GLDv2's hierarchical CSVs, and tables like them."""
+"""Comparison of two label files, such as a regenerated hierarchy and a reference.
+
+A label file states the group of each landmark: one of GLDv2's hierarchical CSVs, or a table like them. Landmarks that
+both files label are compared as two partitions. All measures that have a direction take B for the reference: A's
+homogeneity is how far each group of A holds landmarks of one group of B.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -45,8 +50,8 @@ class LabelFile:
         natural_or_human_made. Others are ignored.
 
         Raises:
-            TableError: the file cannot be read, lacks a column, has no rows or an id that is no whole number, or says
-                two different things of one landmark.
+            TableError: the file cannot be read, lacks a column, has no rows or an id that is not a whole number, or
+                says two different things of one landmark.
         """
         raw, columns = _parquet(path) if path.suffix == ".parquet" else _csv(path)
         if raw.is_empty():
@@ -62,7 +67,7 @@ Columns = dict[str, str | None]
 
 
 def _columns(path: Path, found: Sequence[str]) -> Columns:
-    """The file's column for each value, None where it has none."""
+    """Return the file's column for each value, None where it has none."""
     label = next((name for name in LABELS if name in found), None)
     if ID not in found or label is None:
         shown = ", ".join(repr(name[:60]) for name in found[:20])
@@ -96,7 +101,7 @@ def _parquet(path: Path) -> tuple[pl.DataFrame, Columns]:
 
 
 def _typed(path: Path, raw: pl.DataFrame) -> pl.DataFrame:
-    """The values of each landmark, null where there is none."""
+    """Return the values of each landmark, null where there is none."""
     cells = raw.with_columns(
         pl.lit(None, dtype=pl.String).alias(value) for value in _VALUES if value not in raw.columns
     )
@@ -132,15 +137,12 @@ def _refuse_contradictions(path: Path, landmarks: pl.DataFrame) -> None:
     )
 
 
-# Two label files side by side: how one judges a regenerated hierarchy against another.
-#
-# Landmarks that both files label are compared as two partitions. All measures that have a direction take B for the
-# reference: A's homogeneity is how far each group of A holds landmarks of one group of B.
+# -- the comparison ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one file has, and how much of it the other file has too.
+    """The landmarks of one file, and how many of them the other file has too.
 
     Attributes:
         file: its name.
@@ -166,11 +168,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Partitions:
-    """How alike two partitions of the same items are.
+    """The agreement of two partitions of the same items.
 
     Attributes:
-        items: how many landmarks or names.
-        groups_a, groups_b: how many groups they are in.
+        items: number of landmarks or names.
+        groups_a, groups_b: number of groups that they are in.
         ari: adjusted Rand index (Hubert and Arabie 1985); 1 equal, 0 as by chance.
         nmi: mutual information over the arithmetic mean of the entropies; equals ``v_measure`` by definition.
         homogeneity, completeness, v_measure: Rosenberg and Hirschberg 2007, with B as the reference.
@@ -188,7 +190,7 @@ class Partitions:
 
 @dataclass(frozen=True)
 class GroupMatch:
-    """A group and the other file's group most like it (by Jaccard, then by label), over shared landmarks.
+    """A group and the most similar group of the other file (by Jaccard, then by label), over shared landmarks.
 
     ``precision`` = shared / landmarks, ``recall`` = shared / match_landmarks, ``f1`` their harmonic mean, ``jaccard`` =
     shared / (landmarks + match_landmarks - shared).
@@ -232,10 +234,10 @@ class Tops:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What :func:`compare` found.
+    """The result of :func:`compare`.
 
     Attributes:
-        joined_on: the columns that make a landmark the same.
+        joined_on: the columns that identify a landmark.
         a, b: coverage of the two files.
         landmarks: the partitions of the landmarks that both label.
         names: the partitions of their distinct names, each in the group of most of its landmarks (then the first by
@@ -261,11 +263,11 @@ class Comparison:
     tops: Tops | None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, ready for JSON."""
+        """Return everything as JSON-ready values."""
         return asdict(self)
 
     def to_markdown(self) -> str:
-        """Tables for people; long lists are cut short and say so."""
+        """Return Markdown tables for people; lists that are cut short say so."""
         return markdown(self)
 
 
@@ -360,7 +362,7 @@ def _partitions(a: pl.Series, b: pl.Series) -> Partitions:
 
 
 def _names(labelled: pl.DataFrame) -> tuple[Partitions | None, int, int]:
-    """The partitions of the distinct names, and how many names each file puts into several groups."""
+    """Return the partitions of the distinct names, and how many names each file puts into several groups."""
     named = labelled.filter(pl.col("shown").is_not_null())
     if named.is_empty():
         return None, 0, 0
@@ -373,9 +375,9 @@ def _names(labelled: pl.DataFrame) -> tuple[Partitions | None, int, int]:
     return _partitions(*sides), mixed[0], mixed[1]
 
 
-def _matches(confusion: pl.DataFrame, own: str, other: str) -> tuple[GroupMatch, ...]:
+def _matches(confusion: pl.DataFrame, side: str, other: str) -> tuple[GroupMatch, ...]:
     sizes = confusion.with_columns(
-        size=pl.col("landmarks").sum().over(own), match_size=pl.col("landmarks").sum().over(other)
+        size=pl.col("landmarks").sum().over(side), match_size=pl.col("landmarks").sum().over(other)
     )
     union = pl.col("size") + pl.col("match_size") - pl.col("landmarks")
     best = (
@@ -385,10 +387,10 @@ def _matches(confusion: pl.DataFrame, own: str, other: str) -> tuple[GroupMatch,
             f1=2 * pl.col("landmarks") / (pl.col("size") + pl.col("match_size")),
             jaccard=pl.col("landmarks") / union,
         )
-        .sort(own, "jaccard", other, descending=[False, True, False])
-        .unique(own, keep="first", maintain_order=True)
-        .sort("size", own, descending=[True, False])
-        .select(own, other, "size", "match_size", "landmarks", "precision", "recall", "f1", "jaccard")
+        .sort(side, "jaccard", other, descending=[False, True, False])
+        .unique(side, keep="first", maintain_order=True)
+        .sort("size", side, descending=[True, False])
+        .select(side, other, "size", "match_size", "landmarks", "precision", "recall", "f1", "jaccard")
     )
     return tuple(GroupMatch(*row) for row in best.iter_rows())
 
@@ -414,7 +416,7 @@ def _tops(both: pl.DataFrame) -> Tops:
     )
 
 
-# A comparison of two label files as Markdown.
+# -- the comparison as Markdown ------------------------------------------------------------------------------------
 
 _MOST_GROUPS = 100
 _MOST_CELLS = 30
@@ -422,7 +424,7 @@ _MARKUP = re.compile(r"([\\`*_\[\]<>|&#~])")
 
 
 def markdown(comparison: "Comparison") -> str:
-    """Coverage, measures, tops, best matches and the largest confusions, as tables; labels are escaped."""
+    """Return coverage, measures, tops, best matches and the largest confusions as tables; labels are escaped."""
     a, b = comparison.a, comparison.b
     parts = [
         f"# {_text(a.file)} (A) against {_text(b.file)} (B)",
@@ -483,9 +485,9 @@ def _tops_text(tops: "Tops | None") -> Iterable[str]:
     yield _table(["A", "B", "landmarks"], [[_text(c.a), _text(c.b), c.landmarks] for c in tops.cells])
 
 
-def _matches_text(own: str, other: str, matches: Sequence["GroupMatch"]) -> Iterable[str]:
-    yield f"## Best match in {other} of each group of {own}"
-    head = [own, other, f"in {own}", f"in {other}", "shared", "precision", "recall", "F1", "Jaccard"]
+def _matches_text(file: str, other: str, matches: Sequence["GroupMatch"]) -> Iterable[str]:
+    yield f"## Best match in {other} of each group of {file}"
+    head = [file, other, f"in {file}", f"in {other}", "shared", "precision", "recall", "F1", "Jaccard"]
     rows = [
         [
             _text(m.group),
@@ -520,7 +522,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[object]], most: int | No
 
 
 def _text(text: str) -> str:
-    """The text with Markdown's and HTML's marks disarmed, on one line."""
+    """Return the text on one line, with the markup of Markdown and HTML escaped."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
 
 

@@ -1,4 +1,4 @@
-"""The options of the stages that build a hierarchy: one frozen dataclass a stage.
+"""Options of the stages that build a hierarchy: one frozen dataclass a stage.
 
 This module imports nothing heavy, because ``hgld build-hierarchy --help`` is made from it: every field is a flag,
 its metadata the flag's help. Fields that cannot change a stage's output (rates, batch sizes, contacts) say so with
@@ -18,13 +18,13 @@ WIKIDATA_URL = "https://www.wikidata.org/w/api.php"
 
 
 def key_fields(config: Any) -> dict[str, Any]:
-    """The fields of a config that belong to its stage's done-key."""
+    """Return the fields of a config that belong to its stage's done-key."""
     return {f.name: getattr(config, f.name) for f in fields(config) if f.metadata.get("key", True)}
 
 
 @dataclass(frozen=True)
 class ScrapeConfig:
-    """How names are scraped from Wikimedia."""
+    """Options of scraping names from Wikimedia."""
 
     route: Literal["api", "html"] = setting(
         "api", "api asks Wikidata and Commons 50 titles a request; html reads each category's page."
@@ -58,7 +58,7 @@ class ScrapeConfig:
 
 @dataclass(frozen=True)
 class CleanConfig:
-    """How scraped names become canonical names."""
+    """Options of turning scraped names into canonical names."""
 
     several: Literal["drop", "most-specific", "most-common"] = setting(
         "drop", "A landmark with several names: drop it (the published rule), or keep one of them."
@@ -67,7 +67,7 @@ class CleanConfig:
 
 @dataclass(frozen=True)
 class EmbedConfig:
-    """How names become vectors."""
+    """Options of turning names into vectors."""
 
     encoder: str = setting(
         "clip:ViT-L-14/laion2b_s32b_b82k",
@@ -86,7 +86,7 @@ class EmbedConfig:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """How vectors become groups."""
+    """Options of grouping names by their vectors."""
 
     clusters: int = setting(0, "k of k-means; 0: chosen by the criterion.")
     criterion: Literal["silhouette", "elbow"] = setting("silhouette", "How k is chosen when it is not given.")
@@ -102,7 +102,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class TopLevelConfig:
-    """How groups are told natural from human-made."""
+    """Options of telling natural groups from human-made ones."""
 
     margin: float = setting(
         0.0, "Least margin of the encoder's decision natural / human-made; 0: the encoder's default."
@@ -111,7 +111,7 @@ class TopLevelConfig:
 
 @dataclass(frozen=True)
 class ReviewConfig:
-    """Whose decisions are applied."""
+    """Options of the review: the decisions to apply."""
 
     decisions: tuple[Path, ...] = setting(
         (), "Decisions of annotators (YAML), applied on every run.", repeated=True, commas=False, key=False
@@ -120,7 +120,7 @@ class ReviewConfig:
 
 @dataclass(frozen=True)
 class AssignConfig:
-    """Whether landmarks without a name are given one."""
+    """Options of naming landmarks that have no name."""
 
     assign: Literal["none", "images", "vote"] = setting(
         "none", "Give landmarks without a name one: by CLIP zero-shot on their images, or by their neighbours' vote."
@@ -130,7 +130,7 @@ class AssignConfig:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """A whole build: where its names come from, and every stage's options.
+    """Options of a whole build: the source of its names, and every stage's options.
 
     Attributes:
         source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape) or ``names`` (a table

@@ -1,7 +1,8 @@
-"""Embeddings kept between builds: one SQLite file an encoder key, one row a name.
+"""The embed stage: canonical names become unit rows, each name once for each encoder.
 
-A row is written once, in a transaction with its batch, so that a process killed anywhere leaves whole batches and
-the next run embeds only what is missing. The key holds model, templates and versions; the file's name is its hash.
+Embeddings are kept between builds, in one SQLite file for each encoder key, with one row for each name. A row is
+written once, in a transaction with its batch, so that a process killed anywhere leaves whole batches and the next run
+embeds only what is missing. The key holds model, templates and versions; the file's name is its hash.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from platformdirs import user_cache_path
 from hgld.errors import StorageError, TableError
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, silent, write_json
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent, write_json
 
 SCHEMA_VERSION = 1
 _ASKED_AT_ONCE = 500  # below SQLite's limit of variables in a statement
@@ -26,12 +27,12 @@ _WAIT = 60.0  # seconds for another build to finish its batch
 
 
 def default_folder() -> Path:
-    """Where embeddings lie unless the configuration says otherwise."""
+    """Return the folder of embeddings for a configuration that names none."""
     return user_cache_path("hgld") / "embeddings"
 
 
 class EmbeddingCache:
-    """Rows of one encoder.
+    """The cached rows of one encoder.
 
     Args:
         folder: made if it is not there.
@@ -54,7 +55,7 @@ class EmbeddingCache:
                 raise StorageError(f"{self.path}: made for {found}, not for {(SCHEMA_VERSION, key)}. {self._way_out()}")
 
     def get(self, names: Sequence[str]) -> dict[str, np.ndarray]:
-        """The (D,) float32 rows of those names that are there."""
+        """Return the (D,) float32 rows of the names that are in the cache."""
         found: dict[str, np.ndarray] = {}
         with self._connection() as connection:
             for start in range(0, len(names), _ASKED_AT_ONCE):
@@ -66,7 +67,7 @@ class EmbeddingCache:
         return found
 
     def put(self, names: Sequence[str], rows: np.ndarray) -> None:
-        """Keep (N, D) rows, all of them or, if the process dies, none."""
+        """Store (N, D) rows, all of them or, if the process dies, none."""
         entries = [(name, row.astype("<f4").tobytes()) for name, row in zip(names, np.asarray(rows), strict=True)]
         with self._connection() as connection:
             connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", entries)
@@ -81,7 +82,7 @@ class EmbeddingCache:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection and one transaction: committed at the end, rolled back on any error."""
+        """Open a connection with one transaction: committed at the end, rolled back on any error."""
         connection = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,10 +103,10 @@ class EmbeddingCache:
         return "Delete the file, or choose another folder with --cache; embeddings are then made anew."
 
 
-# The embed stage: canonical names become unit rows, each name once for each encoder.
+# -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 1
-_BLOCK = 1024  # names between two commits to the cache: what a kill can lose
+_BLOCK = 1024  # names between two commits to the cache: the most that a kill can lose
 
 
 def run(root: Path, cleaned: StageRun, config: EmbedConfig, progress: Progress) -> StageRun:
@@ -136,7 +137,7 @@ def run(root: Path, cleaned: StageRun, config: EmbedConfig, progress: Progress) 
 
 
 def encoder_of(names: Path, config: EmbedConfig) -> Encoder:
-    """The encoder that a build embeds with, for other texts in the same space.
+    """Return the encoder that a build embeds with, for other texts in the same space.
 
     Args:
         names: clean's ``names.parquet``, which ``lexical`` is fitted on.
@@ -152,7 +153,7 @@ def encoder_of(names: Path, config: EmbedConfig) -> Encoder:
 
 
 def embed_names(encoder: Encoder, names: list[str], cache: EmbeddingCache, progress: Progress) -> np.ndarray:
-    """Rows of names, from the cache where it has them; new ones are kept block by block.
+    """Return the rows of names, from the cache where it has them; new ones are stored block by block.
 
     Returns:
         (N, D) float32 rows.
@@ -172,7 +173,7 @@ def embed_names(encoder: Encoder, names: list[str], cache: EmbeddingCache, progr
 
 
 def _rows(encoder: Encoder, names: list[str], folder: Path, progress: Progress) -> np.ndarray:
-    """Rows of names; those of a joined encoder are kept by part, so that new names cost a model only themselves."""
+    """Return the rows of names; a joined encoder's are cached by part, so that a model encodes only the new names."""
     if isinstance(encoder, JoinedEncoder):
         return encoder.join([_rows(part, names, folder, progress) for part in encoder.parts])
     return embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
@@ -185,10 +186,10 @@ def _names(path: Path) -> list[str]:
     return names
 
 
-def _embed(path: Path, encoder: Encoder, folder: Path, progress: Progress, directory: Path) -> Outcome:
+def _embed(path: Path, encoder: Encoder, folder: Path, progress: Progress, directory: Path) -> StageResult:
     names = _names(path)
     rows = _rows(encoder, names, folder, progress)
     np.save(directory / "embeddings.npy", rows, allow_pickle=False)
     about = {"name": encoder.name, "key": encoder.key, "dim": int(rows.shape[1]), "templates": list(encoder.templates)}
     write_json(directory / "encoder.json", about)
-    return Outcome({"names": len(names), "dimensions": int(rows.shape[1])}, details={"encoder": about})
+    return StageResult({"names": len(names), "dimensions": int(rows.shape[1])}, details={"encoder": about})

@@ -1,4 +1,4 @@
-"""Stage "export": GLDv2's label CSVs, the table of raw scraped names, the hierarchy, and what is in none of them."""
+"""The export stage: GLDv2's label CSVs, the table of raw scraped names, the hierarchy, and the dropped landmarks."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import polars as pl
 
 from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 
 VERSION = 1
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
@@ -19,7 +19,7 @@ _KEY = ["split", "landmark_id"]
 
 
 def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, progress: Progress) -> StageRun:
-    """Write the build's tables: the files of :func:`files_of`, all or none.
+    """Write the build's tables, the files of :func:`files_of`, all or none of them.
 
     ``{split}_label_to_hierarchical.csv`` has GLDv2's columns, quoting and line ends, sorted by landmark id;
     ``supercategory`` is the name as scraped (empty where the name was assigned), an undecided top level is an empty
@@ -36,7 +36,7 @@ def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, pr
         "assign/dropped": assigned.path("dropped.parquet"),
     }
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         scrape, clean_dropped, labelled, assign_dropped = (pl.read_parquet(file) for file in inputs.values())
         splits = scrape["split"].unique().sort().to_list()
         for done, split in enumerate(splits):
@@ -48,13 +48,13 @@ def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, pr
         dropped = _all_dropped(scrape, labelled, clean_dropped, assign_dropped)
         dropped.write_parquet(directory / DROPPED)
         counts = {"landmarks": len(labelled), "without labels": len(dropped), "names": labelled["name"].n_unique()}
-        return Outcome(counts, details={"splits": splits})
+        return StageResult(counts, details={"splits": splits})
 
     return run_stage("export", root, version=VERSION, config={}, inputs=inputs, work=work)
 
 
 def files_of(exported: StageRun) -> list[str]:
-    """Names of the files that this export wrote."""
+    """Return the names of the files that this export wrote."""
     return sorted(exported.record["outputs"])
 
 
@@ -91,7 +91,7 @@ def write_raw_names(scrape: pl.DataFrame, labelled: pl.DataFrame, file: Path) ->
 
 
 def hierarchy_of(labelled: pl.DataFrame) -> Hierarchy:
-    """The tree of landmarks, groups and top levels; a landmark's class is ``"{split}/{id} {title}"``."""
+    """Return the tree of landmarks, groups and top levels; a landmark's class is ``"{split}/{id} {title}"``."""
     title = pl.col("title").str.strip_prefix("Category:")
     key = pl.format("{}/{}", "split", "landmark_id")
     named = labelled.with_columns(landmark=pl.concat_str(key, title, separator=" ", ignore_nulls=True))
@@ -106,7 +106,7 @@ def _write_csv(rows: pl.DataFrame, file: Path) -> None:
 def _all_dropped(
     scrape: pl.DataFrame, labelled: pl.DataFrame, clean_dropped: pl.DataFrame, assign_dropped: pl.DataFrame
 ) -> pl.DataFrame:
-    """One row for every scraped landmark without a label, with the last stage that left it out."""
+    """Return a row for every scraped landmark without a label, with the last stage that left it out."""
     columns = ["split", "landmark_id", "category", "stage", "reason", "detail"]
     drops = pl.concat(
         [

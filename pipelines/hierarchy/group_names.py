@@ -1,6 +1,6 @@
-"""A label for every group, proposed from what its names have in common, with the evidence.
+"""Labels for groups, proposed from what their names have in common, with the evidence.
 
-Three kinds of proposal, the first that holds is taken:
+There are three kinds of proposal; the first that applies is taken:
 
 1. ``head-noun``: the head noun of names that carry at least half of the group's landmarks.
 2. ``p279``: the Wikidata class that says best which names are in the group: of the classes above names that carry at
@@ -41,7 +41,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A label, how it was found, and what speaks for it."""
+    """A proposed label, the method that found it, and the evidence for it."""
 
     label: str
     method: Literal["head-noun", "p279", "medoid"]
@@ -49,12 +49,13 @@ class Proposal:
 
 
 def propose_labels(groups: Sequence[Sequence[Member]], graph: ClassGraph, rules: NameRules) -> list[Proposal]:
-    """One label a group, in their order; no two alike.
+    """Return one label for each group, in their order; no two are alike.
 
     Args:
         groups: members of every group, none of them empty; names are unique over all groups.
         graph: the P279 graph; may be empty.
-        rules: how a class's label, which is raw text of Wikidata, becomes a name; one of which nothing is left is none.
+        rules: the rules by which a class's label, raw text of Wikidata, becomes a name; if nothing is left of it, the
+            class is not proposed.
     """
     owners: dict[str, set[int]] = defaultdict(set)
     for place, members in enumerate(groups):
@@ -125,7 +126,7 @@ def _class_proposals(
 
 
 def _landmarks_below(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> dict[str, int]:
-    """Landmarks of all names that are of a class or of one below it, by class."""
+    """Return the number of landmarks of all names of a class or of one below it, by class."""
     below: Counter[str] = Counter()
     for members in groups:
         for member in members:

@@ -18,7 +18,7 @@ from sklearn.metrics import silhouette_score
 from hgld.pipelines.stage import Progress, silent
 
 MOST_ROUNDS = 100
-CURVE_RESTARTS = 2  # the curve compares numbers of clusters; the chosen one is done again with all restarts
+CURVE_RESTARTS = 2  # enough to compare numbers of clusters; the chosen one is run again with all restarts
 CURVE_STEPS = 16
 AXES = 64
 CURVE_SAMPLE = 2000
@@ -26,7 +26,7 @@ CURVE_SAMPLE = 2000
 
 @dataclass(frozen=True)
 class Curve:
-    """What every number of clusters tried gave.
+    """The inertia and score of every number of clusters tried.
 
     Attributes:
         k: the numbers, ascending.
@@ -40,24 +40,24 @@ class Curve:
 
     @property
     def best(self) -> int:
-        """The number of highest score, the smallest of those at a tie."""
+        """The number of clusters with the highest score, the smallest at a tie."""
         return self.k[int(np.argmax(self.score))]
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows brought to length 1; rows of no length stay zero."""
+    """Return rows scaled to length 1; zero rows stay zero."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.divide(rows, length, out=np.zeros_like(rows), where=length > 0)
 
 
 def sums(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, k: int) -> np.ndarray:
-    """(k, D) weighted sum of the rows of every label 0..k-1."""
+    """Return the (k, D) weighted sums of the rows of every label 0..k-1."""
     places = (labels, np.arange(len(rows)))
     return csr_array((weights.astype(rows.dtype), places), shape=(k, len(rows))) @ rows
 
 
 def spherical_kmeans(rows: np.ndarray, k: int, *, weights: np.ndarray, restarts: int, seed: int) -> np.ndarray:
-    """Clusters of unit rows.
+    """Return clusters of unit rows.
 
     Args:
         rows: (N, D) float unit rows, at least k of them different.
@@ -73,7 +73,7 @@ def spherical_kmeans(rows: np.ndarray, k: int, *, weights: np.ndarray, restarts:
 
 
 def leading_axes(rows: np.ndarray) -> np.ndarray:
-    """(N, <= 64) float64 coordinates on the axes of the largest moments, which keep inner products best."""
+    """Return (N, <= 64) float64 coordinates on the axes of the largest moments, which keep inner products best."""
     wide = rows.astype(np.float64)
     if rows.shape[1] <= AXES:
         return wide
@@ -168,14 +168,14 @@ def _steps(n: int) -> list[int]:
 
 
 def _inertia(rows: np.ndarray, labels: np.ndarray, weights: np.ndarray, k: int) -> float:
-    """Mean squared distance of unit rows to their cluster's mean: 1 less the mean squared length of the means."""
+    """Return the mean squared distance of unit rows to their cluster's mean: 1 less the means' mean squared length."""
     mass = np.bincount(labels, weights)
     length = np.linalg.norm(sums(rows, labels, weights, k).astype(np.float64), axis=1)
     return max(0.0, float(1 - (length**2 / mass).sum() / mass.sum()))
 
 
 def _silhouette(distances: np.ndarray, labels: np.ndarray) -> float:
-    """0 where the sample leaves one cluster, or every row its own: no silhouette is defined there."""
+    """Return the mean silhouette; 0, as it is not defined, where the sample has one cluster or one for every row."""
     if not 2 <= len(np.unique(labels)) < len(labels):
         return 0.0
     return float(silhouette_score(distances, labels, metric="precomputed"))

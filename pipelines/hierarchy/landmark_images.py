@@ -1,6 +1,6 @@
-"""Images of landmarks: where they lie, and reading them without trusting them.
+"""Images of landmarks: finding them, and decoding them as untrusted data.
 
-Three layouts are understood, by what is found at the given place:
+Three layouts are understood, by what is found at the given path:
 
 - a folder ``{split}/{landmark_id}/*.jpg`` (also .jpeg, .png, .webp);
 - uncompressed tars whose members have those names: one tar, or every ``*.tar`` of the folder;
@@ -28,13 +28,13 @@ LandmarkKey = tuple[str, int]
 MANIFEST = "images.csv"
 IMAGES_A_LANDMARK = 8  # the mean embedding hardly moves after that; bounds the work for landmarks with thousands
 LARGEST_FILE = 64 * 2**20
-LONGEST_SIDE = 512  # what is handed on; encoders look at 224 to 448 pixels
+LONGEST_SIDE = 512  # of decoded images; encoders look at 224 to 448 pixels
 _MEMBER = re.compile(r"(?P<split>[A-Za-z0-9_-]+)/(?P<id>\d{1,18})/[^/]+\.(?:jpe?g|png|webp)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, order=True)
 class ImagePlace:
-    """Where the bytes of one image lie: a file, or ``size`` bytes at ``offset`` of a tar."""
+    """The location of one image's bytes: a file, or ``size`` bytes at ``offset`` of a tar."""
 
     member: str
     file: Path
@@ -44,7 +44,7 @@ class ImagePlace:
 
 
 def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
-    """The images of every landmark, sorted by member name, at most ``IMAGES_A_LANDMARK`` each.
+    """Find the images of every landmark, sorted by member name, at most ``IMAGES_A_LANDMARK`` each.
 
     Raises:
         ConfigError: nothing is there, or nothing in one of the layouts above.
@@ -64,7 +64,7 @@ def find_images(place: Path) -> dict[LandmarkKey, tuple[ImagePlace, ...]]:
 
 
 def fingerprint(images: Mapping[LandmarkKey, tuple[ImagePlace, ...]]) -> str:
-    """SHA-256 over names, sizes and times of change: what a done-key needs without reading every image again."""
+    """Return a SHA-256 over names, sizes and times of change, so that a done-key need not read every image again."""
     digest = hashlib.sha256()
     for landmark, places in images.items():
         for image in places:
@@ -162,7 +162,9 @@ def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) 
         file = (inside / path).resolve()
         is_file = file.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, links in a circle
-        raise TableError(f"{where}: path {path[:100]!r} cannot be one ({error}). Correct or remove the row.") from error
+        raise TableError(
+            f"{where}: {path[:100]!r} is not a valid path ({error}). Correct or remove the row."
+        ) from error
     if not file.is_relative_to(inside):
         raise TableError(f"{where}: path {path!r} leads out of {inside}; expected a path inside that folder.")
     if not is_file:

@@ -1,4 +1,4 @@
-"""The tables that a build starts from, landmarks with their Commons categories, and those that scraping leaves."""
+"""Tables of landmarks: those with Commons categories that a build starts from, and those that scraping leaves."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import polars as pl
 from hgld.errors import TableError
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, write_dropped
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
 ID, CATEGORY, NAME = "landmark_id", "category", "supercategory"
 VERSION = 1  # of the stage "scrape": raise it when the same answers make other tables
@@ -33,7 +33,7 @@ CLASSES = {"class_id": pl.String, "label": pl.String, "language": pl.String, "pa
 
 @dataclass(frozen=True)
 class Landmark:
-    """One landmark of one split, as its table states it; ``names`` only where the table was scraped already."""
+    """One landmark of one split as its table states it; it has ``names`` only if the table was scraped already."""
 
     split: str
     landmark_id: int
@@ -43,7 +43,7 @@ class Landmark:
 
 @dataclass(frozen=True)
 class LandmarkTables:
-    """All landmarks by (split, landmark_id), and the rows that said nothing new."""
+    """All landmarks by (split, landmark_id), and the rows that repeated earlier ones."""
 
     landmarks: list[Landmark]
     dropped: pl.DataFrame
@@ -69,7 +69,7 @@ def read_landmarks(tables: Mapping[str, Path], *, named: bool = False) -> Landma
 
 
 def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> StageRun:
-    """The stage ``scrape`` from tables that were scraped already: no network, no class graph.
+    """Run the stage ``scrape`` on tables that were scraped already, without network or class graph.
 
     Args:
         root: the build's directory of stages.
@@ -77,7 +77,7 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
         progress: told what is read.
     """
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         progress("scrape: reading names", 0, None)
         read = read_landmarks(tables, named=True)
         marks = read.landmarks
@@ -94,7 +94,7 @@ def run_names(root: Path, tables: Mapping[str, Path], progress: Progress) -> Sta
 
 
 def scraped_table(landmarks: Sequence[Landmark], columns: Mapping[str, Any]) -> pl.DataFrame:
-    """The stage's table of landmarks from their facts by column; a column that is not given is null."""
+    """Return the stage's table of landmarks from their facts by column; a column that is not given is null."""
     given = {
         "split": [mark.split for mark in landmarks],
         "landmark_id": [mark.landmark_id for mark in landmarks],
@@ -106,7 +106,7 @@ def scraped_table(landmarks: Sequence[Landmark], columns: Mapping[str, Any]) -> 
 
 
 def list_column(rows: Sequence[Sequence[str | None]]) -> pl.Series:
-    """A column of lists of text; polars makes one from one flat column 20 times faster than list by list."""
+    """Return a column of lists of text, made from one flat column: 20 times faster in polars than list by list."""
     position = [i for i, members in enumerate(rows) for _ in members]
     flat = pl.DataFrame(
         {"row": position, "member": [member for members in rows for member in members]},
@@ -119,14 +119,14 @@ def list_column(rows: Sequence[Sequence[str | None]]) -> pl.Series:
 
 def write_scraped(
     directory: Path, scraped: pl.DataFrame, classes: pl.DataFrame, dropped: pl.DataFrame, notes: tuple[str, ...] = ()
-) -> Outcome:
+) -> StageResult:
     """Write the three tables of the stage ``scrape`` and count the statuses."""
     scraped.write_parquet(directory / "landmarks.parquet")
     classes.write_parquet(directory / "classes.parquet")
     tally = scraped.group_by("status").len().sort("len", "status", descending=[True, False])
     counts = {"landmarks": scraped.height, "categories": scraped["category"].n_unique()}
     counts |= dict(zip(tally["status"].to_list(), tally["len"].to_list(), strict=True))
-    return Outcome(counts | {"classes": classes.height}, write_dropped(directory, dropped), notes)
+    return StageResult(counts | {"classes": classes.height}, write_dropped(directory, dropped), notes)
 
 
 def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], list[tuple[str, int, str, str, str]]]:

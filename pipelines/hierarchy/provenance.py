@@ -1,4 +1,4 @@
-"""``provenance.json``: what a build was made of, by which software, and what came out."""
+"""The file ``provenance.json``: inputs, options, software and outputs of a build."""
 
 import importlib.metadata
 import json
@@ -29,13 +29,13 @@ class SourceFile:
 def provenance(
     stages: Sequence[StageRun], sources: Sequence[SourceFile], config: BuildConfig, encoder: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What went into a build, without what came out (:func:`sealed` adds that).
+    """Return the inputs, options and software of a build, without its outputs (see :func:`complete_provenance`).
 
     The same input, options, seed and software give the same content; no absolute path is in it, and no option that
     cannot change the output (rates, contacts, batch sizes).
 
     Args:
-        stages: the stages that ran or were done before, in order.
+        stages: the stages that were run now or done before, in order.
         sources: files from outside.
         config: the build's options.
         encoder: the embed stage's ``encoder.json``.
@@ -55,13 +55,15 @@ def provenance(
     }
 
 
-def sealed(facts: Mapping[str, Any], stages: Sequence[StageRun], outputs: Mapping[str, Path]) -> dict[str, Any]:
-    """The content of ``provenance.json``: ``facts``, the build's files, and all time stamps under ``times``.
+def complete_provenance(
+    facts: Mapping[str, Any], stages: Sequence[StageRun], outputs: Mapping[str, Path]
+) -> dict[str, Any]:
+    """Return the content of ``provenance.json``: ``facts``, the build's files, and all time stamps under ``times``.
 
     Args:
-        facts: of :func:`provenance`.
-        stages: whose times are stated.
-        outputs: the build's files by their place in its folder.
+        facts: the result of :func:`provenance`.
+        stages: the stages whose times are stated.
+        outputs: the build's files by their path in its folder.
     """
     return {
         **facts,
@@ -71,7 +73,7 @@ def sealed(facts: Mapping[str, Any], stages: Sequence[StageRun], outputs: Mappin
 
 
 def read_provenance(folder: Path) -> dict[str, Any] | None:
-    """The ``provenance.json`` of a folder, or None if none is there or it is not readable JSON."""
+    """Return the ``provenance.json`` of a folder, or None if it has none or it is not readable JSON."""
     file = folder / PROVENANCE
     if not file.is_file():
         return None
@@ -83,7 +85,7 @@ def read_provenance(folder: Path) -> dict[str, Any] | None:
 
 
 def versions(encoder: str) -> dict[str, str]:
-    """Versions of Python and of the packages that make the numbers; torch and the like only where they are used."""
+    """Return the versions of Python and of the packages that compute the result; torch and the like only if used."""
     entry = entry_of(encoder)
     packages = [*_ALWAYS, *(entry.packages if entry is not None else ())]
     own = {"python": platform.python_version(), "hgld": hgld.__version__}
@@ -91,7 +93,7 @@ def versions(encoder: str) -> dict[str, str]:
 
 
 def without_folder(encoder: str) -> str:
-    """An encoder's spelling with the folder of a local model left out.
+    """Return an encoder's spelling without the folder of a local model.
 
     >>> without_folder("sbert:/models/minilm"), without_folder("clip:ViT-B-32//models/weights.pt")
     ('sbert:minilm', 'clip:ViT-B-32/weights.pt')
@@ -104,7 +106,7 @@ def without_folder(encoder: str) -> str:
 
 
 def _config(config: BuildConfig) -> dict[str, dict[str, Any]]:
-    """Every stage's options; those of the scrape only where one was asked for."""
+    """Return every stage's options; those of the scrape only where one was asked for."""
     stages = {
         f.name: getattr(config, f.name) for f in fields(config) if f.name != "scrape" or config.source == "landmarks"
     }

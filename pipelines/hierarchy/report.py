@@ -1,7 +1,9 @@
-"""The pictures of a build: the map of names, the sizes of groups, the curve of k.
+"""The report stage: a build's ``report.html`` and ``README.md``, and its pictures as files.
 
-Drawn with matplotlib and the same bytes every time: as PNG files on white, and as SVG whose ink is the page's own text
-colour, so that it reads on a light and on a dark page. Names are drawn as text, never as formulas.
+The page is one file without scripts and without external resources; scraped text stays text in it (autoescaped, under
+a content security policy that runs nothing). Its pictures are the map of names, the sizes of groups and the curve of k.
+They are drawn with matplotlib and have the same bytes every time: as PNG files on white, and as SVG in the page's own
+text colour, so that it is readable on a light and on a dark page. Names are drawn as text, never as formulas.
 """
 
 import io
@@ -22,7 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hgld.pipelines.card import PUBLISHED_GROUPS, write_card
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 
 INK = "#3b424c"
 _BAR = "#4c7d9d"
@@ -55,9 +57,10 @@ class Label:
 
 
 def group_color(rank: int) -> str:
-    """Colour of the ``rank``-th largest group, ``#rrggbb``: hues a golden angle apart in OKLCH (Ottosson, 2020).
+    """Return the colour of the ``rank``-th largest group, ``#rrggbb``: hues a golden angle apart in OKLCH.
 
-    Lightness stays between .54 and .68, which has a contrast of 3 : 1 on white and on near-black.
+    OKLCH is by Ottosson (2020). Lightness stays between .54 and .68, which has a contrast of 3 : 1 on white and on
+    near-black.
     """
     lightness = (0.60, 0.66, 0.54)[rank % 3]
     hue = math.radians(250 + rank * _GOLDEN_ANGLE)
@@ -74,7 +77,7 @@ def group_color(rank: int) -> str:
 
 
 def _encode(channel: float) -> float:
-    """Linear light to sRGB, clipped to the gamut."""
+    """Convert linear light to sRGB, clipped to the gamut."""
     value = min(max(channel, 0.0), 1.0)
     return 12.92 * value if value <= 0.0031308 else 1.055 * value ** (1 / 2.4) - 0.055
 
@@ -82,7 +85,7 @@ def _encode(channel: float) -> float:
 def place_labels(
     names: Sequence[str], centres: np.ndarray, *, size: float, most: int, width: float, height: float
 ) -> list[Label]:
-    """Labels of groups that do not overlap, given in order of importance.
+    """Return labels of groups that do not overlap, preferring the most important.
 
     Args:
         names: labels of the groups, the most important first.
@@ -109,7 +112,7 @@ def place_labels(
 
 
 def draw_map(points: np.ndarray, radii: np.ndarray, colors: Sequence[str], labels: Sequence[Label]) -> Figure:
-    """The map of names: (N, 2) places with y downwards, N radii in the same unit, N colours, and labels of groups."""
+    """Draw the map of names: (N, 2) places with y downwards, N radii in the same unit, N colours, labels of groups."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(10, 6.4), layout="constrained")
         axes = figure.add_subplot()
@@ -124,7 +127,7 @@ def draw_map(points: np.ndarray, radii: np.ndarray, colors: Sequence[str], label
 
 
 def draw_sizes(labels: Sequence[str], landmarks: Sequence[int], colors: Sequence[str]) -> Figure:
-    """Bars of the largest groups; the rest is one line of text, so that nothing is left out in silence."""
+    """Draw bars of the largest groups; a line of text states how many others are not drawn."""
     shown = min(len(labels), _LARGEST_BARS)
     rest = len(labels) - shown
     with mpl.rc_context(_STYLE):
@@ -145,7 +148,7 @@ def draw_sizes(labels: Sequence[str], landmarks: Sequence[int], colors: Sequence
 
 
 def draw_curve(k: Sequence[int], score: Sequence[float], chosen: int | None, criterion: str) -> Figure:
-    """The score of every tried k, with the chosen one marked."""
+    """Draw the score of every tried k, with the chosen one marked."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.add_subplot()
@@ -168,7 +171,7 @@ def save_png(figure: Figure, file: Path) -> None:
 
 
 def inline_svg(figure: Figure, title: str) -> str:
-    """The picture as an ``<svg>`` element for an HTML page: transparent, its ink the page's text colour."""
+    """Return the picture as an ``<svg>`` element for an HTML page: transparent, in the page's text colour."""
     buffer = io.StringIO()
     with mpl.rc_context(_STYLE), _quiet():
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -178,7 +181,7 @@ def inline_svg(figure: Figure, title: str) -> str:
 
 
 def _quiet() -> warnings.catch_warnings:
-    """Names of any script may lack letters in matplotlib's font: a box in a picture, the name itself in every table."""
+    """Ignore warnings of letters that matplotlib's font lacks: boxes in a picture, but the name itself in tables."""
     return warnings.catch_warnings(action="ignore", category=UserWarning)
 
 
@@ -190,10 +193,7 @@ def _thousands(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-# Stage "report": a build's ``report.html`` and ``README.md``, and its pictures as files.
-#
-# The page is one file without scripts and without anything from outside; whatever was scraped is text in it
-# (autoescaped, under a content security policy that runs nothing).
+# -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 1
 REPORT = "report.html"
@@ -245,13 +245,13 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
     Args:
         root: the build's directory of stages.
         stages: every stage up to the export, by name.
-        facts: what the build was made of (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
+        facts: the build's provenance (:func:`hgld.pipelines.hierarchy.provenance.provenance`).
         progress: told about the pictures.
     """
     inputs = {role: stages[stage].path(file) for role, (stage, file) in _READ.items()}
     inputs["template"] = TEMPLATES / TEMPLATE
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         tables = {role: pl.read_parquet(path) for role, path in inputs.items() if path.suffix == ".parquet"}
         decisions = json.loads(inputs["decisions"].read_text(encoding="utf-8"))
         groups = _groups(tables)
@@ -260,13 +260,13 @@ def run(root: Path, stages: Mapping[str, StageRun], facts: Mapping[str, Any], pr
         page = _page(facts, tables, groups, decisions, drawn)
         (directory / REPORT).write_text(page, encoding="utf-8")
         write_card(directory / CARD, facts, tables["groups"], tables["landmarks"])
-        return Outcome({"groups": len(groups), "bytes": len(page.encode())})
+        return StageResult({"groups": len(groups), "bytes": len(page.encode())})
 
     return run_stage("report", root, version=VERSION, config=facts, inputs=inputs, work=work)
 
 
 def _groups(tables: Mapping[str, pl.DataFrame]) -> list[Group]:
-    """Groups, the largest first, with their members, the most common first."""
+    """Return the groups, the largest first, with their members, the most common first."""
     labelled = dict(tables["landmarks"].group_by("hierarchical_label").len().iter_rows())
     members: dict[str, list[Member]] = {}
     ordered = tables["names"].sort(["landmarks", "name"], descending=[True, False])
@@ -297,7 +297,7 @@ def _groups(tables: Mapping[str, pl.DataFrame]) -> list[Group]:
 def _draw(
     folder: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group], clustered: StageRun, progress: Progress
 ) -> dict[str, Any]:
-    """Write the PNG files; return what the page shows of them."""
+    """Write the PNG files; return the pictures and figures that the page shows."""
     folder.mkdir()
     labels, counts = [g.label for g in groups], [g.landmarks for g in groups]
     colors = [g.color for g in groups]
@@ -308,7 +308,7 @@ def _draw(
     curve = tables["curve"].sort("k")
     drawn["curve"] = None
     if len(curve) > 1:
-        details = clustered.outcome.details
+        details = clustered.result.details
         figure = draw_curve(
             curve["k"].to_list(), curve["score"].to_list(), details.get("k"), str(details.get("criterion", "score"))
         )
@@ -321,7 +321,7 @@ def _draw(
 
 
 def _map(file: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group]) -> dict[str, Any]:
-    """The map's points by group and its labels, for a wide page and for a phone; the same as a PNG file."""
+    """Return the map's points by group and its labels, for a wide page and for a phone; write the map as a PNG file."""
     width, height = MAP_SIZE
     points = tables["map"].join(tables["names"], on="name").sort("name")
     places = _fit(points.select("x", "y").to_numpy(), width, height)
@@ -351,13 +351,13 @@ def _map(file: Path, tables: Mapping[str, pl.DataFrame], groups: Sequence[Group]
 
 
 def _label_place(places: np.ndarray) -> np.ndarray:
-    """Where a group's label goes: over its middle, a little higher, so that it does not hide a small group."""
+    """Return the place of a group's label: a little above its middle, so that it does not hide a small group."""
     x, y = np.median(places, axis=0)
     return np.array([x, y - 10 - min(24.0, (y - places[:, 1].min()))])
 
 
 def _fit(points: np.ndarray, width: int, height: int, edge: int = 16) -> np.ndarray:
-    """(N, 2) places spread over the drawing, y downwards.
+    """Return (N, 2) places spread over the drawing, y downwards.
 
     A coordinate is the mean of its share of the extent and its share of the ranks, so that a few names far from all
     others do not press those into a corner; a side without extent is centred.
@@ -370,7 +370,7 @@ def _fit(points: np.ndarray, width: int, height: int, edge: int = 16) -> np.ndar
 
 
 def _rank_share(values: np.ndarray) -> np.ndarray:
-    """Share of the values below each, half of its equals counted: 0..1."""
+    """Return for each value the share of values below it, with half of the equal ones counted: 0..1."""
     ordered = np.sort(values)
     both = np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")
     return both / (2 * max(len(values), 1))
@@ -413,7 +413,7 @@ def _page(
 
 
 def _readable(value: Any) -> str:
-    """A value from JSON in one line of text."""
+    """Return a JSON value as one line of text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_readable(v)}" for key, v in value.items() if v is not None)
     if isinstance(value, list):
@@ -427,7 +427,7 @@ def _top(name: str, groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _doubtful(tables: Mapping[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """Doubtful names, the least sure first, with the group that is nearly as close."""
+    """Return the doubtful names, the least certain first, with the group that is nearly as close."""
     proposed = tables["proposals"].select(next_group="group", next_label="label")
     following = tables["clustered"].join(proposed, on="next_group", how="left").select("name", "next_label")
     rows = tables["names"].filter("doubtful").join(following, on="name", how="left")

@@ -1,4 +1,4 @@
-"""The top-level stage: which groups are natural, which human-made, and which nobody should guess.
+"""The top-level stage: groups are natural, human-made, or undecided where the evidence does not suffice.
 
 A group is decided by the first of these that can:
 
@@ -28,7 +28,7 @@ from hgld.pipelines.hierarchy.cluster import read_embeddings
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig, key_fields
 from hgld.pipelines.hierarchy.embed import encoder_of
 from hgld.pipelines.hierarchy.encoders.registry import Encoder
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, silent
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent
 
 VERSION = 1
 ANCHORS = Path(__file__).with_name("top_level.yaml")
@@ -39,7 +39,7 @@ _MOST_LISTED = 10
 
 @dataclass(frozen=True)
 class Anchors:
-    """What natural and human-made mean: classes (id to kind, ``open`` for neither) and prompts by kind."""
+    """The definition of natural and human-made: classes (id to kind, ``open`` for neither) and prompts by kind."""
 
     classes: Mapping[str, str]
     prompts: Mapping[str, Sequence[str]]
@@ -53,7 +53,7 @@ class Anchors:
 
 @dataclass(frozen=True)
 class Decision:
-    """A group's top (None: undecided), what decided it, the evidence, and by how much natural leads human-made."""
+    """A group's top (None: undecided), the method that decided it, the evidence, and the lead of natural."""
 
     top: str | None
     method: str | None
@@ -120,11 +120,11 @@ def decide_by_graph(
     graph: ClassGraph,
     anchors: Anchors,
 ) -> Decision:
-    """A group's decision by its names' classes.
+    """Decide a group's top by its names' classes.
 
     Args:
         names: the group's names.
-        landmarks: how many landmarks every name has; at least one is counted.
+        landmarks: number of landmarks of every name; at least one is counted.
         classes: Wikidata ids of every name's classes; empty where none is known.
         graph: the P279 graph.
         anchors: the classes that decide.
@@ -151,7 +151,7 @@ def decide_by_graph(
 
 
 def _nearest_anchor(class_ids: Sequence[str], graph: ClassGraph, anchors: Anchors) -> tuple[str, tuple[str, ...]]:
-    """The kind that a name's classes say, with the path to the class that says so; ``open`` and no path for none."""
+    """Return the kind that a name's classes state, with the path to that class; ``open`` and ``()`` if none."""
     found = []
     for class_id in class_ids:
         above = {class_id: 0, **graph.ancestors(class_id)}
@@ -170,7 +170,7 @@ def _titled(graph: ClassGraph, class_id: str) -> str:
 
 
 class PromptScores:
-    """How much nearer names are to natural prompts than to human-made ones.
+    """Scores of names: how much nearer they are to natural prompts than to human-made ones.
 
     Args:
         encoder: the one that embedded the names.
@@ -187,11 +187,11 @@ class PromptScores:
         self.margin = margin or float(np.concatenate([c.ravel() for c in cosines.values()]).std(dtype=np.float64))
 
     def decide(self, members: np.ndarray, landmarks: np.ndarray) -> Decision:
-        """A group's decision.
+        """Decide a group's top.
 
         Args:
-            members: (n,) places of its names.
-            landmarks: (n,) how many landmarks they have.
+            members: (n,) indices of its names.
+            landmarks: (n,) numbers of their landmarks.
         """
         counted = np.maximum(landmarks, 1)
         nearest = {kind: cosine[members].max(axis=1) for kind, cosine in self._cosines.items()}
@@ -204,13 +204,13 @@ class PromptScores:
         return Decision(NATURAL if score > 0 else HUMAN_MADE, "encoder", evidence, score)
 
     def _closest(self, kind: str, members: np.ndarray, counted: np.ndarray) -> str:
-        """The prompt that is nearest to the group as a whole."""
+        """Return the prompt that is nearest to the group as a whole."""
         return self._prompts[kind][int((counted @ self._cosines[kind][members]).argmax())]
 
 
 def _decide(
     inputs: Mapping[str, Path], config: TopLevelConfig, embedding: EmbedConfig, progress: Progress, out: Path
-) -> Outcome:
+) -> StageResult:
     names, groups = _tables(inputs)
     embeddings = read_embeddings(inputs["embed/embeddings"])
     graph, anchors = ClassGraph.read(inputs["scrape/classes"]), Anchors.read()
@@ -234,11 +234,11 @@ def _decide(
         pl.Series("margin", [abs(d.margin) for d in decisions], dtype=pl.Float32),
     )
     decided.write_parquet(out / "groups.parquet")
-    return _outcome(decided, scores)
+    return _stage_result(decided, scores)
 
 
 def _combined(by_graph: Decision, by_prompts: Decision) -> Decision:
-    """The prompts' decision where the graph did not decide, unless what little it says is to the contrary."""
+    """Return the prompts' decision for a group that the graph left open, unless most evidence of the graph differs."""
     evidence = f"{by_graph.evidence}; {by_prompts.evidence}"
     if by_prompts.top is not None and by_graph.margin * by_prompts.margin < 0:
         return Decision(None, None, f"{evidence}; they contradict each other", by_prompts.margin)
@@ -246,7 +246,7 @@ def _combined(by_graph: Decision, by_prompts: Decision) -> Decision:
 
 
 def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Names with their groups and classes, in the order of their embeddings; groups in their order."""
+    """Return names with groups and classes, in the order of their embeddings, and the groups in their order."""
     cleaned = pl.read_parquet(inputs["clean/names"])
     clustered = pl.read_parquet(inputs["cluster/names"])
     groups = pl.read_parquet(inputs["cluster/groups"]).sort("group")
@@ -258,7 +258,7 @@ def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
     return cleaned.select("name", "landmarks", "class_ids").with_columns(clustered["group"]), groups
 
 
-def _outcome(decided: pl.DataFrame, scores: PromptScores | None) -> Outcome:
+def _stage_result(decided: pl.DataFrame, scores: PromptScores | None) -> StageResult:
     undecided = decided.filter(pl.col("top").is_null())["label"].to_list()
     counts = {
         NATURAL: int((decided["top"] == NATURAL).sum()),
@@ -273,4 +273,4 @@ def _outcome(decided: pl.DataFrame, scores: PromptScores | None) -> Outcome:
         listed = ", ".join(undecided[:_MOST_LISTED])
         notes = (f"neither natural nor human-made could be decided for: {listed}{more}. A decision of kind set does.",)
     details = {"undecided": undecided, "encoder_margin": None if scores is None else round(scores.margin, 6)}
-    return Outcome(counts, notes=notes, details=details)
+    return StageResult(counts, notes=notes, details=details)

@@ -202,13 +202,13 @@ def build_catalog(
     path = work_path(output, config.work)
     key = build_key(catalog, options, config)
     manifest = finished_dataset(output, key)
-    ran = manifest is None
+    was_run = manifest is None
     if manifest is None:
         with _storage_errors(out), opened_work(path, output, key) as work:
             manifest = _Build(catalog, card, output, work, options, config, progress).run()
     remove_work(path)
     differences = published_differences(card, manifest) if card else None
-    return BuildResult(out, manifest, differences, tuple(manifest.provenance.get("notes", ())), ran)
+    return BuildResult(out, manifest, differences, tuple(manifest.provenance.get("notes", ())), was_run)
 
 
 @contextmanager

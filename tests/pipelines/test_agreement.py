@@ -166,11 +166,11 @@ def test_tops_follow_their_group():
     ("decision", "reason"),
     [
         (rename("sumit", "peak"), "no group 'sumit'; did you mean 'summit'?"),
-        (rename("summit", "lake"), "a group 'lake' is there already; to join the two, merge them"),
+        (rename("summit", "lake"), "there is already a group 'lake'; to join the two, merge them"),
         (move("pass", "hill"), "no group 'pass'"),
         (move("lake", "hil"), "no name 'hil'; did you mean 'hill'?"),
         (merge("lake", "lake", "pond"), "no group 'pond'"),
-        (split("summit", "lake", "summit"), "a group 'lake' is there already; move the names there"),
+        (split("summit", "lake", "summit"), "there is already a group 'lake'; move the names there"),
         (split("summit", "pass", "hill"), "'hill' is in 'mountain', not in 'summit'"),
         (split("pond", "pass", "hill"), "no group 'pond'"),
         (drop("hills"), "no name 'hills'; did you mean 'hill'?"),

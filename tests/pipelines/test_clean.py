@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy import clean
 from hgld.pipelines.hierarchy.config import CleanConfig
-from hgld.pipelines.stage import Outcome, StageRun, run_stage, silent
+from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
 LANDMARKS = {
     "split": pl.String,
@@ -40,10 +40,10 @@ def scraped(root, rows, graph=GRAPH):
         labels, ids = [name for name, _ in names], [class_id for _, class_id in names]
         table.append((split, i, url, title, None, None, status, labels, ids))
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         pl.DataFrame(table, schema=LANDMARKS, orient="row").write_parquet(directory / "landmarks.parquet")
         pl.DataFrame(graph, schema=CLASSES, orient="row").write_parquet(directory / "classes.parquet")
-        return Outcome()
+        return StageResult()
 
     return run_stage("scrape", root, version=1, config={"rows": repr(rows)}, inputs={}, work=work)
 
@@ -125,8 +125,8 @@ def test_everything_left_out_has_a_reason(tmp_path):
         (8, "several-names", "castle | museum"),
     ]
     assert kept_names(stage) == {1: "castle", 9: "castle", 10: "castle"}
-    assert stage.outcome.dropped["several-names"] == 1
-    assert sum(stage.outcome.dropped.values()) + 3 == 10
+    assert stage.result.dropped["several-names"] == 1
+    assert sum(stage.result.dropped.values()) + 3 == 10
     left_out = read(stage, "left_out.parquet").select("landmark_id", "raw", "reason").rows()
     assert left_out == [(9, "Wikimedia category", "a page of the wiki, not a thing in the world")]
 
@@ -160,9 +160,9 @@ def test_policies_for_several_names(tmp_path, several, expected):
         left_out = read(stage, "left_out.parquet").filter(pl.col("landmark_id") == 1)
         assert left_out["raw"].to_list() == ["building", "church building"]
         assert set(left_out["reason"]) == {"not the most-specific name"}
-        assert stage.outcome.notes[0].startswith("2 of 3 landmarks with several names")  # 2 and 6
+        assert stage.result.notes[0].startswith("2 of 3 landmarks with several names")  # 2 and 6
     else:
-        assert stage.outcome.notes == ()
+        assert stage.result.notes == ()
 
 
 def test_the_most_common_spelling_is_shown_whatever_its_case(tmp_path):
@@ -186,7 +186,7 @@ def test_own_figures_stand_beside_the_published_ones(tmp_path):
         ("train", 3, "missing", []),
         found(1, "lake", split="index"),
     ]
-    outcome = cleaned(tmp_path, rows).outcome
+    outcome = cleaned(tmp_path, rows).result
     assert outcome.details["own"] == {
         "splits": {
             "index": {"landmarks": 1, "scraped": 1, "kept": 1},
@@ -211,8 +211,8 @@ def test_same_input_gives_the_same_bytes_in_any_order(tmp_path):
     first = cleaned(tmp_path / "a", SEVERAL, "most-specific")
     again = cleaned(tmp_path / "b", SEVERAL[::-1], "most-specific")
     assert first.record["outputs"] == again.record["outputs"]
-    assert not cleaned(tmp_path / "a", SEVERAL, "most-specific").ran
-    assert cleaned(tmp_path / "a", SEVERAL, "most-common").ran
+    assert not cleaned(tmp_path / "a", SEVERAL, "most-specific").was_run
+    assert cleaned(tmp_path / "a", SEVERAL, "most-common").was_run
 
 
 pieces = st.sampled_from(

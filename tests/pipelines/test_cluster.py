@@ -11,7 +11,7 @@ import pytest
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.hierarchy import cluster
 from hgld.pipelines.hierarchy.config import ClusterConfig
-from hgld.pipelines.stage import Outcome, StageRun, run_stage, silent
+from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
 NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
 KINDS = np.array([0, 1, 2, 0, 2, 1, 0])
@@ -22,7 +22,7 @@ FILES = ("names.parquet", "groups.parquet", "k_curve.parquet", "map.parquet")
 
 def stage(root, name, write):
     shutil.rmtree(root / name, ignore_errors=True)
-    return run_stage(name, root, version=1, config={}, inputs={}, work=lambda out: write(out) or Outcome())
+    return run_stage(name, root, version=1, config={}, inputs={}, work=lambda out: write(out) or StageResult())
 
 
 @pytest.fixture
@@ -68,21 +68,21 @@ def test_the_tables(tmp_path: Path, inputs: Runs):
     places = pl.read_parquet(ran.path("map.parquet"))
     assert places.columns == ["name", "x", "y"]
     assert places["name"].to_list() == NAMES
-    assert ran.outcome.counts == {"names": 7, "clusters": 2, "groups": 3, "doubtful": 0}
-    assert ran.outcome.details["criterion"] == "given"
+    assert ran.result.counts == {"names": 7, "clusters": 2, "groups": 3, "doubtful": 0}
+    assert ran.result.details["criterion"] == "given"
 
 
 def test_done_once_and_the_same_bytes_again(tmp_path: Path, inputs: Runs):
     config = ClusterConfig(structure=0.3, weighted=True)
     first = cluster.run(tmp_path, *inputs, config, silent)
-    assert first.outcome.counts["names_in_class_graph"] == 5
-    assert not cluster.run(tmp_path, *inputs, config, silent).ran
+    assert first.result.counts["names_in_class_graph"] == 5
+    assert not cluster.run(tmp_path, *inputs, config, silent).was_run
     again = cluster.run(tmp_path / "again", *inputs, config, silent)
     for file in FILES:
         assert first.path(file).read_bytes() == again.path(file).read_bytes()
-    assert cluster.run(tmp_path, *inputs, ClusterConfig(seed=1), silent).ran, "another seed is another result"
+    assert cluster.run(tmp_path, *inputs, ClusterConfig(seed=1), silent).was_run, "another seed is another result"
     curve = pl.read_parquet(again.path("k_curve.parquet"))
-    assert again.outcome.details["k"] == curve.sort("score", "k", descending=[True, False])["k"][0]
+    assert again.result.details["k"] == curve.sort("score", "k", descending=[True, False])["k"][0]
 
 
 def test_weights_reach_the_clustering(tmp_path: Path, inputs: Runs):
@@ -109,8 +109,8 @@ def test_structure_without_a_known_class_is_told(tmp_path: Path, inputs: Runs):
     empty = pl.read_parquet(scraped.path("classes.parquet")).clear()
     scraped = stage(tmp_path, "scrape", lambda out: empty.write_parquet(out / "classes.parquet"))
     ran = cluster.run(tmp_path, cleaned, embedded, scraped, ClusterConfig(structure=0.5), silent)
-    assert ran.outcome.counts["names_in_class_graph"] == 0
-    assert "--structure 0.5 changed nothing" in ran.outcome.notes[0]
+    assert ran.result.counts["names_in_class_graph"] == 0
+    assert "--structure 0.5 changed nothing" in ran.result.notes[0]
 
 
 def test_embeddings_of_other_names_are_refused(tmp_path: Path, inputs: Runs):

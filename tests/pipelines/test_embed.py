@@ -15,7 +15,7 @@ from hgld.pipelines.hierarchy import embed
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.embed import EmbeddingCache, default_folder
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
-from hgld.pipelines.stage import Outcome, Progress, StageRun, silent
+from hgld.pipelines.stage import Progress, StageResult, StageRun, silent
 
 NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]
 
@@ -42,7 +42,7 @@ def cleaned(folder: Path, names: list[str]) -> StageRun:
     pl.DataFrame(
         {"name": names, "landmarks": [1] * len(names)}, schema={"name": pl.String, "landmarks": pl.Int64}
     ).write_parquet(folder / "names.parquet")
-    return StageRun("clean", folder, Outcome(), ran=True, record={})
+    return StageRun("clean", folder, StageResult(), was_run=True, record={})
 
 
 def config(tmp_path: Path, encoder: str = "lexical") -> EmbedConfig:
@@ -75,7 +75,7 @@ def test_a_second_run_does_nothing_and_other_names_make_other_files(tmp_path: Pa
     first = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES), config(tmp_path), silent)
     again = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES), config(tmp_path), silent)
     fewer = embed.run(tmp_path / "stages", cleaned(tmp_path / "clean", NAMES[1:]), config(tmp_path), silent)
-    assert (first.ran, again.ran, fewer.ran) == (True, False, True)
+    assert (first.was_run, again.was_run, fewer.was_run) == (True, False, True)
 
 
 def test_a_cached_build_has_the_same_bytes(tmp_path: Path) -> None:

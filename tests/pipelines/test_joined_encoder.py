@@ -9,7 +9,7 @@ from hgld.pipelines.hierarchy import embed
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, make_encoder
-from hgld.pipelines.stage import Outcome, StageRun, silent
+from hgld.pipelines.stage import StageResult, StageRun, silent
 
 NAMES = ["lake", "pond", "stone bridge", "castle"]
 
@@ -53,7 +53,7 @@ def test_new_names_cost_the_model_only_themselves(tmp_path: Path, monkeypatch: p
         cleaned = tmp_path / f"clean{len(names)}"
         cleaned.mkdir()
         pl.DataFrame({"name": sorted(names)}).write_parquet(cleaned / "names.parquet")
-        run = StageRun("clean", cleaned, Outcome(), True, {})
+        run = StageRun("clean", cleaned, StageResult(), True, {})
         embed.run(tmp_path, run, EmbedConfig(encoder="x+lexical", cache=tmp_path / "cache"), silent)
     assert sorted(model.asked) == sorted([*NAMES, "mosque"])
     assert np.load(tmp_path / "embed" / "embeddings.npy").shape[0] == len(NAMES) + 1

@@ -107,4 +107,4 @@ def test_a_table_that_was_scraped_already(tmp_path):
     assert dropped.rows() == [
         ("train", 5, "1", "http://commons.wikimedia.org/wiki/Category:A", "repeats an earlier row")
     ]
-    assert not run_names(tmp_path / "stages", {"train": table}, silent).ran
+    assert not run_names(tmp_path / "stages", {"train": table}, silent).was_run

@@ -10,7 +10,7 @@ import pytest
 from hgld.errors import InputError, TableError
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.stage import Outcome, StageRun, silent
+from hgld.pipelines.stage import StageResult, StageRun, silent
 
 GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
 # group: (label, top, names with their landmarks)
@@ -71,7 +71,7 @@ def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
     for stage, file, table in (("cluster", "names.parquet", names), ("toplevel", "groups.parquet", tops)):
         (root / stage).mkdir(parents=True, exist_ok=True)
         table.write_parquet(root / stage / file)
-        runs.append(StageRun(stage, root / stage, Outcome(), ran=True, record={}))
+        runs.append(StageRun(stage, root / stage, StageResult(), was_run=True, record={}))
     return runs[0], runs[1]
 
 
@@ -124,8 +124,8 @@ def test_groups_pass_through_without_decisions(tmp_path: Path):
     assert dropped == []
     assert set(report) == {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"}
     assert not any(report.values())
-    assert stage.outcome.counts["undecided groups"] == 1
-    assert stage.outcome.notes == ()
+    assert stage.result.counts["undecided groups"] == 1
+    assert stage.result.notes == ()
 
 
 def guide_examples(folder: Path) -> list[Path]:
@@ -176,7 +176,7 @@ def test_the_guides_example_does_what_the_guide_says(tmp_path: Path):
     ]
     both = run(tmp_path, ada, eve)
     assert tables(both)[0]["rail mountain pass"]["label"] == "railway"
-    assert both.outcome.counts["applied"] == 7
+    assert both.result.counts["applied"] == 7
 
 
 def test_names_are_no_longer_doubtful_once_somebody_looked_at_them(tmp_path: Path):
@@ -280,8 +280,8 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
         },
     ]
     assert "railway" not in groups
-    assert stage.outcome.dropped == {"dropped by decision": 1, "dropped with its group by decision": 1}
-    assert stage.outcome.counts == {
+    assert stage.result.dropped == {"dropped by decision": 1, "dropped with its group by decision": 1}
+    assert stage.result.counts == {
         "names": 13,
         "groups": 6,
         "undecided groups": 1,
@@ -290,7 +290,7 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
         "unmatched": 1,
         "open conflicts": 1,
     }
-    assert stage.outcome.notes == (
+    assert stage.result.notes == (
         "ada.yaml entry 4 (rename, ada) fits nothing: no group 'sea'.",
         "Conflict about the name 'tug' (ada: boat, bob: bridge): none is applied until an adjudicator decides.",
         "ada and bob agree on 50% of the 2 names that both decided on: Cohen's kappa 0.33.",
@@ -300,8 +300,8 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
 def test_long_lists_of_notes_are_cut_short_but_not_the_report(tmp_path: Path):
     file = decided(tmp_path, "ada.yaml", *(f"action: drop, names: [gone {i}]" for i in range(25)))
     stage = run(tmp_path, file)
-    assert len(stage.outcome.notes) == 11
-    assert stage.outcome.notes[-1] == "15 more unmatched decisions stand in stages/review/decisions.json."
+    assert len(stage.result.notes) == 11
+    assert stage.result.notes[-1] == "15 more unmatched decisions stand in stages/review/decisions.json."
     assert len(tables(stage)[3]["unmatched"]) == 25
 
 
@@ -316,11 +316,11 @@ def test_decisions_that_no_longer_match_are_reported_when_the_data_changes(tmp_p
 def test_the_stage_is_done_again_when_a_decision_is_added_and_not_otherwise(tmp_path: Path):
     file = decided(tmp_path, "ada.yaml", "action: drop, names: [tug]")
     first = run(tmp_path, file)
-    assert first.ran
-    assert not run(tmp_path, file).ran
+    assert first.was_run
+    assert not run(tmp_path, file).was_run
     decided(tmp_path, "ada.yaml", "action: drop, names: [tug]", "action: drop, names: [schooner]")
-    assert run(tmp_path, file).ran
-    assert run(tmp_path).ran
+    assert run(tmp_path, file).was_run
+    assert run(tmp_path).was_run
 
 
 def test_the_same_decisions_make_the_same_bytes(tmp_path: Path):

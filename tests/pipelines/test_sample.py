@@ -95,7 +95,7 @@ def test_expected_groups_cover_every_name(scraped, tmp_path, expected, several):
     stage = clean.run(tmp_path, scraped, CleanConfig(several=several), silent)
     names = set(pl.read_parquet(stage.path("names.parquet"))["name"])
     assert names <= set(expected["name"])
-    assert set(stage.outcome.dropped) == {"irrelevant", "missing", "no-item", "no-instance-of"}
+    assert set(stage.result.dropped) == {"irrelevant", "missing", "no-item", "no-instance-of"}
 
 
 def test_the_published_rule_keeps_enough(scraped, tmp_path, expected):
@@ -103,7 +103,7 @@ def test_the_published_rule_keeps_enough(scraped, tmp_path, expected):
     names = pl.read_parquet(stage.path("names.parquet"))
     assert set(names["name"]) <= set(expected["name"])
     assert len(names) >= 110
-    assert stage.outcome.dropped["several-names"] >= 30
+    assert stage.result.dropped["several-names"] >= 30
     assert names["landmarks"].sum() >= 400
     assert names.filter(pl.col("raw").list.len() > 1).height >= 20
 
@@ -138,4 +138,4 @@ def test_classes_of_one_expected_group_are_alike(expected, graph):
 
 
 def test_a_second_run_does_nothing(scraped):
-    assert not sample.run(scraped.directory.parent, silent).ran
+    assert not sample.run(scraped.directory.parent, silent).was_run

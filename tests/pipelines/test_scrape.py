@@ -145,7 +145,7 @@ def test_every_landmark_ends_in_its_status(scraper):
     ]
     assert dict(zip(frame["title"], frame["item"], strict=True))["Category:Old town"] == "Q100"
     assert frame.filter(pl.col("title") == "Category:Merged class")["classes"].to_list() == [["Q1"]]
-    assert done.outcome.counts["found"] == 10
+    assert done.result.counts["found"] == 10
 
 
 def test_classes_hold_all_ancestors_once(scraper):
@@ -164,7 +164,7 @@ def test_a_second_run_asks_nothing_and_does_nothing(scraper):
     asked = len(scraper.server.log)
     again = scraper.run()
     assert len(scraper.server.log) == asked
-    assert not again.ran
+    assert not again.was_run
     assert again.record["outputs"] == first.record["outputs"]
 
 
@@ -220,7 +220,7 @@ def test_refresh_asks_again_for_the_status_named_and_no_other(scraper):
     done = scraper.run(refresh=("missing",))
     assert by_name(done) == EXPECTED | {"Never_was": ("found", None, ["castle"])}
     assert set(scraper.server.asked("titles")) == {"Category:Lost", "Category:Nowhere", "Category:Never was"}
-    assert done.ran
+    assert done.was_run
     assert done.record["key"] != first.record["key"]
 
 
@@ -264,7 +264,7 @@ def test_what_fails_in_a_refresh_is_an_error_and_not_what_it_was(scraper, tmp_pa
 
 
 def test_refresh_refuses_what_is_no_status(scraper):
-    with pytest.raises(ConfigError, match="'gone' is no status"):
+    with pytest.raises(ConfigError, match="'gone' is not a status"):
         scraper.run(refresh=("gone",))
 
 
@@ -283,7 +283,7 @@ def test_by_the_html_route(scraper):
     assert {request.kind for request in scraper.server.log} == {"html"}
     assert pl.read_parquet(done.path("classes.parquet")).height == 0
     asked = len(scraper.server.log)
-    assert not scraper.run(route="html").ran
+    assert not scraper.run(route="html").was_run
     assert len(scraper.server.log) == asked
 
 
@@ -291,7 +291,7 @@ def test_by_the_html_route_a_server_that_is_no_wiki_ends_the_run_and_makes_nothi
     """A wrong --commons-url: whatever is there has none of the pages."""
     scraper.table = write_table(tmp_path / "some.csv", [f"{COMMONS}Category:L{i}" for i in range(50)])
     scraper.server.faults += [status(404)] * 50
-    with pytest.raises(ServiceError, match=r"HTTP 404, and that not as MediaWiki does.* failure 20 in a row"):
+    with pytest.raises(ServiceError, match=r"HTTP 404, but not with a page of MediaWiki.* failure 20 in a row"):
         scraper.run(route="html")
     assert len(scraper.server.log) == 20
     scraper.server.faults.clear()
@@ -312,7 +312,7 @@ def test_a_category_that_is_no_commons_address_has_a_status_and_a_note(scraper, 
     frame = pl.read_parquet(done.path("landmarks.parquet"))
     assert frame["status"].to_list() == ["error(not-commons)", "no-item"]
     assert frame["title"].to_list() == [None, "Category:Plain"]
-    assert any("no address of a Commons category" in note for note in done.outcome.notes)
+    assert any("not the address of a Commons category" in note for note in done.result.notes)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_the_title_that_spoils_its_batch_is_found_and_the_rest_kept(scraper):
     scraper.server.faults.append(answer)
     done = scraper.run(retries=2)
     assert by_name(done) == EXPECTED | {"Ranks": ("error(http-503)", None, [])}
-    assert any("--refresh error" in note for note in done.outcome.notes)
+    assert any("--refresh error" in note for note in done.result.notes)
     scraper.server.faults.clear()
     assert by_name(scraper.run(refresh=("error",))) == EXPECTED
 

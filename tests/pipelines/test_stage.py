@@ -15,7 +15,7 @@ import pytest
 
 from hgld.errors import HgldError, InputError, SchemaError, StorageError
 from hgld.pipelines.hierarchy.config import key_fields, setting
-from hgld.pipelines.stage import DONE, Outcome, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
+from hgld.pipelines.stage import DONE, StageResult, StageRun, plain, run_stage, sha256_of, write_dropped, write_json
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Stage:
         version: int = 1,
         name: str = "toy",
         role: str = "source",
-        work: Callable[[Path], Outcome] | None = None,
+        work: Callable[[Path], StageResult] | None = None,
     ) -> StageRun:
         config = config or Config()
 
-        def write(directory: Path) -> Outcome:
+        def write(directory: Path) -> StageResult:
             self.worked += 1
             (directory / "letters.txt").write_text(config.letters + self.source.read_text())
             (directory / "deep").mkdir()
             (directory / "deep" / "more.txt").write_text("more")
-            return Outcome({"letters": len(config.letters)}, {"spaces": 2}, ("a note",), {"place": Path("x")})
+            return StageResult({"letters": len(config.letters)}, {"spaces": 2}, ("a note",), {"place": Path("x")})
 
         return run_stage(
             name,
@@ -81,7 +81,7 @@ def files(root: Path) -> dict[str, str]:
 
 def test_a_stage_writes_its_files_and_a_record(stage: Stage):
     run = stage.run()
-    assert run.ran
+    assert run.was_run
     assert run.directory == stage.root / "toy"
     assert run.path("letters.txt").read_text() == "abcsource"
     record = json.loads((run.directory / DONE).read_text())
@@ -111,8 +111,8 @@ def test_a_finished_stage_is_not_done_again(stage: Stage):
     first = stage.run()
     before = (first.directory / DONE).stat().st_mtime_ns
     again = stage.run()
-    assert (again.ran, stage.worked) == (False, 1)
-    assert (again.outcome.counts, again.outcome.dropped, again.outcome.notes) == (
+    assert (again.was_run, stage.worked) == (False, 1)
+    assert (again.result.counts, again.result.dropped, again.result.notes) == (
         {"letters": 3},
         {"spaces": 2},
         ("a note",),
@@ -123,11 +123,11 @@ def test_a_finished_stage_is_not_done_again(stage: Stage):
 
 def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Path):
     stage.run()
-    assert not stage.run(Config(workers=8)).ran
+    assert not stage.run(Config(workers=8)).was_run
     moved = tmp_path / "elsewhere" / "renamed.txt"
     moved.parent.mkdir()
     stage.source = stage.source.rename(moved)
-    assert not stage.run().ran
+    assert not stage.run().was_run
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_what_cannot_change_the_output_does_not_count(stage: Stage, tmp_path: Pa
 )
 def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Callable[[Stage], StageRun]):
     stage.run()
-    assert change(stage).ran
+    assert change(stage).was_run
     assert stage.worked == 2
     assert [path.name for path in stage.root.iterdir()] == ["toy"]
 
@@ -164,7 +164,7 @@ def test_a_stage_is_done_again_when_something_changed(stage: Stage, change: Call
 def test_a_stage_whose_files_were_touched_is_done_again(stage: Stage, tamper: Callable[[Path], Any]):
     expected = files(stage.run().directory)
     tamper(stage.root / "toy")
-    assert stage.run().ran
+    assert stage.run().was_run
     assert files(stage.root / "toy") == expected
 
 
@@ -189,7 +189,7 @@ class Refused(HgldError):
 
 @pytest.mark.parametrize("error", [Refused("no"), KeyboardInterrupt(), ZeroDivisionError()])
 def test_failing_work_leaves_what_was_there(stage: Stage, error: BaseException):
-    def fail(directory: Path) -> Outcome:
+    def fail(directory: Path) -> StageResult:
         (directory / "half.txt").write_text("half")
         raise error
 
@@ -200,7 +200,7 @@ def test_failing_work_leaves_what_was_there(stage: Stage, error: BaseException):
     with pytest.raises(type(error)):
         stage.run(Config(letters="x"), work=fail)
     assert files(stage.root) == {f"toy/{name}": text for name, text in before.items()}
-    assert not stage.run().ran
+    assert not stage.run().was_run
 
 
 def test_what_a_stopped_run_left_aside_is_cleared(stage: Stage):
@@ -213,7 +213,7 @@ def test_what_a_stopped_run_left_aside_is_cleared(stage: Stage):
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from hgld.pipelines.stage import Outcome, run_stage
+from hgld.pipelines.stage import StageResult, run_stage
 
 root, source, old = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "old"
 
@@ -221,7 +221,7 @@ def run(root, letters):
     def work(directory):
         for name in ("a.txt", "b.txt"):
             (directory / name).write_text(letters * 1000)
-        return Outcome({"letters": len(letters)})
+        return StageResult({"letters": len(letters)})
     return run_stage("toy", root, version=1, config={"letters": letters}, inputs={"source": source}, work=work)
 
 def contents(folder):
@@ -261,7 +261,7 @@ while True:
     run(place, "new")
     assert contents(folder) == whole["new"], event_number
     assert sorted(p.name for p in place.iterdir()) == ["toy"], event_number
-    assert not run(place, "new").ran, event_number
+    assert not run(place, "new").was_run, event_number
     if not os.WIFSIGNALED(status):
         break
     killed += 1
@@ -307,15 +307,15 @@ def full_csv(directory: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, which always answers that the disk is full")
 @pytest.mark.parametrize("write", [full_text, full_parquet, full_csv])
 def test_a_full_disk_is_a_storage_error_and_leaves_nothing(stage: Stage, write: Callable[[Path], None]):
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         (directory / "first.txt").write_text("first")
         write(directory)
-        return Outcome()
+        return StageResult()
 
     with pytest.raises(StorageError, match=r"stage 'toy' could not write to .*No space left.*Free space or choose"):
         stage.run(work=work)
     assert list(stage.root.iterdir()) == []
-    assert stage.run().ran
+    assert stage.run().was_run
 
 
 def test_a_disk_that_fills_up_while_the_stage_is_finished(stage: Stage, monkeypatch: pytest.MonkeyPatch):
@@ -355,11 +355,11 @@ def test_a_file_where_the_stages_folder_belongs(stage: Stage):
 
 
 def test_errors_of_what_the_work_reads_are_not_blamed_on_the_disk(stage: Stage, tmp_path: Path):
-    def read(directory: Path) -> Outcome:
+    def read(directory: Path) -> StageResult:
         (tmp_path / "images" / "1.jpg").read_bytes()
-        return Outcome()
+        return StageResult()
 
-    def ask(directory: Path) -> Outcome:
+    def ask(directory: Path) -> StageResult:
         raise ConnectionRefusedError(111, "Connection refused")
 
     with pytest.raises(FileNotFoundError, match=r"1.jpg"):

@@ -13,7 +13,7 @@ from hgld.pipelines.hierarchy.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.toplevel import Anchors, PromptScores, decide_by_graph
-from hgld.pipelines.stage import Outcome, run_stage, silent
+from hgld.pipelines.stage import StageResult, run_stage, silent
 
 ANCHORS = Anchors(
     {"Q10": "natural", "Q20": "human-made", "Q30": "open"},
@@ -97,7 +97,7 @@ def inputs(tmp_path):
     """Runs of clean, cluster, scrape and embed, with the tables that the stage reads."""
 
     def stage(name, write):
-        return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=lambda out: write(out) or Outcome())
+        return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=lambda out: write(out) or StageResult())
 
     names = pl.DataFrame(
         {"name": NAMES, "landmarks": [3, 1, 2, 4, 1], "class_ids": CLASSES},
@@ -144,17 +144,17 @@ def test_every_group_is_decided_or_listed(tmp_path, inputs):
     assert decided[1] == ("lake", "natural", "encoder")
     assert decided[2] == ("waterfall", "natural", "p279"), "its class is stated itself"
     assert decided[3] == ("zzyzx", None, None)
-    assert ran.outcome.details["undecided"] == ["zzyzx"]
-    assert ran.outcome.counts == {"natural": 2, "human-made": 1, "undecided": 1, "by_p279": 2, "by_encoder": 1}
-    assert "could be decided for: zzyzx." in ran.outcome.notes[0]
+    assert ran.result.details["undecided"] == ["zzyzx"]
+    assert ran.result.counts == {"natural": 2, "human-made": 1, "undecided": 1, "by_p279": 2, "by_encoder": 1}
+    assert "could be decided for: zzyzx." in ran.result.notes[0]
 
 
 def test_the_same_bytes_again_and_done_once(tmp_path, inputs):
     first = run(tmp_path, inputs)
     again = run(tmp_path / "again", inputs)
     assert first.path("groups.parquet").read_bytes() == again.path("groups.parquet").read_bytes()
-    assert not run(tmp_path, inputs).ran
-    assert run(tmp_path, inputs, margin=0.5).ran
+    assert not run(tmp_path, inputs).was_run
+    assert run(tmp_path, inputs, margin=0.5).was_run
 
 
 def test_weights_that_are_needed_and_missing_are_told(tmp_path, inputs):

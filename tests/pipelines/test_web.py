@@ -219,7 +219,7 @@ def test_failures_that_no_retry_mends_are_said_at_once(server, connect, fault, k
     with pytest.raises(AnswerError) as caught:
         connect().api(server.url, ASK)
     assert caught.value.kind == kind
-    assert not caught.value.passing
+    assert not caught.value.transient
     assert str(caught.value).isprintable()
 
 
@@ -236,9 +236,9 @@ NO_ADDRESSES = (
 @pytest.mark.parametrize("place", [*NO_ADDRESSES, "javascript:alert(1)"], ids=lambda place: place[:14])
 def test_a_redirect_to_no_address_is_a_failure_of_that_answer(server, connect, place):
     server.faults += [lambda handler: handler.send(302, b"", Location=place)]
-    with pytest.raises(AnswerError, match="leads to an address that is none") as caught:
+    with pytest.raises(AnswerError, match="redirects to something that is not an address") as caught:
         connect().api(server.url, ASK)
-    assert (caught.value.kind, caught.value.passing) == ("http-redirects", False)
+    assert (caught.value.kind, caught.value.transient) == ("http-redirects", False)
     assert str(caught.value).isprintable()
 
 
@@ -255,9 +255,9 @@ ELSEWHERE = (
 def test_redirects_to_other_hosts_are_not_followed(server, connect, place):
     server.faults += [lambda handler: handler.send(302, b"", Location=place)]
     client = connect()
-    with pytest.raises(AnswerError, match=r"leads elsewhere .* where nobody is asked") as caught:
+    with pytest.raises(AnswerError, match=r"redirects to another host .* which is not asked") as caught:
         client.api(server.url, ASK)
-    assert (caught.value.kind, caught.value.passing) == ("http-redirects", False)
+    assert (caught.value.kind, caught.value.transient) == ("http-redirects", False)
     assert (len(server.log), client.requests) == (1, 1)
 
 
@@ -266,7 +266,7 @@ def test_schemes_of_redirects():
     assert web._redirected("https://x.org/a", "/b?c=d") == "https://x.org/b?c=d"
     assert web._redirected("https://x.org:443/a", "https://x.org/b") == "https://x.org/b"
     for place, target in (("https://x.org/a", "http://x.org/a"), ("http://x.org:8080/", "https://x.org/")):
-        with pytest.raises(AnswerError, match="leads elsewhere"):
+        with pytest.raises(AnswerError, match="redirects to another host"):
             web._redirected(place, target)
 
 
@@ -302,7 +302,7 @@ def test_a_redirect_whose_body_does_not_end_is_followed_at_once(server, connect)
 def test_no_other_host_is_told_the_contact(server, connect):
     client = connect(contact="me@example.org")
     for ask in (lambda: client.api("http://example.org/w/api.php", ASK), lambda: client.page("http://example.org/A")):
-        with pytest.raises(ConfigError, match="none of the hosts that this client was made for: 127"):
+        with pytest.raises(ConfigError, match="is not on one of this client's hosts: 127"):
             ask()
     assert not server.log
 
@@ -367,7 +367,7 @@ def test_pages_are_bytes_or_nothing(server, connect):
     assert client.page(page_url(server.url, "Category:None", "en")) is None
     for code in (404, 410):
         server.faults += [status(code)]
-        with pytest.raises(AnswerError, match=f"HTTP {code}, and that not as MediaWiki does"):
+        with pytest.raises(AnswerError, match=f"HTTP {code}, but not with a page of MediaWiki"):
             client.page(page_url(server.url, "Category:A", "en"))
     server.faults += [status(503)] * 8
     with pytest.raises(AnswerError, match="HTTP 503"):

@@ -22,7 +22,7 @@ from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, finge
 from hgld.pipelines.stage import Progress, silent
 
 VERSION = 1
-TEMPLATES = (  # of the prompts published with CLIP, those that fit scenes and places
+TEMPLATES = (  # those of the prompts published with CLIP that fit scenes and places
     "a photo of a {}.",
     "a photo of the {}.",
     "a photo of a {}, a type of place.",
@@ -31,7 +31,7 @@ TEMPLATES = (  # of the prompts published with CLIP, those that fit scenes and p
 )
 _NEAREST = 5
 _MOST_LISTED = 25  # no model has so many tags
-_UNREADABLE = (  # what open_clip, torch and safetensors raise on weights that they cannot get or read
+_UNREADABLE = (  # errors of open_clip, torch and safetensors for weights that cannot be fetched or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
 )
@@ -74,11 +74,11 @@ class ClipEncoder:
 
     @property
     def dim(self) -> int:
-        """D, read from the model's configuration."""
+        """Dimension D, read from the model's configuration."""
         return int((open_clip.get_model_config(self._model_name) or {})["embed_dim"])
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """(N, D) float32 unit rows: the mean of each name's prompts.
+        """Return (N, D) float32 unit rows: the mean of each name's prompts.
 
         Raises:
             MissingResourceError: the weights cannot be had or read here.
@@ -95,7 +95,7 @@ class ClipEncoder:
         return rows
 
     def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """(N, D) float32 unit rows of decoded images.
+        """Return (N, D) float32 unit rows of decoded images.
 
         Raises:
             MissingResourceError: the weights cannot be had or read here.
@@ -113,7 +113,7 @@ class ClipEncoder:
     def _loaded(self) -> _Loaded:
         known = get_pretrained_cfg(self._model_name, self._pretrained)
         try:
-            with _said_once():
+            with _quiet_downloads():
                 loaded = open_clip.create_model_from_pretrained(
                     self._model_name,
                     pretrained=self._pretrained,
@@ -144,8 +144,8 @@ class ClipEncoder:
 
 
 @contextmanager
-def _said_once() -> Iterator[None]:
-    """Hold back what open_clip and Hugging Face log of every attempt at a download: the error at the end says it."""
+def _quiet_downloads() -> Iterator[None]:
+    """Silence what open_clip and Hugging Face log about every attempt at a download; the final error says it once."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.ERROR))
     try:
@@ -155,7 +155,7 @@ def _said_once() -> Iterator[None]:
 
 
 def _check(model: str, pretrained: str) -> Path | None:
-    """The checkpoint's path, or None where ``pretrained`` is a tag of the model."""
+    """Return the checkpoint's path, or None where ``pretrained`` is a tag of the model."""
     models = open_clip.list_models()
     if model not in models:
         raise ConfigError(f"--encoder clip: open_clip knows no model {model!r}; {_nearest(model, models)}")

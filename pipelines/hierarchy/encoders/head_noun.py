@@ -1,9 +1,9 @@
-"""The head of a short English noun phrase: what kind of thing a name says something is.
+"""Parser of short English noun phrases: the head noun of a name, which states a kind of thing.
 
 Names of classes are noun phrases, and English puts the noun that says the kind last before any preposition: a
 "Washington state park" is a park, an "unincorporated community in the United States" is a community. The rules here
 are those of the language (Huddleston and Pullum, The Cambridge Grammar of the English Language, ch. 5) over closed
-classes of words. Two classes of nouns are not left alone as heads:
+classes of words. Two classes of nouns cannot be heads alone:
 
 * *general* nouns (building, site, area, house ...) say little by themselves, so they take along the word before
   them: "Catholic church building" -> "church building"; or, with none, what stands behind "of": "place of worship".
@@ -50,7 +50,7 @@ _IRREGULAR_PLURALS = {
     "people": "person", "prairies": "prairie", "shelves": "shelf", "shoes": "shoe", "teeth": "tooth",
     "wharves": "wharf", "wolves": "wolf", "women": "woman",
 }  # fmt: skip
-_PLURAL_ENDINGS = (  # the first that matches decides; what its group holds is taken off
+_PLURAL_ENDINGS = (  # the first match decides; the text of its group is removed
     (re.compile(r"..(ies)$"), "y"),  # cemeteries
     (re.compile(r"(?:ss|sh|ch|x|zz|o|[^aeo]us)(es)$"), ""),  # churches, buses; not houses
     (re.compile(r"eau(s)$"), ""),  # plateaus
@@ -66,7 +66,7 @@ _DESIGNATOR = re.compile(r"^(?:[\d.-]+|[a-z])$")
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A name taken apart, every word in lower case and singular.
+    """The parts of a name, every word in lower case and singular.
 
     Attributes:
         head: the noun that says the kind.
@@ -80,7 +80,7 @@ class NounPhrase:
 
 
 def head_noun(name: str) -> str:
-    """The head of a short English noun phrase, lower case and singular, with a general noun's companion.
+    """Return the head of a short English noun phrase, lower case and singular, with a general noun's companion.
 
     Args:
         name: a name of a class, as people write it; asides in brackets are ignored.
@@ -106,7 +106,7 @@ def head_noun(name: str) -> str:
 
 
 def noun_phrase(name: str) -> NounPhrase:
-    """Take a name apart into head, modifiers and complement (:class:`NounPhrase`); the head is one word.
+    """Split a name into head, modifiers and complement (:class:`NounPhrase`); the head is one word.
 
     >>> noun_phrase("former railway stations in Japan")
     NounPhrase(head='station', modifiers=('former', 'railway'), complement=('japan',))
@@ -118,7 +118,7 @@ def noun_phrase(name: str) -> NounPhrase:
 
 
 def singular(word: str) -> str:
-    """The singular of an English noun by rule, with the irregular ones that name places; others come back as given.
+    """Return the singular of an English noun by rule and a list of irregular nouns for places; others are unchanged.
 
     >>> [singular(word) for word in ("churches", "cemeteries", "houses", "falls", "campus", "wharves")]
     ['church', 'cemetery', 'house', 'falls', 'campus', 'wharf']
@@ -134,7 +134,7 @@ def singular(word: str) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """The words of a name in lower case, up to the first comma or the like; at least one, if only the whole name."""
+    """Return the words of a name in lower case, up to the first comma or the like; at least the whole name as one."""
     text = unicodedata.normalize("NFC", name).strip().lower()
     for part in _BREAKS.split(_ASIDES.sub(" ", text)) + _BREAKS.split(text):
         if words := _WORD.findall(part):
@@ -143,7 +143,7 @@ def _words(name: str) -> list[str]:
 
 
 def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
-    """Words that only name amounts ("group of"), then what :func:`_divide` makes of the rest."""
+    """Split off the words that only name amounts ("group of"); divide the rest by :func:`_divide`."""
     amounts: list[str] = []
     before, after = _divide(words)
     while singular(before[-1]) in TRANSPARENT_NOUNS and _object_of(after):
@@ -153,7 +153,7 @@ def _see_through(words: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def _divide(words: list[str]) -> tuple[list[str], list[str]]:
-    """Words up to the head noun, and those from the first preposition on; the first part is never empty."""
+    """Return the words up to the head noun, and those from the first preposition on; the first part is never empty."""
     start = next((i for i, word in enumerate(words[:-1]) if word not in _DETERMINERS), len(words) - 1)
     words = words[start:]
     stop = next((i for i, word in enumerate(words) if i and word in _PREPOSITIONS), len(words))
@@ -166,7 +166,7 @@ def _divide(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _object_of(after: list[str]) -> list[str]:
-    """What "of" governs, up to the next preposition, without determiners; empty if the words do not begin with it."""
+    """Return the object of "of", up to the next preposition, without determiners; empty if there is none."""
     if after[:1] != ["of"]:
         return []
     stop = next((i for i, word in enumerate(after) if i and word in _PREPOSITIONS), len(after))

@@ -1,7 +1,18 @@
-"""What kinds of things nouns name, by a lexicon that hgld states: ``place_nouns.yaml``.
+"""The encoder that needs no model weights: the words of a name by their role, their letters, and kinds of things.
 
-Words and letters alone know no meanings: "bay" and "strait" share nothing. The lexicon states the common knowledge
-that both are coast and sea. It was written from general knowledge of places, without sight of any labelled set.
+A name's features are three blocks of unit length; latent semantic analysis makes them dense:
+
+* *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
+  farther they stand from it (``head_noun.py``); TF-IDF over the names.
+* *letters*: n-grams within the same words, weighted alike, so that theater is near theatre and footbridge near bridge.
+* *kinds*: the kinds of the head by hgld's lexicon of place nouns, ``place_nouns.yaml``. Words and letters alone know
+  no meanings: "bay" and "strait" share nothing. The lexicon states the common knowledge that both are coast and sea. It
+  was written from general knowledge of places, without sight of any labelled set. A name that the lexicon does not know
+  has this block empty and rests on the other two.
+
+All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the names
+of another build. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
+unrelated to it.
 """
 
 import hashlib
@@ -45,11 +56,11 @@ class NounKinds:
     @staticmethod
     @cache
     def read() -> "NounKinds":
-        """The lexicon that ships with hgld."""
+        """Read the lexicon that ships with hgld."""
         return NounKinds(dict(_chains(yaml.safe_load(LEXICON.read_text(encoding="utf-8")), ())))
 
     def of(self, phrase: NounPhrase) -> tuple[str, ...]:
-        """The chain of kinds of what a phrase names; ``()`` if the lexicon does not know it.
+        """Return the chain of kinds of a phrase; ``()`` if the lexicon does not know it.
 
         A compound of two words is looked up before its head, because "lock keeper" is no lock. A general head
         (building, site) counts only where the word before it is not known: a "church building" is a church. A word
@@ -80,19 +91,7 @@ def _chains(kinds: Any, above: tuple[str, ...]) -> Iterator[tuple[str, tuple[str
             yield noun, above
 
 
-# The encoder that needs no model weights: the words of a name by their role, and their letters.
-#
-# A name's features are three blocks of unit length, latent semantic analysis makes them dense:
-#
-# * *words*: the head noun counts most, a general one (building, site) less than the word before it, modifiers less the
-#   farther they stand from it (``head_noun.py``); TF-IDF over the names.
-# * *letters*: n-grams within the same words, weighted alike, so that theater meets theatre and footbridge meets bridge.
-# * *kinds*: what hgld's lexicon of place nouns says the head is (``noun_kinds.py``), so that bay meets strait. A name
-#   that the lexicon does not know has this block empty and rests on the other two.
-#
-# All of it is fitted on the names at hand: the encoder's key is a hash of them, and its space is of no use for the
-# names of another build. Outside its lexicon it knows no meanings: two heads that share no letters and no modifiers are
-# strangers to it.
+# -- the encoder ---------------------------------------------------------------------------------------------------
 
 VERSION = 2
 KINDS = 0.5  # share of the kinds in the squared length, where there are any; agreement is flat within 0.3..0.7
@@ -107,11 +106,11 @@ _NO_LENGTH = 1e-9
 
 
 class LexicalEncoder:
-    """Fitted features of words and letters as dense unit rows; fitted when they are first needed.
+    """An encoder of names by features of words, letters and kinds; it is fitted when it is first needed.
 
     Args:
-        names: what it is fitted on, at least one; order and repetitions do not matter.
-        kinds: what is known of nouns; hgld's lexicon if None.
+        names: the names it is fitted on, at least one; order and repetitions do not matter.
+        kinds: the lexicon of nouns; hgld's own if None.
 
     Attributes:
         name: ``lexical``.
@@ -139,14 +138,14 @@ class LexicalEncoder:
 
     @property
     def dim(self) -> int:
-        """D, at most the number of distinct names; fits."""
+        """Dimension D, at most the number of distinct names; fits the encoder."""
         return self._space.dim
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """Rows of fitted or of new names, (N, D) float32.
+        """Return the rows of fitted or of new names, (N, D) float32.
 
-        Rows are unit ones, but for new names that share nothing with the fitted ones: theirs are zero. Fitted names
-        that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
+        Rows have unit length, except for new names that share nothing with the fitted ones: theirs are zero. Fitted
+        names that share nothing with the others, and so may lie outside all axes, have an axis of their own together.
         """
         rows = self._space.rows(names) if names else np.zeros((0, self.dim))
         progress("embed", len(names), len(names))
@@ -192,7 +191,7 @@ class _Space:
 
 
 def _roles(phrase: NounPhrase) -> dict[str, float]:
-    """The words of a phrase and how much each counts; a word that comes twice counts by its better role."""
+    """Return the words of a phrase with their weights; a word that comes twice counts by its better role."""
     general = phrase.head in GENERAL_NOUNS | TRANSPARENT_NOUNS
     weights = [MODIFIER * FARTHER**steps for steps in range(len(phrase.modifiers))]
     if general and weights:
@@ -211,13 +210,13 @@ def _roles(phrase: NounPhrase) -> dict[str, float]:
 
 
 def _kinds(phrase: NounPhrase, lexicon: NounKinds) -> dict[str, float]:
-    """The kinds of what a phrase names, each with those above it, the nearest counting most; empty if not known."""
+    """Return the kinds of a phrase with their weights, the nearest counting most; empty if not known."""
     chain = lexicon.of(phrase)
     return {"/".join(chain[: i + 1]): COARSER ** (len(chain) - 1 - i) for i in range(len(chain))}
 
 
 def _ngrams(word: str) -> Counter[str]:
-    """The letter n-grams of a word, its ends marked; of one shorter than they are, the word itself."""
+    """Return the letter n-grams of a word with its ends marked; of a shorter word, the word itself."""
     marked = f"^{word}$"
     return Counter([marked[i : i + n] for n in NGRAMS for i in range(len(marked) - n + 1)] or [marked])
 
@@ -227,9 +226,9 @@ def _length(rows: np.ndarray) -> np.ndarray:
 
 
 def _axes(features: sparse.csr_matrix, names: int) -> np.ndarray:
-    """The first right singular vectors of the (names, F) features, (F, D), largest first; their signs are fixed."""
+    """Return the first right singular vectors of the (names, F) features, (F, D), largest first, with fixed signs."""
     count = min(names, max(_LEAST_AXES, round(_AXES_PER_ROOT * names**0.5)))
-    if names > _DENSE_NAMES:  # ARPACK gives up where many singular values are equal, as in very regular names
+    if names > _DENSE_NAMES:  # ARPACK fails where many singular values are equal, as in very regular names
         found = TruncatedSVD(count, algorithm="randomized", n_iter=_POWER_ITERATIONS, random_state=0).fit(features)
         spread, right = found.singular_values_, np.asarray(found.components_)
     else:

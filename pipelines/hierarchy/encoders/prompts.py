@@ -1,4 +1,4 @@
-"""What encoders with model weights share: prompts around names, the device, and a fingerprint of model files."""
+"""Common parts of encoders with model weights: prompts around names, the device, and a fingerprint of model files."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from hgld.errors import ConfigError
 
 
 def fill(templates: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Every name in every template, the templates of one name together: N * T texts."""
+    """Put every name into every template, the templates of one name together: N * T texts."""
     return [template.replace("{}", name) for name in names for template in templates]
 
 
 def mean_of_prompts(rows: np.ndarray, templates: int) -> np.ndarray:
-    """The mean of each name's normalised prompts, normalised again (Radford et al., 2021, section 3.1.4).
+    """Return the mean of each name's normalised prompts, normalised again (Radford et al., 2021, section 3.1.4).
 
     Args:
         rows: (N * T, D), the prompts of one name together.
@@ -30,10 +30,10 @@ def mean_of_prompts(rows: np.ndarray, templates: int) -> np.ndarray:
 
 
 def choose_device(device: str) -> torch.device:
-    """The device that was asked for, or a GPU when there is one.
+    """Return the device that was asked for, or a GPU when there is one.
 
     Raises:
-        ConfigError: it is not a device, or not there.
+        ConfigError: it is not a device, or not available.
     """
     if not device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -48,7 +48,7 @@ def choose_device(device: str) -> torch.device:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 of a file, or of a folder's files with their names, so that a changed model has another key."""
+    """Return the SHA-256 of a file, or of a folder's files and names, so that a changed model has another key."""
     digest = hashlib.sha256()
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     for file in files:

@@ -1,4 +1,4 @@
-"""Which encoders there are, and how one is named: ``lexical``, ``clip:MODEL/PRETRAINED``, ``sbert:PATH``.
+"""The registry of encoders and the syntax of their names: ``lexical``, ``clip:MODEL/PRETRAINED``, ``sbert:PATH``.
 
 The last two may be joined with the first: ``clip:MODEL/PRETRAINED+lexical``.
 
@@ -26,25 +26,25 @@ class EncoderEntry:
     """An encoder of hgld.
 
     Attributes:
-        form: how it is named on the command line; what stands behind the colon is its class's first argument.
+        form: its name on the command line; the text behind the colon is its class's first argument.
         place: module and class.
         extra: of hgld, which brings its packages.
         packages: distributions whose versions are part of a build's provenance.
-        sees: whether it encodes images too.
+        encodes_images: True if it encodes images too.
     """
 
     form: str
     place: str
     extra: str = ""
     packages: tuple[str, ...] = ()
-    sees: bool = False
+    encodes_images: bool = False
 
 
 _HERE = "hgld.pipelines.hierarchy.encoders"
 ENCODERS: Mapping[str, EncoderEntry] = {
     "lexical": EncoderEntry("lexical", f"{_HERE}.lexical:LexicalEncoder"),
     "clip": EncoderEntry(
-        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "clip", ("open_clip_torch", "torch"), sees=True
+        "clip:MODEL/PRETRAINED", f"{_HERE}.clip:ClipEncoder", "clip", ("open_clip_torch", "torch"), encodes_images=True
     ),
     "sbert": EncoderEntry("sbert:PATH", f"{_HERE}.sbert:SbertEncoder", "sbert", ("sentence-transformers", "torch")),
 }
@@ -75,11 +75,11 @@ class Encoder(Protocol):
 
     @property
     def dim(self) -> int:
-        """D; may read the model."""
+        """Dimension D; may read the model."""
         ...
 
     def encode(self, names: Sequence[str], progress: Progress = ...) -> np.ndarray:
-        """(N, D) float32 unit rows.
+        """Return (N, D) float32 unit rows.
 
         Raises:
             MissingResourceError: the model cannot be had here.
@@ -93,12 +93,12 @@ def entry_of(spec: str) -> EncoderEntry | None:
 
 
 def encoder_forms() -> str:
-    """Return how encoders are named, for messages."""
+    """Return the forms of encoders' names, for messages."""
     return ", ".join([*(entry.form for entry in ENCODERS.values()), *PLUGINS.names()])
 
 
 def is_fitted_on_names(spec: str) -> bool:
-    """Return whether an encoder, or the second of two, asks for the names that it is to encode."""
+    """Tell whether an encoder, or the second of two, asks for the names that it is to encode."""
     return spec.endswith(JOINED) or "names" in inspect.signature(_class_of(spec)).parameters
 
 
@@ -110,19 +110,19 @@ def make_encoder(
     device: str = "",
     batch_size: int = 256,
 ) -> Encoder:
-    """The encoder that ``spec`` names.
+    """Return the encoder that ``spec`` names.
 
     Args:
         spec: the name of an encoder, with ``:`` and its argument where it takes one, and perhaps ``+lexical``.
-        names: what ``lexical`` is fitted on; an encoder gets only those of these options that it asks for.
+        names: the names that ``lexical`` is fitted on; an encoder gets only the options that it asks for.
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU when there is one.
         batch_size: names a forward pass.
 
     Raises:
         ConfigError: an unknown encoder, model or tag (with the nearest names), a template without ``{}``, a device
-            that is not there, or templates for an encoder that takes none.
-        MissingResourceError: a file or a package is not here.
+            that is not available, or templates for an encoder that takes none.
+        MissingResourceError: a file or a package is missing.
     """
     if spec.endswith(JOINED):
         first = make_encoder(spec.removesuffix(JOINED), templates=templates, device=device, batch_size=batch_size)
@@ -162,11 +162,11 @@ def _check_templates(templates: Sequence[str]) -> None:
             )
 
 
-# Two encoders side by side: what a model knows of meanings and what the lexical encoder knows of form.
+# -- two encoders joined: a model's knowledge of meanings and the lexical encoder's of form -------------------------
 
 
 class JoinedEncoder:
-    """Rows of two encoders behind each other, each counting half of the squared length.
+    """An encoder whose rows are those of several encoders side by side, each with an equal share of the squared length.
 
     So the cosine of two names is the mean of their cosines by either encoder.
 
@@ -197,15 +197,15 @@ class JoinedEncoder:
 
     @property
     def dim(self) -> int:
-        """The sum of the parts' dimensions; may read a model."""
+        """Sum of the parts' dimensions; may read a model."""
         return sum(part.dim for part in self.parts)
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """(N, D) float32 unit rows; zero only where every part's row is."""
+        """Return (N, D) float32 unit rows; zero only where every part's row is."""
         return self.join([part.encode(names, progress) for part in self.parts])
 
     def join(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Rows of the same names by each part, (N, D_i) each, as rows of the whole, (N, D) float32."""
+        """Join the rows of the same names by each part, (N, D_i) each, to rows of the whole, (N, D) float32."""
         both = np.concatenate(rows, axis=1)
         lengths = np.linalg.norm(both, axis=1, keepdims=True)
         return np.divide(both, lengths, out=np.zeros_like(both), where=lengths > 0)

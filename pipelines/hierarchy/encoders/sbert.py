@@ -33,7 +33,7 @@ class SbertEncoder:
 
     Raises:
         ConfigError: no such device, or a model that asks for code from outside sentence-transformers.
-        MissingResourceError: no such folder, or none of a sentence-transformers model.
+        MissingResourceError: no such folder, or not that of a sentence-transformers model.
     """
 
     def __init__(self, path: str, *, templates: Sequence[str] = (), device: str = "", batch_size: int = 256) -> None:
@@ -47,11 +47,11 @@ class SbertEncoder:
 
     @property
     def dim(self) -> int:
-        """D; reads the model."""
+        """Dimension D; reads the model."""
         return int(self.encode([""]).shape[1])
 
     def encode(self, names: Sequence[str], progress: Progress = silent) -> np.ndarray:
-        """(N, D) float32 unit rows: the mean of each name's prompts.
+        """Return (N, D) float32 unit rows: the mean of each name's prompts.
 
         Raises:
             MissingResourceError: sentence-transformers is not installed, or cannot read the folder.

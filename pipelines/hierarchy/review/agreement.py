@@ -1,7 +1,7 @@
-"""Several annotators' decisions: what they agree on, where they conflict, and how far they agree at all.
+"""Settlement of several annotators' decisions: agreed claims, conflicts, and measures of agreement.
 
 Every annotator's decisions are first applied alone to the clustering's groups, in the order of ``when``; a later
-decision of the same person replaces an earlier one. What each then claims about a name, a group or a top is compared:
+decision of the same person replaces an earlier one. Then the claims of all about a name, a group or a top are compared:
 
 - only one annotator claims something about it, or all claim the same: it is applied;
 - two claim different things: a conflict. It is listed, and none of the claims is applied: the name stays where the
@@ -27,9 +27,9 @@ class Verdict:
 
     Attributes:
         who: the annotator.
-        verdict: what was decided, in words.
-        entries: the decisions that said so.
-        claim: what they come down to; None where a label is at stake.
+        verdict: the decision in words.
+        entries: the decisions behind it.
+        claim: the claim that they make; None where a label is at stake.
     """
 
     who: str
@@ -46,9 +46,9 @@ class Conflict:
         kind: ``name`` (where it belongs), ``group`` (its label or its end), ``top``, or ``label`` (one label for
             several groups).
         of: the name, or the label that the clustering gave the group, or the label at stake.
-        verdicts: what each annotator decided.
-        subjects: what a decision must be about to settle it.
-        settled: by whom or why it needs no decision any more; None while it is open.
+        verdicts: the verdict of each annotator.
+        subjects: the subjects that a decision must be about to settle it.
+        settled: the person who settled it, or the reason why it needs no decision any more; None while it is open.
     """
 
     kind: str
@@ -60,12 +60,12 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far two annotators agree on what both decided.
+    """The agreement of two annotators on the subjects that both decided.
 
     Attributes:
         annotators: the two, by name.
         about: ``names`` (the group each belongs to; dropped counts as one) or ``tops``.
-        count: how many both decided on.
+        count: number of subjects that both decided on.
         observed: share of them on which they agree; None if there are none.
         kappa: Cohen's kappa; None if there are none.
     """
@@ -121,11 +121,11 @@ def settle(place: Mapping[str, int], labels: Mapping[int, str], entries: Sequenc
         final = Grouping.of(place, labels).take(agreed)
     final.apply_all(e for e in entries if e.role == "adjudicator")
     unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
-    return _outcome(entries, final, unmatched, [_settled(c, final) for c in conflicts], _agreements(drafts))
+    return _settlement(entries, final, unmatched, [_settled(c, final) for c in conflicts], _agreements(drafts))
 
 
 def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
-    """What all agree on who claim something about it, and the conflicts about the rest."""
+    """Return the claims that nobody contradicts, and the conflicts about the others."""
     claims: dict[Subject, dict[str, Claim]] = defaultdict(dict)
     for who, draft in drafts.items():
         for subject, claim in draft.claims.items():
@@ -160,23 +160,23 @@ def _conflict(subject: Subject, sides: Mapping[str, Claim], drafts: Mapping[str,
     machine = next(iter(drafts.values())).machine
     of = machine[subject.of] if isinstance(subject.of, int) else subject.of
     verdicts = tuple(
-        Verdict(who, _said(subject, claim, drafts[who]), claim.entries, claim) for who, claim in sides.items()
+        Verdict(who, _verdict_text(subject, claim, drafts[who]), claim.entries, claim) for who, claim in sides.items()
     )
     return Conflict(subject.kind, of, verdicts, frozenset({subject}))
 
 
-def _said(subject: Subject, claim: Claim, draft: Grouping) -> str:
+def _verdict_text(subject: Subject, claim: Claim, draft: Grouping) -> str:
     if subject.kind == "top":
         return str(claim.value)
     if subject.kind == "name":
-        return draft.called(claim.value)
+        return draft.label_of(claim.value)
     if claim.value is None:
         return "drop"
-    return f"rename to {claim.value}" if claim.renames else f"merge into {draft.called(claim.value)}"
+    return f"rename to {claim.value}" if claim.renames else f"merge into {draft.label_of(claim.value)}"
 
 
 def _clash(grouping: Grouping) -> Conflict | None:
-    """A label that agreed decisions of several annotators give to several groups."""
+    """Return the conflict about a label that agreed decisions of several annotators give to several groups."""
     labels = Counter(grouping.labels[group] for group in grouping.live())
     label = min((label for label, count in labels.items() if count > 1), default=None)
     if label is None:
@@ -216,7 +216,7 @@ def _settled(conflict: Conflict, final: Grouping) -> Conflict:
     return conflict
 
 
-def _outcome(
+def _settlement(
     entries: Sequence[Entry],
     final: Grouping,
     unmatched: Sequence[Unmatched],
@@ -239,7 +239,7 @@ def _outcome(
     )
 
 
-# -- how far they agree -------------------------------------------------------------------------------------------
+# -- measures of agreement ----------------------------------------------------------------------------------------
 
 
 def _agreements(drafts: Mapping[str, Grouping]) -> tuple[Agreement, ...]:
@@ -253,7 +253,7 @@ def _agreements(drafts: Mapping[str, Grouping]) -> tuple[Agreement, ...]:
 
 
 def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], other: Sequence[Hashable]) -> Agreement:
-    """Observed agreement and Cohen's kappa of two annotators' verdicts on the same items."""
+    """Return the observed agreement and Cohen's kappa of two annotators' verdicts on the same items."""
     if not one:
         return Agreement(annotators, about, 0, None, None)
     observed = sum(x == y for x, y in zip(one, other, strict=True)) / len(one)
@@ -261,7 +261,7 @@ def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], 
 
 
 def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
-    """Cohen's kappa of two verdicts on each of at least one item.
+    """Return Cohen's kappa of two verdicts on each of at least one item.
 
     kappa = (p_o - p_e) / (1 - p_e) with p_o the observed share of equal verdicts and p_e the share expected if both
     gave their verdicts, as often as they did, by chance. Where both gave one and the same verdict to every item,

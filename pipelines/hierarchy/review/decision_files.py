@@ -1,7 +1,20 @@
-"""YAML from strangers, read as text with line numbers.
+"""Files of decisions: plain YAML that people edit and the review page appends to.
 
-Values stay the text that a person wrote (``no``, ``1984`` and ``2026-11-21`` are not converted), every node knows its
-line, and what has no place in a list of records is refused: aliases, several documents, keys given twice, deep nesting.
+::
+
+    schema_version: 1
+    role: annotator            # or adjudicator; annotator where left out
+    decisions:
+    - action: move
+      names:
+      - "mountain pass"
+      to: "pass"
+      who: "ada"
+      when: 2026-11-21T09:30:00Z
+      why: "a pass is not a summit"
+
+Every value is read as text, so a group may be called ``no`` or ``1984`` without quotes. ``why`` comes last and is
+quoted: an entry whose writing was cut off anywhere lacks it or its closing quote, and never passes for a whole one.
 """
 
 import errno
@@ -22,18 +35,24 @@ from hgld.errors import ConfigError, InputError, SchemaError, StorageError
 from hgld.files import file_lock, sync
 from hgld.pipelines.hierarchy.review.decisions import ACTIONS, Decision, Drop, Entry, Role
 
+# -- untrusted YAML, read as text with line numbers ----------------------------------------------------------------
+#
+# Values stay the text that a person wrote (``no``, ``1984`` and ``2026-11-21`` are not converted), and every node knows
+# its line. Features that a list of records does not need are refused: aliases, several documents, keys given twice,
+# deep nesting.
+
 _MAX_DEPTH = 8
 # The parser's events are read one after the other: libyaml's composer recurses, and enough brackets crash the process.
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class YamlTextError(InputError):
-    """Text that cannot be read.
+    """YAML text that cannot be read.
 
     Attributes:
         line: line of the text, from 1.
         item: number of the top list's item that was being read, from 1; 0 outside of it.
-        at_end: the text ended where more was expected.
+        at_end: True if the text ended where more was expected.
     """
 
     def __init__(self, message: str, line: int, item: int = 0, *, at_end: bool = False) -> None:
@@ -43,7 +62,7 @@ class YamlTextError(InputError):
 
 @dataclass
 class Node:
-    """A scalar, list or mapping with its first line."""
+    """A scalar, list or mapping of a YAML text, with its first line."""
 
     value: "str | list[Node] | dict[str, Node]"
     line: int
@@ -60,7 +79,7 @@ class Node:
         return self.value
 
     def mapping(self, what: str) -> "dict[str, Node]":
-        """A copy of the members, by key."""
+        """Return a copy of the members, by key."""
         if not isinstance(self.value, dict):
             raise YamlTextError(f"{what} is not a mapping of fields, each with 'name: value'.", self.line)
         return dict(self.value)
@@ -78,7 +97,7 @@ class Node:
 
 
 class _Builder:
-    """Makes the tree of one document from the parser's events."""
+    """A builder of the tree of one document from the parser's events."""
 
     def __init__(self) -> None:
         self.root: Node | None = None
@@ -104,17 +123,17 @@ class _Builder:
 
     @property
     def item(self) -> int:
-        """Number of the item being read in the list that is a member of the document's mapping; 0 outside of it."""
+        """Number, from 1, of the item being read in the document's list of records; 0 outside of it."""
         if len(self.open) < 2 or not isinstance(self.open[1].value, list):
             return 0
         return len(self.open[1].value) + (len(self.open) == 2)
 
 
 def read_tree(text: str) -> Node:
-    """The one document in a YAML text.
+    """Read the one document of a YAML text.
 
     Raises:
-        YamlTextError: the text is not YAML, or uses what is refused here.
+        YamlTextError: the text is not YAML, or uses a feature that is refused here.
     """
     builder = _Builder()
     try:
@@ -130,7 +149,7 @@ def read_tree(text: str) -> Node:
 
 
 def quoted(text: str) -> str:
-    """The text as a double-quoted YAML scalar on one line."""
+    """Return the text as a double-quoted YAML scalar on one line."""
     return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 
 
@@ -157,30 +176,14 @@ def _syntax_error(error: yaml.YAMLError, text: str, item: int) -> YamlTextError:
     return YamlTextError(f"not YAML: {said}.", mark.line + 1, item, at_end=at_end)
 
 
-# The files of decisions: plain YAML that people edit and pages append to.
-#
-# ::
-#
-#     schema_version: 1
-#     role: annotator            # or adjudicator; annotator where left out
-#     decisions:
-#     - action: move
-#       names:
-#       - "mountain pass"
-#       to: "pass"
-#       who: "ada"
-#       when: 2026-11-21T09:30:00Z
-#       why: "a pass is not a summit"
-#
-# Every value is read as text, so a group may be called ``no`` or ``1984`` without quotes. ``why`` comes last and is
-# quoted: an entry whose writing was cut off anywhere lacks it or its closing quote, and never passes for a whole one.
+# -- decisions -----------------------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
 MAX_BYTES = 16 * 2**20
 
 
 def read_decisions(paths: Sequence[Path]) -> list[Entry]:
-    """Read the decisions of one or several files, ordered by ``when``, then file name, then place in the file.
+    """Read the decisions of one or several files, ordered by ``when``, then file name, then number in the file.
 
     Raises:
         InputError: a file cannot be read, or an entry of it is not a decision; names the file, the entry and its line.
@@ -196,7 +199,7 @@ def read_decisions(paths: Sequence[Path]) -> list[Entry]:
 
 
 def parse_decisions(text: str, path: Path) -> list[Entry]:
-    """The decisions in the text of a file, in the order of the file; ``path`` stands in errors and entries.
+    """Parse the decisions in the text of a file, in their order; errors and entries name ``path``.
 
     Raises:
         InputError, SchemaError: as :func:`read_decisions`.
@@ -287,7 +290,7 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise InputError(f"{path}: the decisions cannot be read: {error.strerror}. Check --decisions.") from error
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; that is no file of decisions.")
+        raise InputError(f"{path}: larger than {MAX_BYTES // 2**20} MB; that is too large for a file of decisions.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -308,7 +311,7 @@ def _located(path: Path, text: str, error: YamlTextError) -> str:
 
 
 def format_decision(decision: Decision) -> str:
-    """A decision as an entry of a file: one field a line, the reason last and quoted."""
+    """Return a decision as an entry of a file: one field a line, the reason last and quoted."""
     lines = [f"- action: {decision.action}"]
     names = [f.name for f in fields(decision)]
     for name in [n for n in names if n not in ("who", "when", "why")] + ["who", "when", "why"]:
@@ -332,7 +335,7 @@ def append_decision(path: Path, decision: Decision, *, role: Role = "annotator")
 
     Args:
         path: the file; made if it is not there.
-        decision: what was decided.
+        decision: the decision.
         role: role of a new file; one that has decisions keeps its own.
 
     Raises:
@@ -345,10 +348,10 @@ def append_decision(path: Path, decision: Decision, *, role: Role = "annotator")
 
 @contextmanager
 def locked(path: Path) -> Iterator[FileIO]:
-    """A file of decisions that nobody else appends to meanwhile; made if it is not there.
+    """Open a file of decisions under a lock, so that no other writer appends to it; make it if it is not there.
 
     Raises:
-        StorageError: the file cannot be opened, or what is done with it fails on the disk.
+        StorageError: the file cannot be opened, or an operation on it fails on the disk.
     """
     try:
         with file_lock(path) as file:
@@ -390,7 +393,7 @@ def _check_appendable(path: Path, before: bytes, decisions: Sequence[Decision]) 
         if [entry.decision for entry in read[-len(decisions) :]] == list(decisions):
             return
     except InputError:
-        pass  # told apart below: a wrong entry in the file, or a form that cannot be continued
+        pass  # distinguished below: a wrong entry in the file, or a form that cannot be continued
     read_decisions([path])  # names the entry that is wrong, if one is
     raise InputError(
         f"{path}: nothing can be appended to this file. Let it end with its list of decisions, each beginning with "

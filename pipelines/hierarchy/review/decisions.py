@@ -1,4 +1,4 @@
-"""Annotators' decisions about names and groups: what each action says and what it must hold.
+"""Annotators' decisions about names and groups: the actions, their fields, and the checks of their values.
 
 Decisions name groups by their label and names by their text, because numbers change from run to run.
 """
@@ -21,7 +21,7 @@ Role = Literal["annotator", "adjudicator"]
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What all decisions share: who decided, when (with its time zone), and why.
+    """The base of all decisions: who decided, when (with its time zone), and why.
 
     Raises:
         InputError: a value is empty, too long, not printable or contradicts another one.
@@ -44,7 +44,7 @@ class Decision:
         self._check()
 
     def _check(self) -> None:
-        """What one action asks beyond well-formed values."""
+        """Check the rules of one action beyond well-formed values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +127,9 @@ ACTIONS: dict[str, type[Decision]] = {c.action: c for c in (Rename, Move, Merge,
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A decision and where it stands: the file, its number there (from 1), its first line, the file's role.
+    """A decision with its position: the file, its number there (from 1), its first line, the file's role.
 
-    Entries are told apart by identity: the same decision may stand in a file twice.
+    Entries are compared by identity: the same decision may stand in a file twice.
     """
 
     decision: Decision

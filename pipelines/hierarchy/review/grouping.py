@@ -1,8 +1,7 @@
-"""Names in groups while decisions are applied to them, and what each decision claimed.
+"""Grouping of names while decisions are applied to it, and the claims that the decisions make.
 
-A decision comes down to claims about single subjects: where one name belongs, what becomes of one group, whether one
-group is natural. Claims are what several annotators' decisions are compared by
-(:mod:`hgld.pipelines.hierarchy.review.agreement`).
+A decision makes claims about single subjects: the group of a name, the fate of a group, whether a group is natural. The
+decisions of several annotators are compared by their claims (:mod:`hgld.pipelines.hierarchy.review.agreement`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,13 +11,13 @@ from typing import Literal, NamedTuple
 
 from hgld.pipelines.hierarchy.review.decisions import Drop, Entry, Merge, Move, Rename, SetTop, Split
 
-_MOST_HINTS = 10  # nobody reads more, and one costs up to 0.3 s among thousands of names
+_MOST_HINTS = 10  # more would not be read, and one costs up to 0.3 s among thousands of names
 GroupId = int | str  # a group of the clustering by its number, one that a decision made by its label
 Fate = GroupId | None  # None: dropped
 
 
 class Subject(NamedTuple):
-    """What a claim is about: a name, a group's fate (renamed, merged, dropped), or a group's top."""
+    """The subject of a claim: a name, a group's fate (renamed, merged, dropped), or a group's top."""
 
     kind: Literal["name", "group", "top"]
     of: GroupId
@@ -26,14 +25,14 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a decision says of one subject.
+    """The claim of a decision about one subject.
 
     Attributes:
         value: for a name the group it belongs to or None (dropped); for a group its new label (renamed), the group it
             was merged into, or None (dropped); for a top ``natural`` or ``human-made``.
-        entries: the decisions that said so.
+        entries: the decisions behind the claim.
         via: the group that a name went with, as a whole, into ``value``; None where the name itself was meant.
-        renames: the value is the group's new label, not its end.
+        renames: True if the value is the group's new label, not another group.
     """
 
     value: Fate
@@ -64,7 +63,7 @@ class Grouping:
         machine: labels that the clustering gave, by group.
         tops: tops that decisions set.
         claims: the last claim about each subject.
-        unmatched: what did not fit.
+        unmatched: decisions, or parts of them, that fit nothing.
     """
 
     place: dict[str, Fate]
@@ -83,17 +82,17 @@ class Grouping:
 
     @classmethod
     def of(cls, place: Mapping[str, int], labels: Mapping[int, str]) -> "Grouping":
-        """The clustering's groups: each name's group number, each group's label."""
+        """Return the clustering's grouping from each name's group number and each group's label."""
         return cls({**place}, {**labels}, labels)
 
-    # -- asking it ------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def find(self, label: str) -> GroupId | None:
-        """The group with names that has this label."""
+        """Return the group with names that has this label."""
         return next((g for g, text in self.labels.items() if text == label and self.members[g]), None)
 
     def target(self, label: str) -> GroupId:
-        """The group to fill under this label: one with names, an emptied one of the clustering, or a new one."""
+        """Return the group to fill under this label: one with names, an emptied one of the clustering, or a new one."""
         found = self.find(label)
         if found is not None:
             return found
@@ -101,25 +100,25 @@ class Grouping:
         return emptied[0] if emptied else label
 
     def live(self) -> list[GroupId]:
-        """Groups that have names."""
+        """Return the groups that have names."""
         return [group for group, names in self.members.items() if names]
 
-    def called(self, fate: Fate) -> str:
-        """What people call a fate: a label, or ``(dropped)``."""
+    def label_of(self, fate: Fate) -> str:
+        """Return a fate as people read it: a label, or ``(dropped)``."""
         return "(dropped)" if fate is None else self.labels.get(fate, str(fate))
 
     def effective_claims(self) -> dict[Subject, Claim]:
-        """Claims that show in the result: every name's, and of groups that have names the new label and the top."""
+        """Return the claims in effect: every name's, and for groups that have names the new label and the top."""
         return {
             subject: claim
             for subject, claim in self.claims.items()
             if subject.kind == "name" or (self.members.get(subject.of) and (subject.kind == "top" or claim.renames))
         }
 
-    # -- changing it ----------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """Apply one decision; what of it fits nothing goes to ``unmatched``."""
+        """Apply one decision; the parts of it that fit nothing go to ``unmatched``."""
         match entry.decision:
             case Rename():
                 self._rename(entry, entry.decision)
@@ -137,13 +136,13 @@ class Grouping:
                     self.claims[Subject("top", group)] = Claim(top, (entry,))
 
     def apply_all(self, entries: Iterable[Entry]) -> "Grouping":
-        """Apply decisions in order; returns itself."""
+        """Apply decisions in order; return the grouping itself."""
         for entry in entries:
             self.apply(entry)
         return self
 
     def take(self, claims: Mapping[Subject, Claim]) -> "Grouping":
-        """Put claims into effect that are known to fit; returns itself."""
+        """Apply claims that are known to fit; return the grouping itself."""
         self.claims.update(claims)
         for (kind, of), claim in claims.items():
             if kind == "name":
@@ -159,7 +158,7 @@ class Grouping:
         if group is None:
             return
         if self.find(decision.to) is not None:
-            self._miss(entry, f"a group {decision.to!r} is there already; to join the two, merge them")
+            self._miss(entry, f"there is already a group {decision.to!r}; to join the two, merge them")
         elif isinstance(group, str):
             self._rekey(group, self.target(decision.to), entry)
         else:
@@ -167,7 +166,7 @@ class Grouping:
             self.claims[Subject("group", group)] = Claim(decision.to, (entry,), renames=True)
 
     def _rekey(self, old: str, new: GroupId, entry: Entry) -> None:
-        """Give a group that a decision made another label; a label is all the identity it has.
+        """Give another label to a group that a decision made, whose only identity is its label.
 
         So two annotators who end with the same label agree, however they came to it.
         """
@@ -205,14 +204,14 @@ class Grouping:
         if group is None:
             return
         if self.find(decision.to) is not None:
-            self._miss(entry, f"a group {decision.to!r} is there already; move the names there")
+            self._miss(entry, f"there is already a group {decision.to!r}; move the names there")
             return
         target = self.target(decision.to)
         for name in self._known(entry, decision.names):
             if self.place[name] == group:
                 self._claim_name(name, target, entry)
             else:
-                self._miss(entry, f"{name!r} is in {self.called(self.place[name])!r}, not in {decision.group!r}")
+                self._miss(entry, f"{name!r} is in {self.label_of(self.place[name])!r}, not in {decision.group!r}")
 
     def _drop(self, entry: Entry, decision: Drop) -> None:
         if decision.group is not None and (group := self._group(entry, decision.group)) is not None:
@@ -241,7 +240,7 @@ class Grouping:
             self.labels.setdefault(fate, str(fate))
             self.members.setdefault(fate, set()).add(name)
 
-    # -- what does not fit ----------------------------------------------------------------------------------------
+    # -- decisions that do not fit --------------------------------------------------------------------------------
 
     def _group(self, entry: Entry, label: str) -> GroupId | None:
         group = self.find(label)

@@ -1,4 +1,4 @@
-"""One annotator's file of decisions while the page is open: append, take the last ones back, notice other writers."""
+"""Journal of one annotator's decisions while the page is open: append, undo, and detection of other writers."""
 
 import os
 import unicodedata
@@ -12,19 +12,19 @@ from hgld.pipelines.hierarchy.review.decisions import Decision, Entry, Role, che
 
 
 class StaleError(Exception):
-    """The page, or the file, is newer than what was decided on: show the state as it is, then decide again."""
+    """The error of a decision on an outdated state: the page must be shown anew before the person decides again."""
 
 
 class Journal:
-    """The annotator's own file; every change is on the disk before the call returns.
+    """The annotator's own file of decisions; every change is on the disk before the call returns.
 
     Args:
         path: the file; made by the first decision.
         who: the annotator.
-        role: whether the decisions are an annotator's or settle the annotators' conflicts.
+        role: ``annotator``, or ``adjudicator`` for decisions that settle the annotators' conflicts.
 
     Attributes:
-        entries: everything that stands in the file, in its order.
+        entries: all entries of the file, in its order.
 
     Raises:
         InputError: ``who`` cannot stand in a decision; the file cannot be read, or is of the other role.
@@ -57,13 +57,13 @@ class Journal:
             )
 
     @property
-    def own(self) -> list[Entry]:
-        """What the page's person decided; an adjudicators' file is all adjudicators' together."""
+    def own_entries(self) -> list[Entry]:
+        """Entries of the person at the page; all entries of an adjudicators' file, which they share."""
         return [entry for entry in self.entries if self._is_own(entry)]
 
     @property
-    def foreign(self) -> list[Entry]:
-        """What other annotators decided in the same file."""
+    def foreign_entries(self) -> list[Entry]:
+        """Entries of other annotators in the same file."""
         return [entry for entry in self.entries if not self._is_own(entry)]
 
     def _is_own(self, entry: Entry) -> bool:
@@ -84,11 +84,11 @@ class Journal:
 
     @property
     def changed_elsewhere(self) -> bool:
-        """Whether somebody else wrote the file since it was last read or written here."""
+        """True if somebody else wrote the file since it was last read or written here."""
         return self._stamp() != self._known
 
     def now(self) -> datetime:
-        """The time for the next decision: never before one that stands in the file, for times order decisions."""
+        """Return the time for the next decision, never before an entry of the file, since times order decisions."""
         return max([datetime.now(UTC).replace(microsecond=0), *(entry.decision.when for entry in self.entries)])
 
     def append(self, decisions: Sequence[Decision]) -> None:
@@ -107,7 +107,7 @@ class Journal:
             self.entries.append(Entry(decision, self.path, len(self.entries) + 1, line=0, role=self.role))
 
     def take_back(self, count: int) -> list[Decision]:
-        """Delete the file's last entries, if this annotator decided them and they stand there as a page writes them.
+        """Delete the file's last entries, if they are this annotator's and in the form that a page writes.
 
         The file is cut off before them, so a crash leaves it with them or without, and the entries before them are
         never touched.
@@ -152,7 +152,7 @@ class Journal:
             raise InputError(f"{self.path}: byte {error.start} is not UTF-8. Save the file as UTF-8.") from error
 
     def _stamp(self) -> tuple[int, int, int] | None:
-        """What tells one state of the file from another; None where it holds nothing."""
+        """Return a stamp that changes with the file's state; None where it is empty or absent."""
         try:
             status = self.path.stat()
         except FileNotFoundError:

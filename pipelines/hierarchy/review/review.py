@@ -1,7 +1,7 @@
 """The review stage: annotators' decisions applied to the clustering's groups, on every run.
 
-Decisions refer to the data by text, so each is checked against this run's names and groups: what fits nothing any more
-is reported, never skipped in silence. Without decisions the groups pass through unchanged.
+Decisions refer to the data by text, so each is checked against this run's names and groups: a decision that fits
+nothing any more is reported, never skipped silently. Without decisions the groups pass through unchanged.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from hgld.pipelines.hierarchy.review.agreement import Conflict, Settlement, sett
 from hgld.pipelines.hierarchy.review.decision_files import read_decisions
 from hgld.pipelines.hierarchy.review.decisions import Entry, Merge, Split
 from hgld.pipelines.hierarchy.review.grouping import GroupId, Grouping, Subject, Unmatched
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, write_dropped, write_json
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 
 VERSION = 1
 _MOST_NOTES = 10
@@ -43,7 +43,7 @@ _DROPPED = {"name": pl.String, "landmarks": pl.Int64, "reason": pl.String, "who"
 
 
 def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfig, progress: Progress) -> StageRun:
-    """Apply the decisions of ``config`` to the groups; write names, groups, drops and what became of each decision.
+    """Apply the decisions of ``config`` to the groups; write names, groups, drops and the fate of each decision.
 
     Args:
         root: the build's directory of stages.
@@ -53,7 +53,7 @@ def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfi
         progress: told how many decisions there are.
 
     Raises:
-        InputError: a file of decisions is missing or one of its entries is no decision.
+        InputError: a file of decisions is missing or one of its entries is not a decision.
         SchemaError: a file of decisions of another schema version.
         TableError: the cluster and top-level stages' tables do not belong together.
     """
@@ -72,7 +72,7 @@ def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfi
     )
 
 
-def _review(names: Path, groups: Path, decisions: Sequence[Path], progress: Progress, directory: Path) -> Outcome:
+def _review(names: Path, groups: Path, decisions: Sequence[Path], progress: Progress, directory: Path) -> StageResult:
     name_table, group_table = pl.read_parquet(names), pl.read_parquet(groups)
     _check(name_table, group_table)
     entries = read_decisions(decisions)
@@ -87,7 +87,7 @@ def _review(names: Path, groups: Path, decisions: Sequence[Path], progress: Prog
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
     write_json(directory / "decisions.json", _report(settlement))
-    return Outcome(
+    return StageResult(
         counts=_counts(entries, settlement, kept, reviewed),
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
@@ -109,7 +109,7 @@ def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
 
 
 def reviewed_names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Names that stay, with their labels, and names that decisions drop."""
+    """Return the names that stay, with their labels, and the names that decisions drop."""
     kept, dropped = [], []
     for row in table.sort("name").iter_rows(named=True):
         group, claim = grouping.place[row["name"]], grouping.claims.get(Subject("name", row["name"]))
@@ -136,7 +136,7 @@ def reviewed_names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFram
 def reviewed_groups(
     kept: pl.DataFrame, place: dict[str, int], groups: pl.DataFrame, grouping: Grouping
 ) -> pl.DataFrame:
-    """Groups that have names, with their tops."""
+    """Return the groups that have names, with their tops."""
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {row["group"]: row for row in groups.iter_rows(named=True)}
     decided = _decided_by(grouping)
@@ -164,9 +164,9 @@ def reviewed_groups(
 def _top(
     group: GroupId, sources: dict[GroupId, int], machine: dict[int, dict[str, Any]], grouping: Grouping
 ) -> tuple[str | None, str | None, str | None]:
-    """A group's top with its method and evidence: decided, found by the top-level stage, or its sources' if all agree.
+    """Return a group's top with its method and evidence: decided by a person, by the stage, or by agreeing sources.
 
-    ``sources``: the clustering's groups that its names come from, with their landmarks.
+    ``sources`` are the clustering's groups that its names come from, with their landmarks.
     """
     if group in grouping.tops:
         claim = grouping.claims.get(Subject("top", group))
@@ -183,7 +183,7 @@ def _top(
 
 
 def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
-    """Who named each group, decided its top, split it off or merged others into it."""
+    """Return the people who named each group, decided its top, split it off or merged others into it."""
     decided: dict[GroupId, set[str]] = {}
     for subject, claim in grouping.effective_claims().items():
         if subject.kind != "name":
@@ -194,11 +194,11 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
     return decided
 
 
-# -- what became of the decisions ---------------------------------------------------------------------------------
+# -- report on the decisions --------------------------------------------------------------------------------------
 
 
 def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
-    """The contents of ``decisions.json``: lists of records, in the order of the decisions."""
+    """Return the content of ``decisions.json``: lists of records, in the order of the decisions."""
     return {
         "applied": [_record(entry) for entry in settlement.applied],
         "unmatched": [{"reason": miss.reason, **_record(miss.entry)} for miss in settlement.unmatched],

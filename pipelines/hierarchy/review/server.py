@@ -1,8 +1,8 @@
-"""The page's server: for one person on this machine, and for nobody else.
+"""Server of the review page, for one person on this machine only.
 
 It listens on 127.0.0.1 alone. The page itself holds no data; every request for data carries a token that stands in
 the address which the command prints (behind ``#``, which browsers never send), in a header that no other site can
-set. So neither a form of another site nor one that points its own name at this machine gets anywhere.
+set. So neither a form of another site nor a site that points its own name at this machine can reach the data.
 """
 
 import json
@@ -46,7 +46,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses requests that do not come from the page itself, and adds the headers that bind the browser."""
+    """Middleware that refuses requests not sent by the page itself, and adds the headers that restrict the browser."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token.encode()
@@ -80,10 +80,10 @@ class Guard:
 
 
 def application(review: Review, token: str) -> Guard:
-    """The page, its files and its data, behind the guard.
+    """Return the application: the page, its files and its data, behind the guard.
 
     Args:
-        review: what is shown and changed.
+        review: the model that is shown and changed.
         token: the secret that every request for data must carry.
     """
     routes = [Route(path, _file(_PAGE / name)) for path, name in _FILES.items()]
@@ -118,7 +118,7 @@ async def _stale(_request: Request, _error: Exception) -> Response:
 
 
 class _Api:
-    """Requests for data; the model is used by one request at a time, for all run on the server's one loop."""
+    """Handlers of requests for data; they share the server's one loop, so the model serves one request at a time."""
 
     def __init__(self, review: Review) -> None:
         self._review = review
@@ -194,11 +194,11 @@ def _number(request: Request, field: str) -> int:
 
 
 def serving(review: Review, port: int, announce: Callable[[str], None]) -> uvicorn.Server:
-    """A server of the page on 127.0.0.1, to be run.
+    """Return a server of the page on 127.0.0.1, ready to run.
 
     Args:
-        review: what is shown and changed.
-        port: where to listen; 0: any free port.
+        review: the model that is shown and changed.
+        port: the port to listen on; 0: any free one.
         announce: told the page's address, token included, once the server listens.
     """
     token = secrets.token_urlsafe(32)
@@ -225,7 +225,7 @@ def serve(review: Review, port: int, announce: Callable[[str], None]) -> None:
     server = serving(review, port, announce)
     try:
         server.run()
-    except SystemExit as stop:  # uvicorn's way to say that it cannot listen
+    except SystemExit as stop:  # raised by uvicorn when it cannot listen
         if server.started:
             raise
         raise ConfigError(f"--port {port} is taken; name another one, or 0 for any that is free.") from stop

@@ -1,4 +1,4 @@
-"""Thumbnails of landmarks, made when somebody looks at them."""
+"""Model behind the review page: a build's groups under one annotator's decisions, others' decisions, thumbnails."""
 
 import io
 from collections import deque
@@ -22,12 +22,14 @@ from hgld.pipelines.hierarchy.review.review import reviewed_groups, reviewed_nam
 from hgld.pipelines.hierarchy.review.side_by_side import check_annotators, record, side_by_side
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 
+# -- thumbnails ----------------------------------------------------------------------------------------------------
+
 SIDE = 240  # pixels: 120 on the page, sharp on a screen of two pixels a point
 _KEPT = 1024  # thumbnails of some 10 kB
 
 
 class Thumbnails:
-    """Small JPEGs of the landmarks whose images lie at ``place``; none where it is None.
+    """Thumbnails of the landmarks with images at ``place``, made on demand; none if it is None.
 
     Raises:
         ConfigError: nothing is at ``place``, or nothing in a known layout.
@@ -41,11 +43,11 @@ class Thumbnails:
         return landmark in self._images
 
     def count(self, landmark: LandmarkKey) -> int:
-        """How many images a landmark has, at most ``landmark_images.IMAGES_A_LANDMARK``."""
+        """Return the number of images of a landmark, at most ``landmark_images.IMAGES_A_LANDMARK``."""
         return len(self._images.get(landmark, ()))
 
     def jpeg(self, landmark: LandmarkKey, number: int) -> bytes | None:
-        """The bytes of the thumbnail of a landmark's image ``number`` (from 0); None if there is no such image.
+        """Return the thumbnail of a landmark's image ``number`` (from 0) as JPEG bytes; None if there is no such image.
 
         Raises:
             ImageError: the image is there and cannot be decoded.
@@ -63,19 +65,19 @@ def _thumbnail(image: ImagePlace) -> bytes:
     return data.getvalue()
 
 
-# The model behind the page: a build's names in groups under one annotator's decisions, and what the others decided.
+# -- the model -----------------------------------------------------------------------------------------------------
 
-_REMEMBERED = 50  # groupings to go back to at once; further back everything is decided anew
-_LISTED = 200  # decisions of the history that the page shows
+_REMEMBERED = 50  # groupings kept for a fast undo; further back all decisions are applied anew
+_LISTED = 200  # decisions that the page shows in its history
 _EXAMPLES = 12
 View = dict[str, dict[str, list[Any]]]
 
 
 class Review:
-    """What the page shows and changes.
+    """The state that the page shows and changes.
 
     An annotator sees the clustering under his own decisions alone, as they are compared later; an adjudicator sees
-    what all annotators agreed on, under the decisions of the file he writes.
+    the annotators' agreement, under the decisions of the file he writes.
 
     Args:
         tables: the build.
@@ -96,15 +98,15 @@ class Review:
 
     @property
     def others(self) -> list[Entry]:
-        """What others decided, in their files or in one's own."""
-        return [*self._read, *self.journal.foreign]
+        """Entries of others, in their files or in the person's own."""
+        return [*self._read, *self.journal.foreign_entries]
 
     @property
     def note(self) -> str | None:
-        """What the person should know before deciding: that others decide in the same file."""
-        if not self.journal.foreign:
+        """Note to the person, before deciding, that the file has decisions of others; None if it has none."""
+        if not self.journal.foreign_entries:
             return None
-        who, file = sorted({entry.decision.who for entry in self.journal.foreign}), self.journal.path
+        who, file = sorted({entry.decision.who for entry in self.journal.foreign_entries}), self.journal.path
         return (
             f"{file} holds decisions of {', '.join(who)} too; they are shown as another's, not as yours. Each person "
             f"should have a file: move yours to one of your own, then open it with --decisions FILE --others {file}."
@@ -114,25 +116,25 @@ class Review:
         self._grouping = self._decided()
         self._view = self._shown(self._grouping)
         self._earlier: deque[tuple[Grouping, View]] = deque(maxlen=_REMEMBERED)
-        self._actions: list[int] = []  # how many decisions each action of this start was, for one action is one undo
+        self._actions: list[int] = []  # decisions of each action since the start: one undo takes one action back
 
     def _decided(self) -> Grouping:
-        own = sorted(self.journal.own, key=lambda entry: (entry.decision.when, entry.number))
+        own = sorted(self.journal.own_entries, key=lambda entry: (entry.decision.when, entry.number))
         if self.journal.role == "adjudicator":
             return settle(self.tables.place, self.tables.labels, [*self.others, *own]).grouping
         return Grouping.of(self.tables.place, self.tables.labels).apply_all(own)
 
-    # -- changing it ----------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     def decide(self, given: Sequence[Mapping[str, Any]], revision: int) -> dict[str, Any]:
-        """Check the decisions of one action against names and groups, write them to the journal, say what they changed.
+        """Check the decisions of one action against names and groups, write them to the journal, return the changes.
 
         Args:
-            given: ``action``, ``why`` and the fields of that action, of each.
-            revision: the one that the page shows.
+            given: for each decision ``action``, ``why`` and the fields of that action.
+            revision: the revision that the page shows.
 
         Raises:
-            InputError: no decision, or one that fits nothing here; nothing is written.
+            InputError: not a decision, or one that fits nothing here; nothing is written.
             StaleError: the page or the file changed meanwhile; nothing is written.
             StorageError: the disk refuses; nothing is written.
         """
@@ -152,12 +154,12 @@ class Review:
         return self._change(trial, view)
 
     def undo(self, revision: int) -> dict[str, Any]:
-        """Take the annotator's last action back, and say what that changed.
+        """Take the annotator's last action back; return the changes.
 
-        An action that was several decisions goes as one; after another start, decision by decision.
+        An action of several decisions is undone as one; after a restart, decision by decision.
 
         Raises:
-            InputError: there is none, or it was not written by a page.
+            InputError: there is no action, or it was not written by a page.
             StaleError, StorageError: as :meth:`decide`.
         """
         self._current(revision)
@@ -177,7 +179,7 @@ class Review:
             raise StaleError
 
     def _refresh(self) -> None:
-        """Take over what somebody else wrote into the file."""
+        """Take over the changes that somebody else wrote into the file."""
         if self.journal.changed_elsewhere:
             self.journal.reload()
             self._decide_anew()
@@ -189,14 +191,14 @@ class Review:
         self.revision += 1
         return {"revision": self.revision, **change, "history": self.history(), "decisions": self.count}
 
-    # -- showing it -----------------------------------------------------------------------------------------------
+    # -- views ----------------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        return len(self.journal.own)
+        return len(self.journal.own_entries)
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything the page needs to begin: facts of names, the view, the history, as the file is now."""
+        """Return everything that the page needs to begin: facts of names, the view and the history, as of now."""
         self._refresh()
         return {
             "revision": self.revision,
@@ -213,13 +215,13 @@ class Review:
         }
 
     def history(self) -> list[dict[str, Any]]:
-        """One's own last decisions, newest first."""
-        return [record(entry.decision) for entry in self.journal.own[: -_LISTED - 1 : -1]]
+        """Return the person's own last decisions, newest first."""
+        return [record(entry.decision) for entry in self.journal.own_entries[: -_LISTED - 1 : -1]]
 
     def _shown(self, grouping: Grouping, since: Grouping | None = None) -> View:
-        """Names (label, doubtful, decided by) and groups (top, method, evidence, decided by, how it got its label).
+        """Return names (label, doubtful, decided by) and groups (top, method, evidence, decided by, label's origin).
 
-        ``since``: the grouping that is shown now; only names that another one touched are looked at again.
+        ``since`` is the grouping that is shown now; only names that differ from it are computed again.
         """
         table, names = self.tables.names, dict[str, list[Any]]()
         if since is not None:
@@ -245,7 +247,7 @@ class Review:
         }
 
     def name_details(self, name: str, start: int, most: int) -> dict[str, Any]:
-        """Landmarks, classes and spellings of one name."""
+        """Return landmarks, classes and spellings of one name."""
         return {
             "name": name,
             "landmarks": [self._with_images(row) for row in self.tables.landmarks(name, start, most)],
@@ -254,7 +256,7 @@ class Review:
         }
 
     def examples(self, label: str) -> list[dict[str, Any]]:
-        """A landmark of each of a group's names with most landmarks; those with images first."""
+        """Return one landmark for each of the group's names with most landmarks; those with images first."""
         group = self._grouping.find(label)
         if group is None:
             return []
@@ -271,8 +273,10 @@ class Review:
         return {**row, "images": self.thumbnails.count((row["split"], row["landmark_id"]))}
 
     def team(self) -> dict[str, Any]:
-        """Everyone's decisions side by side: kappa of each pair, and what they decide differently."""
-        entries = sorted([*self.others, *self.journal.own], key=lambda e: (e.decision.when, e.file.name, e.number))
+        """Return everyone's decisions side by side: kappa of each pair, and the conflicts."""
+        entries = sorted(
+            [*self.others, *self.journal.own_entries], key=lambda e: (e.decision.when, e.file.name, e.number)
+        )
         return side_by_side(settle(self.tables.place, self.tables.labels, entries), self._grouping)
 
 
@@ -287,7 +291,7 @@ def _decision(given: Mapping[str, Any], who: str, when: datetime) -> Decision:
         listed = field in ("names", "groups")
         whole = isinstance(value, list) and all(isinstance(v, str) for v in value) if listed else isinstance(value, str)
         if not whole or field in ("who", "when") or field not in kind.__dataclass_fields__:
-            raise InputError(f"{kind.action}: {field} is not what is expected there.")
+            raise InputError(f"{kind.action}: {field} is unexpected, or its value has the wrong type.")
         values[field] = tuple(value) if listed else value
     try:
         return kind(who=who, when=when, **values)
@@ -307,7 +311,7 @@ def _copy(grouping: Grouping) -> Grouping:
 
 
 def _touched(before: Grouping, after: Grouping) -> list[str]:
-    """Names that a decision spoke of, or whose group has another label."""
+    """Return the names that a decision concerned, or whose group has another label."""
     claimed = {
         str(subject.of)
         for subject, claim in after.claims.items()
@@ -318,6 +322,6 @@ def _touched(before: Grouping, after: Grouping) -> list[str]:
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """What is new or other; what is gone is None."""
+    """Return the items that are new or changed, and None for those that are gone."""
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     return {**changed, **dict.fromkeys(before.keys() - after.keys())}

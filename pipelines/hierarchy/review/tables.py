@@ -1,4 +1,4 @@
-"""What a build knows of its names, as the page shows it: the clustering, the landmarks, the evidence."""
+"""Tables of a build as the review page shows them: the clustering, the landmarks, the evidence."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,7 +34,7 @@ class BuildTables:
         labels: every group's label.
 
     Raises:
-        ConfigError: the folder is no build, or one that has not come to the groups yet.
+        ConfigError: the folder is no build, or one that has not made its groups yet.
         TableError: a table cannot be read or lacks a column.
     """
 
@@ -74,32 +74,32 @@ class BuildTables:
             ) from error
 
     def _positions(self) -> dict[str, tuple[int, int]]:
-        """Where the rows of each name's landmarks begin, and how many they are."""
+        """First row and number of rows of each name's landmarks."""
         counts = self._landmarks["name"].rle().struct.unnest()
         starts = counts["len"].cum_sum() - counts["len"]
         return dict(zip(counts["value"], zip(starts, counts["len"], strict=True), strict=True))
 
     def label_evidence(self, group: object) -> str | None:
-        """How the clustering came to a group's label; None for a group that a decision made."""
+        """Return the evidence for a group's label in the clustering; None for a group that a decision made."""
         return self._titles.get(group) if isinstance(group, int) else None
 
     def facts(self) -> list[list[Any]]:
-        """What no decision changes: name, landmarks, confidence, doubtful, its group's and its next group's label."""
+        """Return the facts that no decision changes: name, landmarks, confidence, doubtful, label of group and next."""
         return [
             [name, landmarks, round(confidence, 3), doubtful, self.labels[group], self.labels.get(second)]
             for name, landmarks, group, confidence, second, doubtful in self.names.iter_rows()
         ]
 
     def landmarks(self, name: str, start: int, most: int) -> list[dict[str, Any]]:
-        """``most`` landmarks of a name from position ``start``: split, landmark_id, title, supercategory."""
+        """Return ``most`` landmarks of a name from position ``start``: split, landmark_id, title, supercategory."""
         first, count = self._where.get(name, (0, 0))
         rows = self._landmarks.slice(first + start, max(min(most, count - start), 0))
         return rows.drop("name").to_dicts()
 
     def classes(self, name: str) -> list[list[list[str]]]:
-        """Paths of a name's Wikidata classes up to the nearest class that is natural or human-made.
+        """Return the paths of a name's Wikidata classes up to the nearest class that is natural or human-made.
 
-        Each is a list of (id, label); a class that comes to none of them stands alone.
+        Each is a list of (id, label); the path of a class that reaches none of them is that class alone.
         """
         ids, _ = self._classes.get(name, ([], []))
         return [
@@ -108,7 +108,7 @@ class BuildTables:
         ]
 
     def spellings(self, name: str) -> list[str]:
-        """The scraped texts that were cleaned to this name."""
+        """Return the scraped texts that were cleaned to this name."""
         return list(self._classes.get(name, ([], []))[1])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The sample: well-known landmarks with what they are, so that a build runs without network.
+"""The sample: well-known landmarks with their classes, so that a build runs without network.
 
 ``landmarks.csv`` (split, landmark_id, category, names, class_ids, status) states for each landmark its Commons
 category and, separated by ``|``, the classes that it is an instance of, written as people write them in Wikidata: years
@@ -15,7 +15,7 @@ import polars as pl
 
 from hgld.pipelines.hierarchy.landmark_tables import VERSION, write_scraped
 from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 
 FOLDER = Path(__file__).parent
 LANDMARKS = FOLDER / "landmarks.csv"
@@ -25,19 +25,19 @@ _DROPPED = {"split": pl.String, "row": pl.Int64, "landmark_id": pl.String, "cate
 
 
 def files() -> tuple[Path, ...]:
-    """The tables that a build from the sample reads."""
+    """Return the tables that a build from the sample reads."""
     return LANDMARKS, GRAPH
 
 
 def run(root: Path, progress: Progress) -> StageRun:
-    """The stage ``scrape`` from the sample (see docs/stages.md for the files): nothing is asked of any server.
+    """Run the stage ``scrape`` on the sample (see docs/stages.md for the files), without asking any server.
 
     Args:
         root: the build's directory of stages.
         progress: told that the sample is read.
     """
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         progress("scrape: reading the sample", 0, None)
         return write_scraped(directory, _scraped(), _classes(), pl.DataFrame(schema=_DROPPED))
 
@@ -73,5 +73,5 @@ def _read(path: Path) -> pl.DataFrame:
 
 
 def _parts(column: str) -> pl.Expr:
-    """The parts between the ``|`` of a cell; an empty part is null."""
+    """Return the parts between the ``|`` of a cell; an empty part is null."""
     return pl.col(column).str.split("|").list.eval(pl.element().replace("", None))

@@ -1,1 +1,1 @@
-"""The scrape stage: titles to Commons, Commons to Wikidata, answers kept in a store, one status a category."""
+"""The scrape stage: categories of Commons, their Wikidata items, a store of answers, a status for each category."""

@@ -1,4 +1,4 @@
-"""Commons' side: whether a category exists, where it was renamed to, and which Wikidata item its page states."""
+"""Questions to Commons: a category's existence, its new name if it was renamed, and the Wikidata item of its page."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _MAX_CONTINUATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class CategoryPage:
-    """What Commons says about a title.
+    """The answer of Commons about a title.
 
     Attributes:
         state: ``exists``, ``missing``, ``invalid`` (no wiki can have such a title) or ``loop`` (redirects to itself).
@@ -43,9 +43,9 @@ class CategoryPage:
 
 
 def category_pages(client: Client, url: str, titles: Sequence[str]) -> dict[str, CategoryPage]:
-    """What Commons says about at most 50 titles; a title that the answers do not account for is absent.
+    """Ask Commons about at most 50 titles; a title that the answers do not account for is absent.
 
-    One question gives all of it: page properties, the text (a renamed category mostly is a page with the template
+    One request gives everything: page properties, the text (a renamed category mostly is a page with the template
     ``{{Category redirect|New name}}``, which ``redirects=1`` does not follow) and hard redirects.
     """
     params = {
@@ -71,12 +71,12 @@ def category_pages(client: Client, url: str, titles: Sequence[str]) -> dict[str,
             break
         continuation = {str(key): str(value) for key, value in more.items()}
     else:
-        raise AnswerError("continuation", f"{url} continues its answer without end")
+        raise AnswerError("continuation", f"{url} continues its answer too often")
     return {title: page for title in titles if (page := _page(title, steps, pages)) is not None}
 
 
 def redirect_target(wikitext: str) -> str | None:
-    """Title of the category that a page's ``{{Category redirect}}`` names, None where there is none.
+    """Return the title of the category that a page's ``{{Category redirect}}`` names, None where there is none.
 
     >>> redirect_target("{{Category redirect|1=:category:Tower Bridge, London}}")
     'Category:Tower Bridge, London'
@@ -136,6 +136,6 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """The objects of a JSON list, or of an object of objects as format version 1 writes pages."""
+    """Return the objects of a JSON list, or of an object of objects as format version 1 writes pages."""
     members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return [member for member in members if isinstance(member, dict)]

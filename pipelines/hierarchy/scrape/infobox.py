@@ -1,6 +1,6 @@
-"""What a Commons category page says in its Wikidata infobox: the names a landmark is an instance of.
+"""Parser of the Wikidata infobox on a Commons category page: the names a landmark is an instance of.
 
-This is the published pipeline's way to a name: the table ``id="wdinfobox"`` that `Template:Wikidata Infobox` puts on
+This is the published pipeline's route to a name: the table ``id="wdinfobox"`` that `Template:Wikidata Infobox` puts on
 the page, and in it the row headed "Instance of". The page is read with lxml through beautifulsoup4: MediaWiki's pages
 are tidy, but a page that is not (cells never closed, thousands of stray ``<``) costs lxml milliseconds and holds
 Python's own html.parser for minutes.
@@ -37,14 +37,14 @@ _MOST_NOTICES = 5  # the box stands at the top; prose may use the same words
 
 @dataclass(frozen=True)
 class Infobox:
-    """What a category page says.
+    """The parsed infobox of a category page.
 
     Attributes:
         names: the values of the "Instance of" row as they are written, in the page's order, without repetitions.
         item: Wikidata id of the infobox's subject (``Q12345``), None where the infobox does not link to exactly one.
         redirected_to: title of the category that the page is a redirect to, or whose page was served in its place
             (``Category:Name``, spaces for underscores), None if neither.
-        present: whether the page has the infobox at all; a page that has it and no such row has no ``names``.
+        present: True if the page has the infobox; a page that has it without such a row has no ``names``.
         exists: False where MediaWiki says that nobody has written the page (it serves one for every category that has
             members, and without members answers 404).
     """
@@ -65,7 +65,7 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
             colon at the end make no difference.
 
     Returns:
-        What the page says. Markup in a name that was escaped by the server stays text.
+        The parsed infobox. Markup in a name that was escaped by the server stays text.
 
     Raises:
         InputError: the page has more than ``MAX_BYTES``.
@@ -89,7 +89,7 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
 def _parse(html: bytes) -> BeautifulSoup:
     text = html.decode("utf-8", errors="replace").replace("\0", "\ufffd")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UnusualUsageWarning)  # bytes that look like XML or a file name: not our doing
+        warnings.simplefilter("ignore", UnusualUsageWarning)  # of bytes that look like XML or a file name
         return BeautifulSoup(text, "lxml")
 
 
@@ -98,13 +98,13 @@ def _heading(text: str) -> str:
 
 
 def _rows(box: Tag) -> Iterator[Tag]:
-    """The rows of the infobox itself, not those of tables inside it."""
+    """Yield the rows of the infobox itself, not those of tables inside it."""
     for part in [box, *box.find_all(["thead", "tbody", "tfoot"], recursive=False)]:
         yield from part.find_all("tr", recursive=False)
 
 
 def _cell(box: Tag, headings: frozenset[str]) -> Tag | None:
-    """The value cell of the first row that has one of the headings."""
+    """Return the value cell of the first row that has one of the headings."""
     for row in _rows(box):
         head, cell = row.find("th", recursive=False), row.find("td", recursive=False)
         if head is not None and cell is not None and _heading(_text(head)) in headings:
@@ -116,7 +116,7 @@ def _cell(box: Tag, headings: frozenset[str]) -> Tag | None:
 
 
 def _values(cell: Tag) -> Iterator[str]:
-    """The values of a cell: one a line or list item if it has several, else one between commas.
+    """Yield the values of a cell: one for each line or list item if it has several, else those between commas.
 
     Commas inside a link or a parenthesis separate nothing, and neither do those of a list's items: class labels may
     have commas of their own.
@@ -131,7 +131,7 @@ def _values(cell: Tag) -> Iterator[str]:
 
 
 def _lines(cell: Tag) -> list[list[tuple[str, bool]]]:
-    """The visible text of a cell by lines: pieces of text, each with whether it stands in a link."""
+    """Return the visible text of a cell by lines: pieces of text, each with True if it stands in a link."""
     lines: list[list[tuple[str, bool]]] = [[]]
     links = 0
     for node, opens in _walk(cell):
@@ -162,9 +162,9 @@ def _text(tag: Tag) -> str:
 
 
 def _walk(root: Tag) -> Iterator[tuple[PageElement, bool]]:
-    """What a reader sees under ``root``, in order: every tag when it opens (True) and closes (False), and text.
+    """Yield the visible content under ``root`` in order: every tag when it opens (True) and closes (False), and text.
 
-    Nesting is as deep as the page's author likes, so that this keeps its own stack.
+    A page may be nested to any depth, so this keeps its own stack instead of recursing.
     """
     stack: list[tuple[PageElement, bool]] = [(child, True) for child in reversed(root.contents)]
     while stack:
@@ -193,7 +193,7 @@ def _is_hidden(tag: Tag) -> bool:
 
 
 def _item(box: Tag) -> str | None:
-    """The item that the infobox's own links (its edit icons, its line of identifiers) agree on.
+    """Return the item that the infobox's own links (its edit icons, its line of identifiers) agree on.
 
     The values of its rows link to items too, to those of countries and architects: by their label, or by their id
     where they have none.
@@ -210,7 +210,7 @@ def _item(box: Tag) -> str | None:
 
 
 def _redirect(page: BeautifulSoup) -> str | None:
-    """Where the page redirects to: by MediaWiki's redirect page, by the template's box, or by having been followed."""
+    """Return the target of a redirect: by MediaWiki's redirect page, by the template's box, or already followed."""
     notice = page.find(class_="redirectMsg")
     link = notice.find("a", href=True) if notice is not None else _soft_redirect(page)
     if link is None and page.find(class_="mw-redirectedfrom") is not None:
@@ -225,7 +225,7 @@ def _redirect(page: BeautifulSoup) -> str | None:
 
 
 def _soft_redirect(page: BeautifulSoup) -> Tag | None:
-    """The link that follows the words of `Template:Category redirect` with nothing between."""
+    """Return the link that follows the words of `Template:Category redirect` directly."""
     for words in page.find_all(string=re.compile(_SOFT_REDIRECT, re.IGNORECASE), limit=_MOST_NOTICES):
         if not _heading(words).endswith(_SOFT_REDIRECT):
             continue

@@ -1,4 +1,4 @@
-"""Asking what is not known yet, batch by batch, until every title has a status and every class its ancestors."""
+"""The loop that asks open questions batch by batch, until every title has a status and every class its ancestors."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -33,20 +33,20 @@ def answer_all(
     config: ScrapeConfig,
     progress: Progress,
 ) -> dict[str, Resolution]:
-    """Ask until the store answers for every title and every class above it; nothing is asked that it knows.
+    """Ask until the store has answers for every title and every class above it; known answers are not asked again.
 
     An answer that cannot be had, after the client's retries and alone in its request, is kept as a failure of its
     kind.
 
     Args:
         titles: the categories.
-        store: what was answered so far; it grows.
+        store: the answers so far; new ones are added.
         connect: makes the client; called when there is something to ask.
         config: route, addresses and language.
         progress: told what is asked.
 
     Returns:
-        what became of each title.
+        The resolution of each title.
 
     Raises:
         ConfigError: the request budget is spent; what was answered is kept.
@@ -64,7 +64,7 @@ def answer_all(
         classes = class_ids(resolved.values())
         while lacking := unanswered_classes(classes, store)[1]:
             if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
-                raise ServiceError(f"{config.wikidata_url} names over {MAX_CLASSES:,} classes; this is no Wikidata.")
+                raise ServiceError(f"{config.wikidata_url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
             asking.ask_batches("entity", lacking, progress)
     except BudgetSpentError:
         left = len(titles) - len(open_questions(titles, store, config.route)[1])
@@ -79,7 +79,7 @@ def answer_all(
 def open_questions(
     titles: Iterable[str], store: ScrapeStore, route: str
 ) -> tuple[dict[Question, list[str]], dict[str, Resolution]]:
-    """What has to be asked next, by question and each key once, and the titles that need nothing more."""
+    """Return the keys to ask next by question, each key once, and the titles that need nothing more."""
     wanted: dict[Question, dict[str, None]] = {}
     resolved = {}
     for title in titles:
@@ -92,18 +92,18 @@ def open_questions(
 
 
 def class_ids(resolutions: Iterable[Resolution]) -> list[str]:
-    """The classes that landmarks are instances of, each once; by the html route they have no ids."""
+    """Return the classes that landmarks are instances of, each once; the html route gives them no ids."""
     return list(dict.fromkeys(c for found in resolutions for c in found.classes if c is not None))
 
 
 class _Asking:
-    """One run of questions: fetches, records, and finds the member that spoils a batch."""
+    """A run of questions: fetches and records answers, and isolates the key that makes a batch fail."""
 
     def __init__(self, store: ScrapeStore, connect: Callable[[], Client], config: ScrapeConfig):
         self._store, self._connect, self._config = store, connect, config
         self._answered = False
         self._failed_in_a_row = 0
-        # Failures wait for the next good answer: what fails while a server is down is no fact about a landmark.
+        # Failures wait for the next good answer: a failure while a server is down says nothing about a landmark.
         self._failures: dict[tuple[Question, str], tuple[str, str]] = {}
 
     @cached_property
@@ -119,7 +119,7 @@ class _Asking:
         progress(_TASKS[question], len(keys), len(keys))
 
     def _ask(self, question: Question, keys: Sequence[str]) -> None:
-        """Ask one batch; what fails or is left out of the answer is asked again in halves, down to single keys."""
+        """Ask one batch; keys that fail or are left out of the answer are asked again in halves, down to one."""
         error = None
         try:
             answered = self._fetch(question, keys)
@@ -138,7 +138,7 @@ class _Asking:
                     self._ask(question, half)
 
     def _fetch(self, question: Question, keys: Sequence[str]) -> set[str]:
-        """Ask once and record the answer; the keys that it accounts for."""
+        """Ask once, record the answer, and return the keys that it accounts for."""
         config = self._config
         if question == "sitelink":
             links = entities_by_titles(self._client, config.wikidata_url, keys, config.language)
@@ -169,7 +169,7 @@ class _Asking:
         return InfoboxPage("infobox" if box.present else "no-infobox", box.item, box.redirected_to, box.names)
 
     def _count_answer(self, question: Question, keys: Sequence[str], answered: set[str]) -> None:
-        """An answer that leaves out all that it was asked for is worth no more than a failure."""
+        """Count an answer; one that leaves out all that it was asked for counts as a failure."""
         if answered:
             self._answered, self._failed_in_a_row = True, 0
             self._keep_failures()

@@ -1,4 +1,4 @@
-"""The stage ``scrape``: what each landmark is an instance of, asked of Wikimedia and kept in ``scrape.sqlite``."""
+"""The stage ``scrape``: ask Wikimedia what each landmark is an instance of; answers are kept in ``scrape.sqlite``."""
 
 import hashlib
 import math
@@ -23,7 +23,7 @@ from hgld.pipelines.hierarchy.scrape.questions import BATCHES, answer_all, class
 from hgld.pipelines.hierarchy.scrape.status import STATUSES, Resolution, unanswered_classes, used_answers
 from hgld.pipelines.hierarchy.scrape.store import Question, ScrapeStore
 from hgld.pipelines.hierarchy.scrape.titles import category_title
-from hgld.pipelines.stage import Outcome, Progress, StageRun, run_stage, silent
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent
 from hgld.pipelines.web import API_RATE, PAGE_RATE, Client, PoliteClient
 
 STORE = "scrape.sqlite"
@@ -32,15 +32,15 @@ _NOT_COMMONS = Resolution("error(not-commons)")
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would ask, before it asks.
+    """The requests that a run would make, counted before it makes them.
 
     Attributes:
         landmarks: landmarks in the tables.
         categories: distinct Commons categories among them.
-        unanswered: those whose status the store does not know yet.
-        requests: how many requests, by what they ask; the first is exact, the others follow from its answers and are
+        unanswered: number of those whose status the store does not know yet.
+        requests: number of requests by what they ask; the first is exact, the others follow from its answers and are
             estimates on the high side.
-        seconds: how long they take at the rate that is asked for.
+        seconds: time that they take at the configured rate.
     """
 
     landmarks: int
@@ -60,14 +60,14 @@ def run(
 ) -> StageRun:
     """Scrape the landmarks of ``tables`` and write the stage's tables (docs/stages.md).
 
-    What ``root/scrape.sqlite`` knows is not asked again, so that a run that was stopped goes on where it was. So does
-    a refresh: answers are replaced as new ones come, and until then a run without ``refresh`` uses the old ones.
+    Answers in ``root/scrape.sqlite`` are not asked for again, so that a stopped run continues where it was. So does a
+    refresh: answers are replaced as new ones come, and until then a run without ``refresh`` uses the old ones.
 
     Args:
         root: the build's directory of stages.
         tables: CSVs with landmark_id and category by split.
-        config: route, addresses, language, manners.
-        progress: told what is asked and how far it is.
+        config: route, addresses, language and limits.
+        progress: told the task and how far it is.
         client: asks the servers; by default a :class:`PoliteClient` under ``config``.
         before_asking: called once before the first request, if there is any to make; may refuse by raising.
 
@@ -97,7 +97,7 @@ def run(
         classes = _classes(scraped, store)
         notes = _notes(scraped, classes)
 
-    def work(directory: Path) -> Outcome:
+    def work(directory: Path) -> StageResult:
         return write_scraped(directory, scraped, classes, read.dropped, notes)
 
     answers = hashlib.sha256(scraped.write_ndjson().encode() + classes.write_ndjson().encode()).hexdigest()
@@ -137,7 +137,7 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
-    """The client that ``config`` describes; ConfigError where Wikimedia's rules do not allow it."""
+    """Return the client that ``config`` describes; ConfigError where Wikimedia's rules do not allow it."""
     waited = 0.0
 
     def on_wait(seconds: float, reason: str) -> None:
@@ -162,7 +162,7 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
 def _check(config: ScrapeConfig) -> None:
     unknown = [status for status in config.refresh if status not in STATUSES]
     if unknown:
-        raise ConfigError(f"--refresh {unknown[0]!r} is no status; expected some of {', '.join(STATUSES)}.")
+        raise ConfigError(f"--refresh {unknown[0]!r} is not a status; expected some of {', '.join(STATUSES)}.")
     if config.rate <= 0:
         raise ConfigError(f"rate is {config.rate:g} requests a second; expected more than 0.")
 
@@ -177,7 +177,7 @@ def _source(config: ScrapeConfig) -> dict[str, str]:
 
 
 def _titles(landmarks: Iterable[Landmark]) -> dict[str, str | None]:
-    """The title of each category as it is given."""
+    """Return the title of each category by the category as given."""
     return {mark.category: category_title(mark.category) for mark in landmarks}
 
 
@@ -190,12 +190,12 @@ def _kind(found: Resolution) -> str:
 
 
 def _refresh(config: ScrapeConfig, status: str) -> str:
-    """The store's name for asking again for a status; the routes ask for different things."""
+    """Return the store's name for a refresh of a status; the routes ask for different things."""
     return f"{config.route} {status}"
 
 
 def _begin_refreshes(config: ScrapeConfig, titles: Sequence[str], store: ScrapeStore) -> list[str]:
-    """Set aside the answers on which the statuses to be asked again rest; what a stopped run began is gone on with."""
+    """Set aside the answers behind the statuses to be asked again; continue refreshes that a stopped run began."""
     owed: dict[str, set[tuple[Question, str]]] = {
         status: set() for status in config.refresh if not store.is_open(_refresh(config, status))
     }
@@ -230,7 +230,7 @@ def _scraped(
 
 
 def _classes(scraped: pl.DataFrame, store: ScrapeStore) -> pl.DataFrame:
-    """Every class of a landmark and all its ancestors, merged classes under their new ids."""
+    """Return every class of a landmark and all its ancestors, merged classes under their new ids."""
     met = scraped["classes"].explode().drop_nulls().unique().to_list()
     entities = (store.entities[class_id] for class_id in unanswered_classes(met, store)[0])
     rows = {}
@@ -249,10 +249,10 @@ def _notes(scraped: pl.DataFrame, classes: pl.DataFrame) -> tuple[str, ...]:
         notes.append(f"{failed:,} landmarks ended in an error; --refresh error asks for them again.")
     foreign = scraped["title"].null_count()
     if foreign:
-        notes.append(f"{foreign:,} categories are no address of a Commons category (status error(not-commons)).")
+        notes.append(f"{foreign:,} categories are not the address of a Commons category (status error(not-commons)).")
     lost = set(classes["parents"].explode().drop_nulls()) - set(classes["class_id"])
     if lost:
-        notes.append(f"{len(lost):,} ancestors of classes could not be had; --refresh error asks for them again.")
+        notes.append(f"{len(lost):,} ancestors of classes could not be fetched; --refresh error asks for them again.")
     return tuple(notes)
 
 
@@ -261,5 +261,5 @@ def _batches(keys: int) -> int:
 
 
 def _expected_classes(titles: int) -> int:
-    """Classes and ancestors behind so many titles: as its root grows, from 5,700 names at 197,000 landmarks."""
+    """Estimate the number of classes and ancestors of titles: it grows as the root, from 5,700 at 197,000 landmarks."""
     return round(2 * 13 * math.sqrt(titles))

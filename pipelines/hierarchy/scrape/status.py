@@ -1,4 +1,4 @@
-"""From answers to statuses: where a category leads, what its subject is an instance of, or what to ask next.
+"""Resolution of categories from answers: a status and the classes of its subject, or the question to ask next.
 
 Pure functions of a store: the same answers give the same statuses, in whatever order and over however many runs they
 came in.
@@ -18,7 +18,7 @@ _MAX_TOPICS = 3
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What became of a title: its status and, where found, the names and the ids of their classes."""
+    """The resolution of a title: its status and, where found, the names and the ids of their classes."""
 
     status: str
     redirected_to: str | None = None
@@ -29,7 +29,7 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """What has to be asked before a title can be resolved."""
+    """The questions to ask before a title can be resolved."""
 
     question: Question
     keys: tuple[str, ...]
@@ -44,7 +44,7 @@ class _FailedError(Exception):
 
 
 class _Reader:
-    """Reads a store on behalf of one title, and remembers which answers it used."""
+    """A reader of the store for one title that records which answers it used."""
 
     def __init__(self, store: ScrapeStore):
         self._store = store
@@ -60,7 +60,7 @@ class _Reader:
         raise _UnansweredError(Unanswered(question, (key,)))
 
     def answers(self, question: Question, keys: tuple[str, ...]) -> list[Any]:
-        """The answers to several keys; those that are lacking are asked for together."""
+        """Return the answers to several keys; missing ones are asked for together."""
         lacking = [key for key in keys if key not in self._store.answers[question]]
         if len(lacking) > 1 and not any((question, key) in self._store.failures for key in lacking):
             raise _UnansweredError(Unanswered(question, tuple(lacking)))
@@ -68,12 +68,12 @@ class _Reader:
 
 
 def resolve(title: str, store: ScrapeStore, route: str) -> Resolution | Unanswered:
-    """The status of a category, or the question that is open."""
+    """Return the status of a category, or the open question."""
     return _resolve(title, _Reader(store), route)
 
 
 def used_answers(title: str, store: ScrapeStore, route: str) -> list[tuple[Question, str]]:
-    """The questions and keys on whose answers the status of a category rests."""
+    """Return the questions and keys on whose answers the status of a category rests."""
     reader = _Reader(store)
     _resolve(title, reader, route)
     return reader.used
@@ -83,7 +83,7 @@ def unanswered_classes(classes: Iterable[str], store: ScrapeStore) -> tuple[list
     """Walk from classes to all their ancestors (P279), each once, so that cycles end.
 
     Returns:
-        the ids met that were answered, and those that have to be asked next; failed ones are in neither.
+        The ids that were answered, and those to ask next; failed ones are in neither.
     """
     met = dict.fromkeys(classes)
     queue, answered, lacking = list(met), [], []
@@ -152,7 +152,7 @@ def _by_item(trail: list[str], reader: _Reader) -> Resolution:
 
 
 def _subject(item: str, reader: _Reader) -> Entity | None:
-    """The item itself or, of a category's item, its main topic; None where the item was deleted."""
+    """Return the item itself or, of a category's item, its main topic; None where the item was deleted."""
     subject, seen = None, set[str]()
     while item not in seen and len(seen) <= _MAX_TOPICS:
         seen.add(item)

@@ -1,4 +1,4 @@
-"""What the servers answered so far: one SQLite file, so that no answer is lost and nothing is asked twice.
+"""Store of the servers' answers: one SQLite file, so that no answer is lost and nothing is asked twice.
 
 Every answer is one transaction. The file is in WAL mode: a process killed at any moment loses at most the answer in
 flight. It is read whole when it is opened (300,000 landmarks are some hundred MB), because which question comes next
@@ -34,7 +34,7 @@ CREATE TABLE infobox (key TEXT PRIMARY KEY, state TEXT NOT NULL, item TEXT, move
 CREATE TABLE failure (question TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL,
     PRIMARY KEY (question, key)) WITHOUT ROWID;
 """
-# Beside the schema, since stores without them are as good: nothing in those is being asked again.
+# Separate from the schema, since stores without these tables are valid: no refresh is going on in them.
 _REFRESHES = """
 CREATE TABLE IF NOT EXISTS refresh (name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refresh TEXT NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refr
 
 @dataclass(frozen=True, slots=True)
 class InfoboxPage:
-    """What a category's HTML page says: ``state`` is ``missing``, ``no-infobox`` or ``infobox``."""
+    """The content of a category's HTML page: ``state`` is ``missing``, ``no-infobox`` or ``infobox``."""
 
     state: str
     item: str | None = None
@@ -53,11 +53,11 @@ class InfoboxPage:
 
 
 class ScrapeStore:
-    """The answers by question and key (a title or an item's id), on disk and in memory alike.
+    """The answers by question and key (a title or an item's id), on disk and in memory.
 
     Args:
         path: the SQLite file; made if it is not there.
-        source: what the answers depend on beside their keys (addresses, language), by name.
+        source: the settings that the answers depend on beside their keys (addresses, language), by name.
 
     Raises:
         ConfigError: the file holds answers from another source, or another process has it open.
@@ -97,7 +97,7 @@ class ScrapeStore:
         self._db.close()
 
     def record_sitelinks(self, answers: Mapping[str, tuple[str, Entity] | None]) -> None:
-        """Keep which item each title is linked to, and those items."""
+        """Store the item that each title is linked to, and those items."""
         items = {title: answer and answer[0] for title, answer in answers.items()}
         entities = dict(filter(None, answers.values()))
         with self._transaction():
@@ -107,27 +107,27 @@ class ScrapeStore:
         self.entities.update(entities)
 
     def record_pages(self, answers: Mapping[str, CategoryPage]) -> None:
-        """Keep what Commons said about titles."""
+        """Store the answers of Commons about titles."""
         with self._transaction():
             self._answer("page", ((key, p.state, p.title, p.item, p.moved_to) for key, p in answers.items()))
         self.pages.update(answers)
 
     def record_entities(self, answers: Mapping[str, Entity]) -> None:
-        """Keep items by the ids that were asked for, and merged ones by their new id too."""
+        """Store items by the ids that were asked for, and merged ones by their new id too."""
         merged = {e.item: e for key, e in answers.items() if e.item and e.item != key}
         with self._transaction():
             self._answer("entity", map(_entity_row, {**merged, **answers}.items()))
         self.entities.update({**merged, **answers})
 
     def record_infobox(self, title: str, answer: InfoboxPage) -> None:
-        """Keep what a category's HTML page said."""
+        """Store the content of a category's HTML page."""
         row = (title, answer.state, answer.item, answer.moved_to, _json(answer.names))
         with self._transaction():
             self._answer("infobox", [row])
         self.infoboxes[title] = answer
 
     def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
-        """Keep that (question, key) got no answer: (kind, what was said). An answer from before a refresh goes."""
+        """Store failures as (kind, detail) by (question, key); answers from before a refresh are deleted."""
         with self._transaction():
             self._insert("failure", ((*key, kind, detail[:500]) for key, (kind, detail) in failures.items()))
             self._db.executemany("DELETE FROM owed WHERE question = ? AND key = ?", failures)
@@ -136,11 +136,11 @@ class ScrapeStore:
         self.failures.update({key: kind for key, (kind, _) in failures.items()})
 
     def is_open(self, refresh: str) -> bool:
-        """Whether a refresh was begun and not yet ended; what follows from its answers may be all that is missing."""
+        """Tell whether a refresh was begun and not ended; perhaps only questions that its answers raise are open."""
         return refresh in self._owed
 
     def begin(self, refresh: str, owed: Iterable[tuple[Question, str]]) -> None:
-        """Begin a refresh, under a name of its own: what has to be asked again, over as many runs as that takes."""
+        """Begin a refresh under a name of its own: the questions to ask again, over as many runs as that takes."""
         keys = set(owed)
         with self._transaction():
             self._insert("refresh", [(refresh,)])
@@ -148,13 +148,13 @@ class ScrapeStore:
         self._owed[refresh] = keys
 
     def set_aside(self, refresh: str) -> None:
-        """Know no more, as long as the store is open, what a refresh still owes; the old answers stay on disk."""
+        """Hide the answers that a refresh still owes while the store is open; the old answers stay on disk."""
         for question, key in self._owed.get(refresh, ()):
             self.answers[question].pop(key, None)
             self.failures.pop((question, key), None)
 
     def end(self, refresh: str) -> None:
-        """End a refresh; old answers that nothing asked for again stay."""
+        """End a refresh; old answers that were not asked for again stay."""
         with self._transaction():
             self._db.execute("DELETE FROM refresh WHERE name = ?", (refresh,))
             self._db.execute("DELETE FROM owed WHERE refresh = ?", (refresh,))
@@ -164,7 +164,7 @@ class ScrapeStore:
         # One process at a time: two would ask everything twice, at twice the polite rate.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
-        # NORMAL survives a kill, not always a power failure; then the last answers are asked again, nothing is torn.
+        # NORMAL survives a kill, but a power failure may cost the last answers; they are asked for again.
         self._db.execute("PRAGMA synchronous = NORMAL")
         self._db.execute("BEGIN IMMEDIATE")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -206,7 +206,7 @@ class ScrapeStore:
             self._owed[refresh].add((question, key))
 
     def _answer(self, question: Question, rows: Iterable[tuple[str | None, ...]]) -> None:
-        """Write answers in the place of older ones and of failures; no refresh owes them any more."""
+        """Replace older answers and failures by new answers; no refresh owes them any more."""
         rows = list(rows)
         self._insert(question, rows)
         for table in ("failure", "owed"):
@@ -233,7 +233,7 @@ class ScrapeStore:
 
     @contextmanager
     def _storage(self) -> Iterator[None]:
-        """Turn SQLite's and the disk's failures into errors that say the way out."""
+        """Turn errors of SQLite and of the disk into messages that state the way out."""
         try:
             yield
         except sqlite3.OperationalError as error:

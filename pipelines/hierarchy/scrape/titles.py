@@ -1,11 +1,11 @@
-"""Category URLs as people and data sets write them, to the one title that MediaWiki knows the category by."""
+"""Conversion of category URLs, as people and data sets write them, to MediaWiki's canonical titles."""
 
 import re
 import unicodedata
 from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 _HOSTS = {"commons.wikimedia.org", "commons.m.wikimedia.org", "www.commons.wikimedia.org"}
-# MediaWiki's own rules (MediaWikiTitleCodec): what counts as a space, what is thrown away, what no title may hold.
+# MediaWiki's own rules (MediaWikiTitleCodec): characters that count as spaces, are dropped, or are forbidden.
 _SPACES = re.compile("[ _\u00a0\u1680\u180e\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 _DIRECTION_MARKS = re.compile("[\u200e\u200f\u202a-\u202e]")
 _PERCENT = re.compile("%[0-9A-Fa-f]{2}")
@@ -15,7 +15,7 @@ _MAX_URL = 8192
 
 
 def category_title(url: str) -> str | None:
-    """The canonical title (``Category:...``) of a Commons category URL; None for what is not one.
+    """Return the canonical title (``Category:...``) of a Commons category URL; None for other addresses.
 
     http and https, protocol-relative and mobile addresses, ``/wiki/TITLE`` and ``index.php?title=TITLE`` mean the same
     page; fragments and other query parameters do not matter.
@@ -46,7 +46,7 @@ def category_title(url: str) -> str | None:
 
 
 def canonical_category(text: str) -> str | None:
-    """The canonical form of a title in the category namespace, or None if it is in another or no title at all.
+    """Return the canonical form of a title in the category namespace, or None if it is not a title of that namespace.
 
     Follows MediaWiki: underscores and every kind of space are one space, direction marks go, Unicode NFC, the
     first letter is a capital, at most 255 bytes.
@@ -65,7 +65,7 @@ def canonical_category(text: str) -> str | None:
 
 
 def page_url(api_url: str, title: str, language: str) -> str:
-    """Address of a page's HTML on the wiki whose action API is at ``api_url``.
+    """Return the address of a page's HTML on the wiki whose action API is at ``api_url``.
 
     Wikimedia's own wikis ask robots to keep to ``/wiki/``; another wiki's short addresses are not known to us, but
     ``index.php`` always stands beside ``api.php``.
@@ -80,10 +80,10 @@ def page_url(api_url: str, title: str, language: str) -> str:
 
 
 def _decode(path: str) -> str:
-    """Percent-decoded text; old links in windows-1252 are read as MediaWiki reads them."""
+    """Decode percent codes; old links in windows-1252 are read as MediaWiki reads them."""
     raw = unquote_to_bytes(path)
     if _PERCENT.search(raw.decode("ascii", errors="replace")):
-        raw = unquote_to_bytes(raw)  # no title holds a percent code, so this one was encoded twice
+        raw = unquote_to_bytes(raw)  # a title cannot contain a percent code, so this one was encoded twice
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Wikidata's side: what an item is an instance of, read from ``wbgetentities`` answers 50 titles or ids at a time."""
+"""Questions to Wikidata: the facts of items from ``wbgetentities``, 50 titles or ids at a time."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,17 @@ INSTANCE_OF, SUBCLASS_OF, MAIN_TOPIC = "P31", "P279", "P301"
 WIKIMEDIA_CATEGORY = "Q4167836"
 BATCH = 50
 MAX_LABEL = 1000
-# Asked for beside the wanted language, and taken in this order where it has no label.
+# Languages asked for beside the wanted one, and taken in this order where it has no label.
 FALLBACK_LANGUAGES = ("mul", "en", "fr", "de", "es", "it", "pt", "nl", "pl", "sv", "ru", "uk", "ja", "zh", "ko", "ar")
 _ITEM_ID = re.compile(r"Q[1-9][0-9]{0,11}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What a build needs of an item.
+    """The facts of a Wikidata item that a build needs.
 
     Attributes:
-        item: its id; another than the one asked for where the item was merged into it, None where it was deleted.
+        item: its id; not the one asked for if that item was merged into this one, None if it was deleted.
         label: its label in ``language``, the wanted one or the first fallback that has one; None where none has.
         instance_of: ids of its P31 values of the best rank, in the item's order.
         subclass_of: the same for P279.
@@ -37,14 +37,14 @@ class Entity:
 
 
 def is_item_id(text: str) -> bool:
-    """Whether a text is the id of an item, such as Q42 (not of a property or a lexeme)."""
+    """Tell whether a text is the id of an item, such as Q42 (not of a property or a lexeme)."""
     return _ITEM_ID.fullmatch(text) is not None
 
 
 def entities_by_titles(
     client: Client, url: str, titles: Sequence[str], language: str
 ) -> dict[str, tuple[str, Entity] | None]:
-    """The item linked to each Commons page, in one request of at most 50 titles.
+    """Ask for the item linked to each Commons page, in one request of at most 50 titles.
 
     Returns:
         title -> (the item's id, the item), or None where no item has that title as its sitelink. A title that the
@@ -56,14 +56,14 @@ def entities_by_titles(
     for raw in answer.values():
         entity = parse_entity(raw, language)
         link = _object(_object(raw.get("sitelinks")).get("commonswiki"))
-        # Asked alone, a title owns the answer, however the server spells it.
+        # The answer to a single title belongs to that title, however the server spells it.
         title = titles[0] if len(titles) == 1 else raw.get("title" if "missing" in raw else "", link.get("title"))
         found[str(title)] = (entity.item, entity) if entity.item else None
     return {title: found[title] for title in titles if title in found}
 
 
 def entities_by_ids(client: Client, url: str, ids: Sequence[str], language: str) -> dict[str, Entity]:
-    """The items of at most 50 ids, in one request; an id that the answer does not account for is absent."""
+    """Ask for the items of at most 50 ids, in one request; an id that the answer does not account for is absent."""
     answer = _ask(client, url, "labels|claims", {"ids": "|".join(ids)}, language)
     found: dict[str, Entity] = {}
     for key, raw in answer.items():
@@ -73,7 +73,7 @@ def entities_by_ids(client: Client, url: str, ids: Sequence[str], language: str)
 
 
 def parse_entity(raw: Mapping[str, Any], language: str) -> Entity:
-    """The facts of one entity of a ``wbgetentities`` (or ``Special:EntityData``) answer.
+    """Return the facts of one entity of a ``wbgetentities`` (or ``Special:EntityData``) answer.
 
     Statements count by rank: the preferred ones if there are any, else the normal ones, never deprecated ones; values
     that are unknown (somevalue) or stated not to exist (novalue) are skipped.
@@ -94,7 +94,7 @@ def parse_entity(raw: Mapping[str, Any], language: str) -> Entity:
 
 
 def best_values(statements: Any) -> tuple[str, ...]:
-    """Item ids of a property's statements of the best rank, each once, in their order.
+    """Return the item ids of a property's statements of the best rank, each once, in their order.
 
     >>> def statement(item, rank="normal"):
     ...     return {"mainsnak": {"snaktype": "value", "datavalue": {"value": {"id": item}}}, "rank": rank}
@@ -140,5 +140,5 @@ def _label(labels: Mapping[str, Any], language: str) -> tuple[str | None, str | 
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """The value if it is a JSON object, else an empty one: PHP writes an empty object as ``[]``."""
+    """Return the value if it is a JSON object, else an empty one: PHP writes an empty object as ``[]``."""
     return value if isinstance(value, dict) else {}

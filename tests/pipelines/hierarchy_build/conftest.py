@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.pipelines.stage import Outcome, StageRun, run_stage, write_dropped, write_json
+from hgld.pipelines.stage import StageResult, StageRun, run_stage, write_dropped, write_json
 
 TEXTS = pl.List(pl.String)
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
@@ -36,11 +36,11 @@ TOPS = ["human-made", "human-made", "natural", "natural", None]
 KEPT = [("index", 1), ("train", 1), ("train", 2), ("train", 3), ("train", 5), ("train", 6)]
 
 
-def _stage(name: str, root: Path, work: Callable[[Path], Outcome]) -> StageRun:
+def _stage(name: str, root: Path, work: Callable[[Path], StageResult]) -> StageRun:
     return run_stage(name, root, version=1, config={}, inputs={}, work=work)
 
 
-def _scrape(folder: Path) -> Outcome:
+def _scrape(folder: Path) -> StageResult:
     rows = [
         {
             "split": split,
@@ -58,10 +58,10 @@ def _scrape(folder: Path) -> Outcome:
     schema = {"names": TEXTS, "classes": TEXTS, "redirected_to": pl.String, "item": pl.String}
     pl.DataFrame(rows, schema_overrides=schema).write_parquet(folder / "landmarks.parquet")
     pl.DataFrame(schema={"reason": pl.String}).write_parquet(folder / "dropped.parquet")
-    return Outcome({"landmarks": len(rows)})
+    return StageResult({"landmarks": len(rows)})
 
 
-def _clean(scraped: StageRun, folder: Path) -> Outcome:
+def _clean(scraped: StageRun, folder: Path) -> StageResult:
     table = pl.read_parquet(scraped.path("landmarks.parquet"))
     is_kept = pl.Series([row in KEPT for row in table.select("split", "landmark_id").iter_rows()])
     kept = table.filter(is_kept).with_columns(
@@ -80,13 +80,13 @@ def _clean(scraped: StageRun, folder: Path) -> Outcome:
     own = {s: {"landmarks": 7, "scraped": 6, "kept": 5} for s in ("train", "index")}
     published = {"source": "paper", "splits": {"train": {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800}}}
     details = {"own": {"splits": own, "names": 5}, "published": {**published, "names": 5_700}}
-    return Outcome({"names": 5}, write_dropped(folder, dropped), details=details)
+    return StageResult({"names": 5}, write_dropped(folder, dropped), details=details)
 
 
-def _embed(folder: Path) -> Outcome:
+def _embed(folder: Path) -> StageResult:
     np.save(folder / "embeddings.npy", np.eye(len(NAMES), dtype=np.float32))
     write_json(folder / "encoder.json", {"name": "lexical", "key": "k", "dim": len(NAMES), "templates": []})
-    return Outcome()
+    return StageResult()
 
 
 def _names(cleaned: StageRun) -> pl.DataFrame:
@@ -100,7 +100,7 @@ def _names(cleaned: StageRun) -> pl.DataFrame:
     )
 
 
-def _cluster(cleaned: StageRun, folder: Path) -> Outcome:
+def _cluster(cleaned: StageRun, folder: Path) -> StageResult:
     names = _names(cleaned)
     names.with_columns(cluster=pl.col("group")).write_parquet(folder / "names.parquet")
     groups = names.group_by("group").agg(names=pl.len().cast(pl.Int64), landmarks=pl.col("landmarks").sum())
@@ -112,10 +112,10 @@ def _cluster(cleaned: StageRun, folder: Path) -> Outcome:
     )
     x = np.arange(len(names), dtype=np.float32)
     pl.DataFrame({"name": names["name"], "x": x, "y": x[::-1].copy()}).write_parquet(folder / "map.parquet")
-    return Outcome({"groups": len(LABELS)}, details={"k": 3, "criterion": "silhouette"})
+    return StageResult({"groups": len(LABELS)}, details={"k": 3, "criterion": "silhouette"})
 
 
-def _review(cleaned: StageRun, without: str | None, folder: Path) -> Outcome:
+def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult:
     names = _names(cleaned)
     table = names.select(
         "name",
@@ -146,7 +146,7 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> Outcome:
         "conflicts": [],
     }
     write_json(folder / "decisions.json", {**decided, "kappa": []})
-    return Outcome({"groups": len(groups)}, write_dropped(folder, dropped))
+    return StageResult({"groups": len(groups)}, write_dropped(folder, dropped))
 
 
 @pytest.fixture(scope="session")

@@ -121,7 +121,7 @@ def test_neighbours_vote(tmp_path, tiny_stages, images, encoder):
 
 
 def test_a_vote_without_voters_is_refused(tmp_path, tiny_stages, images, encoder):
-    with pytest.raises(ConfigError, match="nobody can vote"):
+    with pytest.raises(ConfigError, match="so there are no votes"):
         assigned(tmp_path, tiny_stages(tmp_path), AssignConfig("vote", images))
 
 
@@ -142,11 +142,11 @@ def test_images_that_nothing_looks_at_are_refused(tmp_path, tiny_stages, images)
 def test_the_stage_is_done_again_only_when_images_or_the_way_change(tmp_path, tiny_stages, images, encoder):
     stages = tiny_stages(tmp_path)
     config = AssignConfig("images", images)
-    assert assigned(tmp_path, stages, config).ran
-    assert not assigned(tmp_path, stages, config).ran
+    assert assigned(tmp_path, stages, config).was_run
+    assert not assigned(tmp_path, stages, config).was_run
     put(images, "train", 4, (0, 255, 255), (0, 255, 255))
     again = assigned(tmp_path, stages, config)
-    assert again.ran
+    assert again.was_run
     assert set(given_names(again)) == {("index", 2), ("train", 4)}
 
 
@@ -192,4 +192,4 @@ def test_a_real_clip_looks_at_every_image(tmp_path, tiny_stages, images, tiny_cl
     assert set(given_names(one)) | set(why) == {("index", 2), ("train", 4), ("train", 7)}
     assert why["train", 7] == "unreadable-images"
     assert all(0.5 <= row["score"] <= 1 for row in given_names(one).values())
-    assert one.outcome.details["encoder"] == "clip:tiny-assign/weights.pt"
+    assert one.result.details["encoder"] == "clip:tiny-assign/weights.pt"

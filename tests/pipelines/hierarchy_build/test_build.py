@@ -128,7 +128,7 @@ def test_the_samples_groups_are_near_those_made_by_hand(sample_build):
 def test_a_second_run_does_nothing(sample_build, sample_config):
     before = stamps(sample_build.directory)
     again = build_hierarchy(sample_build.directory, sample_config, silent)
-    assert not any(stage.ran for stage in again.stages.values())
+    assert not any(stage.was_run for stage in again.stages.values())
     assert stamps(sample_build.directory) == before
 
 
@@ -156,7 +156,7 @@ def test_a_changed_or_missing_result_is_put_back(tmp_path, names_config):
     (out / "raw_names.csv").write_text("changed")
     (out / "report.html").unlink()
     again = build_hierarchy(out, names_config, silent)
-    assert not any(stage.ran for stage in again.stages.values())
+    assert not any(stage.was_run for stage in again.stages.values())
     assert contents(out) == before
     assert build.files == again.files
 

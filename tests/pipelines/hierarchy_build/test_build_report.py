@@ -47,7 +47,7 @@ def write_report(root, tiny_stages, change=None):
     given = pl.read_parquet(stages["clean"].path("landmarks.parquet"))
     names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
     rows = given.join(names, on="name").with_columns(assigned=pl.lit(None, pl.String))
-    stages["assign"] = stages["clean"].__class__("assign", root / "assign", stages["clean"].outcome, True, {})
+    stages["assign"] = stages["clean"].__class__("assign", root / "assign", stages["clean"].result, True, {})
     (root / "assign").mkdir()
     rows.sort("split", "landmark_id").write_parquet(root / "assign" / "landmarks.parquet")
     if change:

@@ -115,7 +115,7 @@ def test_a_dropped_names_reason_names_the_annotator(tmp_path, tiny_stages):
     assigned, _ = build(tmp_path, tiny_stages(tmp_path, without="bridge"))
     detail = pl.read_parquet(assigned.path("dropped.parquet"))["detail"].to_list()
     assert detail == ["bridge - ann: not a kind of place"]
-    assert assigned.outcome.dropped == {"name-dropped": 1}
+    assert assigned.result.dropped == {"name-dropped": 1}
 
 
 def test_stages_that_do_not_belong_together_are_refused(tmp_path, tiny_stages):

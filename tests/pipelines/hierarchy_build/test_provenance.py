@@ -7,9 +7,9 @@ import pytest
 from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, ReviewConfig, ScrapeConfig
 from hgld.pipelines.hierarchy.provenance import (
     SourceFile,
+    complete_provenance,
     provenance,
     read_provenance,
-    sealed,
     versions,
     without_folder,
 )
@@ -37,7 +37,7 @@ def test_inputs_outputs_and_counts_are_stated(tmp_path, tiny_stages, table):
     assert facts["inputs"] == [{"role": "landmarks/train", "file": "train.csv", "bytes": 21, "sha256": digest}]
     assert facts["stages"]["clean"]["dropped"] == {"missing": 1, "no-item": 1, "several-names": 1}
     assert facts["seeds"] == {"cluster": 0}
-    whole = sealed(facts, stages, {"x.csv": table})
+    whole = complete_provenance(facts, stages, {"x.csv": table})
     assert whole["outputs"]["x.csv"]["sha256"] == digest
     assert set(whole["times"]) == {"scrape", "clean", "embed", "cluster", "review"}
 
@@ -48,7 +48,7 @@ def test_only_times_differ_between_two_builds_and_no_place_is_told(tmp_path, tin
         "review": ReviewConfig((tmp_path / "decisions.yaml",)),
     }
     one, two = (
-        sealed(facts, stages, {})
+        complete_provenance(facts, stages, {})
         for stages, facts in (
             facts_of(tmp_path / "a", tiny_stages, table),
             facts_of(tmp_path / "b", tiny_stages, table, **private),
