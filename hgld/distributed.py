@@ -1,8 +1,8 @@
-"""The processes of a run: which one this is, how they are asked to stop, and what they exchange.
+"""The processes of a run: their places, signals that ask them to stop, and the few things that they exchange.
 
-The one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings, gathers those
-of all, and takes the same loss of the whole batch. So memories, miners and normalisers over the batch mean what they
-mean in one process, and the gradients are those of the one loss.
+This is the one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings, gathers
+those of all, and computes the same loss of the whole batch. So memories, miners and normalisers over the batch mean
+what they mean in one process, and the gradients are those of the one loss.
 """
 
 import itertools
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 
 def is_main_process() -> bool:
-    """Tell whether this process is the first of those that torchrun or Slurm started, whether they have met or not."""
+    """Tell whether this process is the first of those that torchrun or Slurm started; they need not have met yet."""
     names = _variables()
     return names is None or os.environ.get(names[0]) == "0"
 
 
 def _variables() -> tuple[str, str, str] | None:
-    """Name the variables of index, count and index on this machine; None for a process of its own."""
+    """Return the variables that hold index, count and index on this machine; None for a process started alone."""
     if "RANK" in os.environ:
         return "RANK", "WORLD_SIZE", "LOCAL_RANK"
     if int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
@@ -52,7 +52,7 @@ def _variables() -> tuple[str, str, str] | None:
 
 
 def rank_from_env() -> tuple[int, int, int]:
-    """Return index, count and index on this machine, as torchrun or else Slurm (srun) says; 0, 1, 0 without them.
+    """Return index, count and index on this machine from torchrun's or Slurm's variables; 0, 1, 0 without either.
 
     Raises:
         ConfigError: the environment is incomplete.
@@ -70,16 +70,14 @@ def rank_from_env() -> tuple[int, int, int]:
     return index, count, local
 
 
-# -- signals that ask a run to stop -----------------------------------------------------------------------------------
-#
-# The first lets the step end, the second stops at once.
+# -- Signals that ask a run to stop: the first lets the step end, the second stops at once --
 
 
 class StopRequests:
-    """The signal that has asked to stop, if any; true once one has.
+    """Requests to stop that came as signals; true once there is one.
 
     Attributes:
-        signal: the signal's number, or None.
+        signal: number of the first signal, or None.
     """
 
     def __init__(self) -> None:
@@ -88,7 +86,7 @@ class StopRequests:
     def __bool__(self) -> bool:
         return self.signal is not None
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             raise KeyboardInterrupt
         self.signal = number
@@ -96,12 +94,12 @@ class StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequests]:
-    """Hear SIGTERM (a scheduler's) and SIGINT (Ctrl-C) while a run lasts.
+    """Catch SIGTERM (a scheduler's) and SIGINT (Ctrl-C) while a run lasts.
 
-    A process of a group hears them all: torchrun and Slurm pass them on.
+    Every process of a group gets them: torchrun and Slurm pass them on.
     """
     requests = StopRequests()
-    before = {number: signal.signal(number, requests._hear) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, requests._handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield requests
     finally:
@@ -109,7 +107,7 @@ def stop_requests() -> Iterator[StopRequests]:
             signal.signal(number, handler)
 
 
-# -- the process group ------------------------------------------------------------------------------------------------
+# -- Starting and leaving the group --
 
 TIMEOUT_MINUTES = 15.0  # evaluation on the main process may keep the others waiting
 _STARTS = itertools.count()
@@ -118,7 +116,7 @@ _SECONDS_TO_REST = 0.5
 
 @dataclass(frozen=True)
 class Processes:
-    """Identity of this process among those of the run.
+    """The place of this process among those of the run.
 
     Attributes:
         index: of this process, from 0.
@@ -137,11 +135,11 @@ class Processes:
 
 
 def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Processes:
-    """Join the processes that torchrun or Slurm started; without them this process is alone.
+    """Join the processes that torchrun or Slurm started; without either, run alone.
 
     Args:
-        device: ``cpu``, ``cuda``, ...; default: this process's GPU where there is one.
-        timeout_minutes: after which a process that waits for another one gives up.
+        device: ``cpu``, ``cuda``, ...; default: this process's GPU if there is one.
+        timeout_minutes: time after which a process that waits for another one gives up.
 
     Raises:
         ConfigError: the environment is incomplete, or there are more processes on this machine than GPUs.
@@ -158,7 +156,7 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
 
 
 def _own_store(index: int, count: int, timeout: timedelta) -> Store:
-    """Return the store where processes meet, with keys of this start alone.
+    """Return the store where the processes meet, with keys of this start alone.
 
     torchrun may keep one store over the restarts of its workers: there, the addresses of processes that are gone would
     be taken for those of the new ones. So would those of an earlier run of the same processes, in a sweep.
@@ -168,12 +166,12 @@ def _own_store(index: int, count: int, timeout: timedelta) -> Store:
 
 
 def shutdown(processes: Processes) -> None:
-    """Leave the process group.
+    """Leave the group of processes.
 
-    Gloo's threads outlive the group once DDP has used it. One that let go of a tensor while the interpreter was being
-    finalised would abort the process, which was seen now and then on busy machines (that this is why is inferred, not
-    proven). So they get a moment to come to rest after the last exchange. Signals wait for that long: when a process
-    dies, torchrun sends the others SIGTERM at once, and they have to tell people what happened.
+    Gloo's threads outlive the group once DDP has used it. A thread that releases a tensor while the interpreter shuts
+    down aborts the process, which was seen now and then on busy machines (the cause is inferred, not proven). So the
+    threads get a moment to finish after the last exchange. Signals are held back meanwhile: when a process dies,
+    torchrun sends the others SIGTERM at once, and they still have to tell people what happened.
     """
     if processes.count > 1 and dist.is_initialized():
         with stop_requests():
@@ -183,7 +181,11 @@ def shutdown(processes: Processes) -> None:
 
 @contextmanager
 def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes]:
-    """Call :func:`launch` and :func:`shutdown`, and tell people what they can do if another process is lost in between.
+    """Join the processes for the body (:func:`launch`, :func:`shutdown`); a lost process is reported with ``way_out``.
+
+    Args:
+        device: of :func:`launch`.
+        way_out: returns the sentence that says what to do when another process is lost.
 
     Raises:
         HgldError: another process of the run died, or does not answer.
@@ -204,10 +206,10 @@ def process_group(device: str, way_out: Callable[[], str]) -> Iterator[Processes
 
 
 def is_lost_process(error: BaseException) -> bool:
-    """Tell whether an error of torch says that another process of the run does not answer any more.
+    """Tell whether an error of torch means that another process of the run no longer answers.
 
-    The class of NCCL's errors says so. Gloo's are plain ``RuntimeError`` that begin with the place in its source, also
-    where the exchange was that of a backward pass.
+    NCCL's errors are known by their class. Gloo's are plain ``RuntimeError`` whose text begins with the place in its
+    source, also in a backward pass.
     """
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
@@ -229,11 +231,14 @@ def _device(asked: str, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
-class _Gather(torch.autograd.Function):
-    """Gather the rows of all processes; backward returns the gradient of this one's rows, times the processes' number.
+# -- Exchanges between the processes --
 
-    Every process takes the same loss of all rows, so the gradient of the one loss with respect to its own rows is its
-    slice; DistributedDataParallel then takes the mean over the processes, which the factor undoes.
+
+class _Gather(torch.autograd.Function):
+    """Gather all processes' rows in their order; backward returns the own rows' gradient times the process count.
+
+    Every process computes the same loss of all rows, so the gradient of the one loss with respect to its own rows is
+    its slice; DistributedDataParallel then takes the mean over the processes, which the factor undoes.
     """
 
     @staticmethod
@@ -254,10 +259,10 @@ def _gathered(rows: Tensor, processes: Processes) -> Tensor:
 
 
 def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
-    """Gather the rows of all processes, with a gradient path to those of this one.
+    """Gather all processes' rows, with a gradient path to this process's own.
 
     Args:
-        rows: (b, ...) floating, as many on every process.
+        rows: (b, ...) floating, the same b on every process.
         processes: of the run.
 
     Returns:
@@ -270,23 +275,23 @@ def gather_with_gradients(rows: Tensor, processes: Processes) -> Tensor:
 
 
 def gather(rows: Tensor, processes: Processes) -> Tensor:
-    """Gather the rows of all processes, in their order, without gradients: (b, ...) -> (count x b, ...)."""
+    """Gather all processes' rows in their order, without gradients: (b, ...) -> (count x b, ...)."""
     return rows if processes.count == 1 else _gathered(rows, processes)
 
 
 def wrap_model(
     model: nn.Module, processes: Processes, *, sync_batch_norm: bool = False, sharded: nn.Module | None = None
 ) -> nn.Module:
-    """Wrap the model so that the processes train it together.
+    """Return the model wrapped so that the processes train it together.
 
     Args:
         model: on this process's device.
         processes: of the run.
-        sync_batch_norm: batch norm's statistics over all processes.
-        sharded: the part of the model whose parameters the processes hold a share of each; None: each holds all.
+        sync_batch_norm: compute batch norm's statistics over all processes.
+        sharded: the part of the model whose parameters are spread over the processes; None: every process holds all.
 
     Raises:
-        ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be shared out.
+        ConfigError: synchronised batch norm on a CPU, where torch has none, or parameters that cannot be spread.
     """
     if processes.count == 1:
         return model
@@ -301,9 +306,9 @@ def wrap_model(
         return model
     ids = [processes.device.index] if processes.device.type == "cuda" else None
     # Buffers are the same everywhere (group norm has none, frozen or synchronised batch norm agrees), or each
-    # process's own statistics, which training does not read; share_statistics makes them one before they are read.
+    # process's own statistics, which training does not read; share_statistics makes them equal before they are read.
     with warnings.catch_warnings():
-        # The argument's successor, of torch 2.13, is not known to the releases before it.
+        # Releases before torch 2.13 do not know the argument's successor.
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
 
@@ -311,7 +316,7 @@ def wrap_model(
 def _shard(module: nn.Module, processes: Processes) -> None:
     """Spread a module's parameters over the processes, in place (FSDP2); they are gathered a block at a time.
 
-    After a forward pass nothing stays gathered, so that between two steps ``parameters()`` are the shares always.
+    Nothing stays gathered after a forward pass, so that between two steps ``parameters()`` are always the shares.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -320,10 +325,12 @@ def _shard(module: nn.Module, processes: Processes) -> None:
         return
     scalars = [name for name, parameter in module.named_parameters() if parameter.ndim == 0]
     if scalars:
-        raise ConfigError(f"sharding fsdp cannot spread {', '.join(scalars)}, a number each; take sharding none.")
+        raise ConfigError(
+            f"sharding fsdp cannot spread {', '.join(scalars)}, which hold one number each; take sharding none."
+        )
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for parameter in module.parameters():
-        parameter.data = parameter.data.contiguous()  # the flat shares know no channels-last
+        parameter.data = parameter.data.contiguous()  # FSDP's flat shares do not support channels_last
     for block in (*_blocks(module), module):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
 
@@ -338,14 +345,14 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
-    module = sys.modules.get("torch.distributed.tensor")  # without it there are none
+    module = sys.modules.get("torch.distributed.tensor")  # not imported: no tensor is a share
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """Return tensors that the processes hold in shares, whole on the main process; every process must call this.
+    """Gather spread tensors on the main process; every process must call this.
 
-    Others stay as they are. On other processes those that were shared out are left out.
+    Tensors that are not spread stay as they are; on other processes the spread ones are left out.
     """
     whole = {}
     for name, tensor in tensors.items():
@@ -356,7 +363,7 @@ def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[s
 
 
 def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Copy a whole tensor to the device and into the shares of another one of its shape."""
+    """Copy a whole tensor to the place of another one of its shape: to its device, spread in the same way."""
     placed = tensor.to(other.device, copy=True)
     if not _is_share(other):
         return placed
@@ -366,7 +373,7 @@ def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Tell whether the processes hold shares of some of the model's parameters."""
+    """Tell whether some of the model's parameters are spread over the processes."""
     return any(_is_share(parameter) for parameter in model.parameters())
 
 
@@ -380,28 +387,23 @@ def gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], longest: float, norm: Tensor) -> None:
-    """Scale gradients of this norm down to the longest one that is allowed."""
+    """Scale gradients whose norm is ``norm`` down to the norm ``longest``, if they exceed it."""
     for part in _by_layout(parameters):
         torch.nn.utils.clip_grads_with_norm_(part, longest, norm)
 
 
 def _by_layout(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Split parameters into those held whole and those held in shares, which torch does not take together."""
+    """Separate whole and spread parameters, which torch does not accept together."""
     parts: tuple[list[nn.Parameter], list[nn.Parameter]] = ([], [])
     for parameter in parameters:
         parts[_is_share(parameter)].append(parameter)
     return [part for part in parts if part]
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the model inside that of :func:`wrap_model`."""
-    return model.module if isinstance(model, DistributedDataParallel) else model
-
-
 def without_gradient_exchange(model: nn.Module) -> AbstractContextManager[None]:
-    """Let backward passes add up gradients on this process alone; the first one outside exchanges them all.
+    """Add up gradients on this process alone; the first backward pass after the context exchanges them all.
 
-    Where the processes hold shares, every pass exchanges, because this process has no room for all gradients.
+    With spread parameters every pass exchanges, because a process has no room for all gradients.
     """
     if isinstance(model, DistributedDataParallel):
         return model.no_sync()
@@ -428,7 +430,7 @@ def any_process(flag: bool, processes: Processes) -> bool:
 
 
 def from_main(value: Any, processes: Processes) -> Any:
-    """Return the main process's value on all of them; it must be JSON-ready (nothing is unpickled)."""
+    """Return the main process's value on every process; it must be JSON-ready (nothing is unpickled)."""
     if processes.count == 1:
         return value
     text = json.dumps(value).encode() if processes.is_main else b""
@@ -441,7 +443,7 @@ def from_main(value: Any, processes: Processes) -> Any:
 
 
 def from_all(data: bytes, processes: Processes) -> list[bytes]:
-    """Return the bytes of every process, in their order, on all of them."""
+    """Return the bytes of all processes, in their order, on every process."""
     if processes.count == 1:
         return [data]
     sizes = _gathered(torch.tensor([len(data)], device=processes.device), processes).tolist()
@@ -453,7 +455,7 @@ def from_all(data: bytes, processes: Processes) -> list[bytes]:
 
 
 def share_statistics(module: nn.Module, processes: Processes) -> None:
-    """Give every process the main one's running statistics of norms, so that all have the model of a checkpoint."""
+    """Give every process the main one's running statistics of norms, so that all hold the model of a checkpoint."""
     if processes.count == 1:
         return
     for norm in module.modules():
@@ -463,6 +465,6 @@ def share_statistics(module: nn.Module, processes: Processes) -> None:
 
 
 def wait_for_all(processes: Processes) -> None:
-    """Wait until every process is here."""
+    """Wait until every process has come to this call."""
     if processes.count > 1:
         dist.barrier()

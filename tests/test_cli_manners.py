@@ -25,7 +25,7 @@ from hgld.cli.output import echo, progress_bars
 from hgld.errors import HgldError
 from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
-from hgld.training.progress import Bars, Lines, shown_on
+from hgld.training.progress import BarReporter, LineReporter, progress_reporter
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
 from tests.training.untrained_run import write_run
@@ -325,15 +325,15 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
     else:
         monkeypatch.setenv("TERM", term)
     ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as terminal, shown_on(terminal, echo, echo) as shown:
+    with os.fdopen(theirs, "w") as terminal, progress_reporter(terminal, echo, echo) as shown:
         assert is_terminal(terminal) is (term == "xterm")
-        assert isinstance(shown, Bars if term == "xterm" else Lines)
+        assert isinstance(shown, BarReporter if term == "xterm" else LineReporter)
         monkeypatch.setattr(sys, "stderr", terminal)
         with progress_bars() as progress:
             assert (progress is silent) is (term != "xterm")
     os.close(ours)
-    with io.StringIO() as file, shown_on(file, echo, echo) as shown:
-        assert isinstance(shown, Lines)
+    with io.StringIO() as file, progress_reporter(file, echo, echo) as shown:
+        assert isinstance(shown, LineReporter)
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])

@@ -1,4 +1,4 @@
-"""The batches of a run: functions of (seed, step), whatever the way they are read and however many processes read."""
+"""The batches of a run: functions of (seed, step), however they are read and by however many processes."""
 
 import hashlib
 import json
@@ -29,14 +29,14 @@ from hgld.samplers import (
 )
 from hgld.training.config import ImagesConfig, TrainConfig
 
-_FEATURES_A_DIMENSION = 32  # images whose features a PCA is taken of, for every dimension that it keeps
+_FEATURES_A_DIMENSION = 32  # images that a PCA is fitted on, for every dimension that it keeps
 
 
 class TrainingData:
-    """What a run trains on: from a dataset directory at random by its index, or with ``stream`` shard after shard.
+    """The training set of a run, read at random by its index, or with ``stream`` shard after shard.
 
-    The batch of a step is the same for any number of processes: they take equal parts of it, in their order. Where
-    ``steps_per_epoch`` ends an epoch of the run before or after all images were seen, the next one goes on from there.
+    The batch of a step is the same for any number of processes: they take equal parts of it, in their order. If
+    ``steps_per_epoch`` ends an epoch before or after the sampler's round, the next epoch goes on from there.
 
     Args:
         config: the run's options.
@@ -49,7 +49,7 @@ class TrainingData:
         steps_per_epoch: steps of an epoch of the run.
 
     Raises:
-        ConfigError: a batch that cannot be made of this dataset, or not be shared by so many processes.
+        ConfigError: a batch that cannot be made of this dataset, or cannot be shared by so many processes.
         InputError: no dataset is there, or it has no such split.
     """
 
@@ -94,10 +94,10 @@ class TrainingData:
 
     @cached_property
     def facts(self) -> dict[str, object]:
-        """What tells this dataset from another one: a run goes on only where they agree.
+        """Facts by which this dataset is known again: a run goes on only on data with the same ones.
 
-        The checksum is of all shards in their order, which that of the batches follows from, and of the labels in
-        training, which the index holds too.
+        The checksum covers all shards in their order, which the batches follow from, and the labels in training, which
+        the index holds too.
         """
         shards = [(shard.split, shard.sha256) for shard in self.dataset.manifest.shards]
         checksum = hashlib.sha256(json.dumps(shards).encode())
@@ -111,15 +111,15 @@ class TrainingData:
         }
 
     def keys(self, indices: Tensor | Sequence[int]) -> list[str]:
-        """Keys of items, for messages."""
+        """Return the keys of items, for messages."""
         return [self.dataset.keys[int(i)] for i in indices]
 
     def batches(self, epoch: int, start_step: int = 0) -> Generator[Batch, None, None]:
-        """This process's parts of the batches of an epoch; close it when it is left early (it has threads).
+        """Yield this process's parts of the batches of an epoch; close it when you leave early, because it has threads.
 
         Args:
             epoch: of the run, from 0.
-            start_step: the first step of the epoch that is wanted.
+            start_step: first step of the epoch to yield.
 
         Raises:
             InputError: an image cannot be read, and ``on_fault`` is ``raise`` or nothing can stand in for it.
@@ -140,14 +140,14 @@ class TrainingData:
                         break
 
     def sample(self) -> Generator[Batch, None, None]:
-        """This process's parts of evaluation views of images drawn at random, enough for a PCA; as many everywhere."""
+        """Yield evaluation views of random images, enough for a PCA; every process gets an equal part of them."""
         images, count = self._config.images, self._processes.count
         wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1)) // count * count
         if not wanted:
             raise ConfigError(f"{len(self.dataset)} images for {count} processes; take fewer processes.")
         drawn = EpochSampler(len(self.dataset), wanted, seed=self._config.run.seed).batch(0, 0)
-        where: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
-        sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **where)
+        share: dict[str, Any] = {"process_index": self._processes.index, "process_count": count}
+        sampler = EpochSampler(wanted, min(max(256 // count, 1) * count, wanted), shuffle=False, **share)
         loader = Loader(
             self.dataset.select(drawn),
             sampler,
@@ -197,7 +197,7 @@ class TrainingData:
 
 
 def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
-    """What a run of these options finds a dataset to be: :attr:`TrainingData.facts`, without reading an image.
+    """Return the :attr:`TrainingData.facts` of a dataset under these options, without reading an image.
 
     Raises:
         ConfigError: a batch that cannot be made of this dataset.
@@ -207,10 +207,11 @@ def training_facts(config: TrainConfig, place: str) -> dict[str, object]:
 
 
 def epoch_coverage(config: TrainConfig, place: str) -> dict[str, int]:
-    """Count what the first epoch of a run of these options shows, on any number of processes, without reading an image.
+    """Count the images that the first epoch of a run shows, on any number of processes, without reading one.
 
     Returns:
-        ``steps``; ``seen``, the images that come at least once; ``images`` of the training split.
+        ``steps``; ``seen``, the images that come at least once; ``images`` of the training split; for sampler
+        hierarchical-pk ``left_out_combinations``, the combinations of super-classes with too few classes for a batch.
 
     Raises:
         ConfigError: a batch that cannot be made of this dataset.
@@ -221,11 +222,14 @@ def epoch_coverage(config: TrainConfig, place: str) -> dict[str, int]:
     seen = torch.zeros(len(data.dataset), dtype=torch.bool)
     for step in range(data.steps_per_epoch):
         seen[torch.from_numpy(sampler.batch(*divmod(step, len(sampler))))] = True
-    return {"steps": data.steps_per_epoch, "seen": int(seen.sum()), "images": len(seen)}
+    found = {"steps": data.steps_per_epoch, "seen": int(seen.sum()), "images": len(seen)}
+    if isinstance(sampler, HierarchicalPKSampler):
+        found["left_out_combinations"] = sampler.left_out_combinations
+    return found
 
 
 def train_view(images: ImagesConfig, size: int) -> TrainView:
-    """How training varies images, at a size in pixels."""
+    """Return the view that varies images in training, at a size in pixels."""
     return TrainView(
         size=size,
         scale=(images.crop_min, images.crop_max),
@@ -236,10 +240,10 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
 
 
 def evaluation_view(images: ImagesConfig, size: int | None = None, resize: int | None = None) -> TestView:
-    """How evaluation looks at images.
+    """Return the view of images in evaluation.
 
     Args:
-        images: of the run; a ``resize`` below its ``size`` counts as the size, so that the square lies in the image.
+        images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
         size: side of the square that the model sees, pixels; None: the run's.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
 
@@ -254,20 +258,20 @@ def evaluation_view(images: ImagesConfig, size: int | None = None, resize: int |
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:
     batch, size = config.batch, config.batch.batch_size
     p, k = size // batch.images_per_class, batch.images_per_class
-    where: dict[str, Any] = {
+    common: dict[str, Any] = {
         "seed": config.run.seed,
         "process_index": processes.index,
         "process_count": processes.count,
     }
     match batch.sampler:
         case "pk":
-            return PKSampler(dataset, p, k, coverage=batch.coverage, **where)
+            return PKSampler(dataset, p, k, coverage=batch.coverage, **common)
         case "hierarchical-pk":
             level = batch.super_level or -1
-            return HierarchicalPKSampler(dataset, p, k, super_level=level, super_classes=batch.super_classes, **where)
+            return HierarchicalPKSampler(dataset, p, k, super_level=level, super_classes=batch.super_classes, **common)
         case "repeated-augmentation":
-            return RepeatedAugmentation(len(dataset), size, batch.repeats, **where)
+            return RepeatedAugmentation(len(dataset), size, batch.repeats, **common)
         case "class-balanced":
-            return ClassBalanced(dataset, size, **where)
+            return ClassBalanced(dataset, size, **common)
         case "shuffled":
-            return EpochSampler(len(dataset), size, drop_last=True, **where)
+            return EpochSampler(len(dataset), size, drop_last=True, **common)

@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and JSON, whole or not there at all.
+"""Checkpoints: folders of safetensors and JSON that are whole or not there at all.
 
 ``RUN/checkpoints/step-{n:08d}/`` holds ``model``, ``criterion``, ``optimizer`` and, where there is one, ``ema`` as
 ``.safetensors`` and ``state.json``. It is written aside, synced and renamed. ``RUN/checkpoints/best.json`` names the
@@ -31,7 +31,7 @@ _ASIDE = re.compile(r"\.step-\d{8,}\.part\Z")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run at the end of a step.
+    """The state of a run at the end of a step.
 
     Attributes:
         step: steps done since the start of the run.
@@ -74,10 +74,10 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint) -> Path:
 
 
 def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Change what a checkpoint says beside its tensors, whole or not at all.
+    """Replace the state that stands beside a checkpoint's tensors, whole or not at all.
 
     Raises:
-        InputError: what it said cannot be read.
+        InputError: the earlier state cannot be read.
         StorageError: the disk is full or not writable.
     """
     before = read_state(path)
@@ -86,17 +86,17 @@ def rewrite_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """The folder of the checkpoint of a step."""
+    """Return the folder of the checkpoint of a step."""
     return run / FOLDER / f"step-{step:08d}"
 
 
 def checkpoint_step(path: Path) -> int:
-    """Steps that were done at a checkpoint, by its folder's name."""
+    """Return the steps done at a checkpoint, from its folder's name."""
     return int(path.name.removeprefix("step-"))
 
 
 def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
-    """Say which checkpoint is the best, and by what.
+    """Record the best checkpoint, and the metric's value there.
 
     Raises:
         StorageError: the disk is full or not writable.
@@ -105,7 +105,7 @@ def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
 
 
 def forget_best(run: Path) -> None:
-    """Say of no checkpoint any more that it is the best one.
+    """Remove the record of the best checkpoint.
 
     Raises:
         StorageError: the folder is not writable.
@@ -118,7 +118,7 @@ def forget_best(run: Path) -> None:
 
 
 def prune_checkpoints(run: Path, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints and the best one, and what kills have left half done.
+    """Remove all but the newest ``keep`` checkpoints and the best one, and unfinished ones that kills have left.
 
     Raises:
         StorageError: a folder cannot be removed.
@@ -138,17 +138,17 @@ def prune_checkpoints(run: Path, keep: int) -> None:
 
 
 def newest_checkpoint(run: Path) -> Path | None:
-    """The checkpoint of the last step, or None where there is none."""
+    """Return the checkpoint of the last step; None if there is none."""
     found = _checkpoints(run)
     return found[-1] if found else None
 
 
 def find_checkpoint(place: Path, which: str = "best") -> Path:
-    """The folder of a checkpoint.
+    """Return the folder of a checkpoint.
 
     Args:
-        place: a run, or a checkpoint's own folder, in whatever way it is named (``.``, a link).
-        which: ``best`` (the last one where a run has none yet) or ``last``.
+        place: a run, or a checkpoint's own folder, however it is named (``.``, a link).
+        which: ``best`` (the last one if a run has no best one yet) or ``last``.
 
     Raises:
         InputError: there is none.
@@ -182,7 +182,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """What a checkpoint says beside its tensors; ``files``, where it is there, their number by file.
+    """Read the state beside a checkpoint's tensors; its ``files``, if present, holds their number by file.
 
     Raises:
         InputError: it is missing or damaged.
@@ -200,7 +200,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Read the tensors of a safetensors file.
 
     Raises:
         InputError: it cannot be read.
@@ -232,7 +232,7 @@ def _checkpoints(run: Path) -> list[Path]:
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write aside, sync, rename: the file is the old one or the new one.
+    """Write a JSON file aside, sync and rename it, so that it is the old one or the new one.
 
     Raises:
         StorageError: the disk is full or not writable.

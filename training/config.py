@@ -1,4 +1,9 @@
-"""JSON objects from files that may be anything."""
+"""The options of a training run: one frozen dataclass a subject, all of them in :class:`TrainConfig`.
+
+This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, and its
+metadata the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are
+named configs (``training/recipes``); a run's folder keeps its config as ``config.json``.
+"""
 
 import dataclasses
 import difflib
@@ -13,11 +18,12 @@ from hgld.files import write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
 
+SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 20
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file of a run, of at most 1 MiB.
+    """Read the object of a JSON file of a run, of at most 1 MiB.
 
     Raises:
         InputError: it cannot be read, is too large, or holds something else.
@@ -28,25 +34,19 @@ def read_json_object(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
-    except (ValueError, RecursionError) as error:  # brackets within brackets, thousands deep
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise InputError(f"{path}: not JSON ({error}).") from error
     if not isinstance(data, dict):
         raise InputError(f"{path}: holds {type(data).__name__}; expected a JSON object.")
     return data
 
 
-# The options of a training run: one frozen dataclass a subject, all of them in :class:`TrainConfig`.
-#
-# This module imports nothing heavy, because ``hgld train --help`` is made from it: every field is a flag, its metadata
-# the flag's help. Names of fields are unique over all subjects, so that a flag needs no prefix. Recipes are named
-# :class:`TrainConfig` (``training/recipes``); the run folder keeps its config as ``config.json``.
-
-SCHEMA_VERSION = 1
+# -- The options, by subject --
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What makes an embedding of an image."""
+    """Options of the model: backbone, pooling, projection."""
 
     backbone: str = setting("torchvision:resnet50", "small, torchvision:NAME, timm:NAME or open_clip:NAME.")
     pretrained: str = setting(
@@ -72,7 +72,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class ImagesConfig:
-    """How images are read and varied."""
+    """Options of reading and varying images."""
 
     size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
@@ -91,7 +91,7 @@ class ImagesConfig:
 
 @dataclass(frozen=True)
 class BatchConfig:
-    """What a batch is made of."""
+    """Options of making batches."""
 
     batch_size: int = setting(256, "Images a step, over all processes.", above=0)
     images_per_class: int = setting(4, "K of the P x K batches.", above=0)
@@ -99,7 +99,8 @@ class BatchConfig:
         "pk", "Which images meet in a batch."
     )
     coverage: Literal["exact", "classes"] = setting(
-        "exact", "exact: every image once an epoch; classes: random classes and images, as published codes draw them."
+        "exact",
+        "exact: every image at least once an epoch; classes: random classes and images, as published codes draw them.",
     )
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
     super_classes: int = setting(2, "Super-classes that meet in a batch of hierarchical-pk.", above=0)
@@ -116,7 +117,7 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What is minimised; an option that the chosen loss does not take is refused unless it is at its default."""
+    """Options of the loss; one that the chosen loss does not take is refused unless it is at its default."""
 
     loss: str = setting("HAPPIER", "Name of the loss, as in hgld.losses.", choices=loss_names())
     sum_levels: bool = setting(False, "The sum of the (binary) loss over all levels instead of one level.")
@@ -162,7 +163,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How the parameters move; the batch's learning rates are not rescaled by anything."""
+    """Options of the optimizers; learning rates are not rescaled by the batch size."""
 
     optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "The optimizer.")
     optimizer_proxies: Literal["", "adam", "adamw", "sgd"] = setting(
@@ -200,7 +201,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long a run lasts, what it keeps and when it is judged."""
+    """Options of the run: its length, what it keeps, what it is evaluated on."""
 
     epochs: int = setting(100, "Epochs.", above=0)
     seed: int = setting(0, "Seed of everything random.", least=0)
@@ -226,11 +227,11 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A whole run.
+    """All options of a run.
 
     Attributes:
-        recipe: name of the recipe that it started from.
-        init_from: run or checkpoint whose model's weights it began with, as it was named; empty: none.
+        recipe: name of the recipe that it was made from.
+        init_from: run or checkpoint whose model's weights the run began with, as it was named; empty: none.
     """
 
     recipe: str = ""
@@ -253,19 +254,19 @@ SECTIONS = {
 }
 
 
-# Configs as files and as flags: read, changed by name, written.
+# -- Configs as files and as flags: read, changed by name, written --
 
 CONFIG = "config.json"
-_TOLD = ("recipe", "init_from")  # text beside the sections
+_TEXT_FIELDS = ("recipe", "init_from")  # they stand beside the sections
 _PLACES = {field.name: section for section, config in SECTIONS.items() for field in dataclasses.fields(config)}
 _OPTIONS = {name: option for config in SECTIONS.values() for name, option in options_of(config).items()}
 
 
 def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
-    """A config with some fields changed, by their names alone: ``with_fields(config, {"tau": 0.05})``.
+    """Return a config with some fields changed, by their names alone: ``with_fields(config, {"tau": 0.05})``.
 
     Raises:
-        ConfigError: no field of that name (the nearest is named), or a value of another type.
+        ConfigError: no field has that name (the nearest is named), or a value is of another type.
     """
     changes: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():
@@ -277,12 +278,12 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
 
 
 def flat(config: TrainConfig) -> dict[str, Any]:
-    """All fields of a config by their names."""
+    """Return all fields of a config by their names."""
     return {name: getattr(getattr(config, section.lower()), name) for name, section in _PLACES.items()}
 
 
 def parse_field(name: str, text: str) -> Any:
-    """The value of a field from text, as a flag or a sweep gives it; tuples are separated by commas.
+    """Return the value of a field from text, as a flag or a sweep gives it; commas separate the members of a tuple.
 
     Raises:
         ConfigError: no such field, or text that is not of its type.
@@ -293,15 +294,15 @@ def parse_field(name: str, text: str) -> Any:
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """Write a config whole, so that it can be run again."""
+    """Write all fields of a config, so that it can be run again."""
     sections = {section.lower(): dataclasses.asdict(getattr(config, section.lower())) for section in SECTIONS}
-    told = {name: getattr(config, name) for name in _TOLD}
-    data = {"schema_version": SCHEMA_VERSION, **told, **sections}
+    texts = {name: getattr(config, name) for name in _TEXT_FIELDS}
+    data = {"schema_version": SCHEMA_VERSION, **texts, **sections}
     write_atomic(path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_config(path: Path) -> TrainConfig:
-    """Read what :func:`save_config` wrote; fields that are left out have their defaults.
+    """Read a config that :func:`save_config` wrote; fields that are left out have their defaults.
 
     Raises:
         InputError: the file cannot be read or is not such a file.
@@ -313,14 +314,14 @@ def read_config(path: Path) -> TrainConfig:
         raise SchemaError(
             f"{path}: schema version is {data.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}."
         )
-    told = {name: data.get(name, "") for name in _TOLD}
-    for name, text in told.items():
+    texts = {name: data.get(name, "") for name in _TEXT_FIELDS}
+    for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
             raise ConfigError(f"{path}: {name} is {text!r}; expected text.")
     sections = [section.lower() for section in SECTIONS]
     fields: dict[str, Any] = {}
     for key, given in data.items():
-        if key in ("schema_version", *_TOLD):
+        if key in ("schema_version", *_TEXT_FIELDS):
             continue
         if key not in sections or not isinstance(given, dict):
             raise ConfigError(f"{path}: there is no section {key!r}. {_nearest(key, sections)}")
@@ -330,7 +331,7 @@ def read_config(path: Path) -> TrainConfig:
                 raise ConfigError(f"{path}: section {key!r} has no field {name!r}. {_nearest(name, own)}")
             fields[name] = tuple(value) if isinstance(value, list) else value
     try:
-        return dataclasses.replace(with_fields(TrainConfig(), fields), **told)
+        return dataclasses.replace(with_fields(TrainConfig(), fields), **texts)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

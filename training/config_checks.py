@@ -1,4 +1,4 @@
-"""Options that contradict each other, and what reads each; imports nothing heavy."""
+"""Checks of a config before any work: options that contradict each other or have no effect; imports nothing heavy."""
 
 import dataclasses
 import itertools
@@ -13,11 +13,11 @@ from hgld.training.config import SECTIONS, TrainConfig, flat
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads a field.
+    """The part of a run that reads a field.
 
     Attributes:
-        reads: whether a config has it.
-        name: in the words of the flags, to be read after "only".
+        reads: tells whether a run of a config has that part.
+        name: the part in the words of the flags, to be read after "only".
     """
 
     reads: Callable[[TrainConfig], bool]
@@ -25,7 +25,7 @@ class Reader:
 
 
 def second_term(config: TrainConfig) -> str:
-    """The second term of the loss where it is a composition: ``pair`` or ``proxy``; else empty."""
+    """Return the second term of a loss that is a composition, ``pair`` or ``proxy``; else empty."""
     usual = entry_of(config.loss.loss).second
     return usual and (config.loss.decomposability or usual)
 
@@ -34,8 +34,8 @@ def _has_own_parameters(config: TrainConfig) -> bool:
     return entry_of(config.loss.loss).learns or second_term(config) == "proxy"
 
 
-def _courses(config: TrainConfig) -> tuple[str, str, str]:
-    """The courses of the rates of backbone, head and the loss's own parameters; none for what is not there."""
+def _schedules(config: TrainConfig) -> tuple[str, str, str]:
+    """Return the schedules of backbone, head and the loss's own parameters; empty if the loss has none."""
     optimizer = config.optimizer
     proxies = optimizer.schedule_proxies or optimizer.schedule
     return (
@@ -62,7 +62,7 @@ _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
 _PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
-_STEP = Reader(lambda c: "step" in _courses(c), "the schedule step reads it")
+_STEP = Reader(lambda c: "step" in _schedules(c), "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
     "gem_p": _GEM,
@@ -87,22 +87,19 @@ READERS: dict[str, Reader] = {
     "optimizer_proxies": _OWN,
     "schedule_proxies": _OWN,
     "lr_floor_proxies": Reader(
-        lambda c: _courses(c)[2] in ("cosine", "linear"),
+        lambda c: _schedules(c)[2] in ("cosine", "linear"),
         "a schedule cosine or linear of a loss with parameters of its own reads it",
     ),
     "lr_floor": Reader(
-        lambda c: bool({"cosine", "linear"} & {*_courses(c)[:2]}), "schedules cosine and linear read it"
+        lambda c: bool({"cosine", "linear"} & {*_schedules(c)[:2]}), "schedules cosine and linear read it"
     ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
     "milestones": _STEP,
     "gamma": _STEP,
 }
-"""Of every field in it: what reads it. A value that nothing reads would be without effect."""
+"""The reader of every field that some runs do not read; there, a value of it would be without effect."""
 
-
-# Options that contradict each other, found before any work.
-
-_EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that give no class more than its images
+_EVERY_IMAGE_ALIKE = ("shuffled", "repeated-augmentation")  # samplers that draw every image equally often
 
 
 def check_config(config: TrainConfig) -> None:
@@ -181,7 +178,7 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _needs_pairs(config: TrainConfig) -> bool:
-    """Whether the loss learns from images of one finest class, in the batch alone, and from nothing else."""
+    """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
     loss = config.loss
     binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
     return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
@@ -195,8 +192,8 @@ def _number_problems(config: TrainConfig) -> Iterator[str]:
 
 def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
     optimizer = config.optimizer
-    courses = (optimizer.schedule, optimizer.schedule_head, optimizer.schedule_proxies)
-    if "step" in courses and not optimizer.milestones:
+    schedules = (optimizer.schedule, optimizer.schedule_head, optimizer.schedule_proxies)
+    if "step" in schedules and not optimizer.milestones:
         yield "schedule step needs milestones, the epochs at which the rates fall."
     if optimizer.nesterov and "sgd" not in (optimizer.optimizer, optimizer.optimizer_proxies):
         yield f"nesterov is sgd's momentum; the optimizer is {optimizer.optimizer}."
@@ -228,7 +225,7 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
 
 
 def _unread(config: TrainConfig) -> Iterator[str]:
-    """Values without effect, which would pass for one."""
+    """Yield the options that would have no effect, though their values suggest one."""
     values, defaults = flat(config), flat(TrainConfig())
     for name, reader in READERS.items():
         if values[name] != defaults[name] and not reader.reads(config):

@@ -1,4 +1,4 @@
-"""From the options to the loss: classes renumbered to those in training, its parts named for the log."""
+"""The loss of a run, made from its options, with classes renumbered to those that occur in training."""
 
 import inspect
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Criterion(nn.Module):
     draws from torch's global generator.
 
     Args:
-        loss: what is minimised.
+        loss: module that computes the loss.
         renumbered: for every level the (C,) int64 new number of each class id, -1 for classes not in training.
 
     Attributes:
@@ -37,7 +37,7 @@ class Criterion(nn.Module):
             self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # a function of the dataset
 
     def forward(self, embeddings: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss of a whole batch.
+        """Compute the loss of a whole batch.
 
         Args:
             embeddings: (B, D) floating.
@@ -45,7 +45,7 @@ class Criterion(nn.Module):
             instances: (B,) integers, equal for views of one image.
 
         Returns:
-            the scalar and its unweighted terms by their names (none where the loss has only one).
+            the scalar, and its unweighted terms by name (none if the loss has only one).
         """
         columns = [_look_up(getattr(self, f"numbers_{c}"), labels[:, c]) for c in range(self._levels)]
         known = torch.stack(columns, dim=1)
@@ -62,17 +62,17 @@ class Criterion(nn.Module):
 def build_criterion(
     config: LossConfig, *, hierarchy: Hierarchy, train_labels: Tensor, dim: int, steps_per_epoch: int
 ) -> Criterion:
-    """The criterion of a run.
+    """Build the criterion of a run.
 
     Args:
         config: the loss and its options.
         hierarchy: of the dataset.
         train_labels: (N, L) class ids of the training split.
         dim: D, dimension of the embeddings.
-        steps_per_epoch: from which the memory's warm-up is counted in steps.
+        steps_per_epoch: steps by which the memory's warm-up is converted from epochs.
 
     Raises:
-        ConfigError: a level that the dataset has not, or what the loss refuses.
+        ConfigError: a level that the dataset does not have, or options that the loss refuses.
     """
     level = 0 if not config.level else _level(hierarchy, config.level)
     sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
@@ -95,7 +95,7 @@ def build_criterion(
 
 
 class _Parts:
-    """Builds the modules of a loss; ``level`` is the column that they read, ``classes_of`` the level it holds."""
+    """Builder of the modules of a loss; ``level`` is the column of labels that they read, ``classes_of`` its level."""
 
     def __init__(
         self, config: LossConfig, sizes: tuple[int, ...], dim: int, tree: Callable[[], Hierarchy], train_labels: Tensor
@@ -111,7 +111,7 @@ class _Parts:
         options = {
             parameter: getattr(config, option)
             for parameter, option in entry.options.items()
-            if getattr(config, option) != () or getattr(LossConfig, option) != ()  # empty by default: the loss's own
+            if getattr(config, option) != () or getattr(LossConfig, option) != ()  # empty default: the loss's own
         }
         if "level" in options:
             options["level"] = level
@@ -126,7 +126,7 @@ class _Parts:
         return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)
 
     def _class_weights(self, level: int) -> Tensor:
-        """One over the size of the class in training, scaled so that their mean over the items is 1."""
+        """Return one over the size of each class in training, scaled so that the mean over the items is 1."""
         column = self.train_labels[:, level]
         counts = column[column >= 0].unique(return_counts=True)[1]
         return counts.sum() / (len(counts) * counts.double())
@@ -139,7 +139,7 @@ def _level(hierarchy: Hierarchy, name: str) -> int:
 
 
 def _renumber(column: Tensor, classes: int) -> tuple[int, Tensor]:
-    """How many classes occur in a column, and the new number of every class id (-1: does not occur)."""
+    """Return the number of classes in a column, and the new number of every class id (-1: does not occur)."""
     present = column[column >= 0].unique()
     numbers = torch.full((classes,), -1, dtype=torch.int64)
     numbers[present.long()] = torch.arange(len(present))
@@ -151,7 +151,7 @@ def _look_up(numbers: Tensor, labels: Tensor) -> Tensor:
 
 
 def _training_tree(hierarchy: Hierarchy, train_labels: Tensor) -> Callable[[], Hierarchy]:
-    """The tree of the classes in training, renumbered, made when a loss asks for it."""
+    """Return a function that makes the tree of the classes in training, renumbered, when a loss asks for it."""
 
     def tree() -> Hierarchy:
         present = [np.unique(column[column >= 0]) for column in train_labels.numpy().T]

@@ -1,4 +1,4 @@
-"""The two runs that ``hgld demo`` compares: alike in everything but the levels of labels that their loss sees.
+"""The two runs that ``hgld demo`` compares: the same but for the levels of labels that their loss sees.
 
 Both train the small net from scratch for half a minute on drawn landmarks. ROADMAP is HAPPIER with one level: the same
 surrogate of AP and the same proxies, for landmarks alone. What differs from the settings with which the papers
@@ -39,7 +39,7 @@ _BOTH = with_fields(
 
 
 def demo_runs(seed: int, *, epochs: int, steps: int) -> dict[str, TrainConfig]:
-    """The configs of the runs by their names, the fine-only baseline first.
+    """Return the configs of the runs by name, the fine-only baseline first.
 
     Args:
         seed: of everything random: the runs start from the same weights and see the same batches.

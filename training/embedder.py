@@ -1,4 +1,4 @@
-"""Image files of anyone, read as items of a dataset are."""
+"""A trained model that embeds datasets and image files: loaded from its run, with its view of images."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,10 +28,11 @@ from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.resolution import choose_gem_p, set_gem_p
 
 _MOST_BYTES = 1 << 28
+_MOST_AT_ONCE = 256
 
 
 def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.int64]]:
-    """Read image files.
+    """Read anyone's image files as items of a dataset are read.
 
     Args:
         paths: N files: JPEG, PNG, WebP or GIF.
@@ -40,7 +41,7 @@ def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.i
         the encoded images, and their (N, 2) width and height when upright.
 
     Raises:
-        InputError: a file cannot be read, is too large or is no such image.
+        InputError: a file cannot be read, is too large or is not such an image.
     """
     images, sizes = [], np.empty((len(paths), 2), dtype=np.int64)
     for row, path in enumerate(paths):
@@ -64,11 +65,8 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-# A trained model, back from its run.
-
-
 def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
-    """The model of a checkpoint, with its averaged weights where the run kept an average.
+    """Load the model of a checkpoint, with its averaged weights if the run kept an average.
 
     Args:
         place: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
@@ -84,7 +82,7 @@ def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[Em
     checkpoint = find_checkpoint(place, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
     averaged = checkpoint / "ema.safetensors"
-    # Named but lost, it is read all the same, and its loss told: the weights before averaging are other ones.
+    # A file that is named but lost must be an error: the weights before averaging are other ones.
     was_written = "ema" in read_state(checkpoint).get("files", {})
     file = averaged if was_written or averaged.is_file() else checkpoint / "model.safetensors"
     tensors = read_tensors(file)
@@ -100,17 +98,12 @@ def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[Em
     return model.eval(), config
 
 
-# A trained model together with how it looks at images.
-
-_MOST_AT_ONCE = 256
-
-
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Embeddings of those items of a dataset that could be read.
+    """Embeddings of the items of a dataset that could be read.
 
     Attributes:
-        dataset: these N items.
+        dataset: those N items.
         vectors: (N, D) float32 on the CPU, rows of norm 1, in the order of the dataset.
         faults: the items that could not be read.
     """
@@ -122,11 +115,11 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Embedder:
-    """A model and how it looks at images in evaluation.
+    """A model with its view of images in evaluation, and the processes that embed together.
 
     Attributes:
         model: on the processes' device.
-        view: which part of an image is seen, at scale 1.
+        view: the part of an image that is seen, at scale 1.
         processes: that share the work.
         batch_size: images at a time, a process.
         scales: see :func:`hgld.training.embedding.embed`, like the three that follow.
@@ -134,7 +127,7 @@ class Embedder:
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         checkpoint: name of the checkpoint that the model is from; empty in training.
-        gem_p: exponent of GeM that it was given for this way of looking; None: its own.
+        gem_p: exponent of GeM that the model was given for this view; None: its own.
     """
 
     model: EmbeddingModel
@@ -150,10 +143,9 @@ class Embedder:
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
-        """The way in which a run looks at its evaluation splits."""
-        fitting = (
-            config.batch.chunk or config.batch.batch_size // processes.count
-        )  # with gradients, so without them too
+        """Return the embedder with which a run evaluates its splits."""
+        # A batch that fits into memory with gradients fits without them too.
+        fitting = config.batch.chunk or config.batch.batch_size // processes.count
         return cls(
             model=model,
             view=evaluation_view(config.images),
@@ -165,7 +157,7 @@ class Embedder:
         )
 
     def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
-        """The embeddings of the items that can be read, on every process; the others are named.
+        """Embed the items that can be read, on every process; the others are named in the result.
 
         Raises:
             InputError: the dataset is empty, or none of its items can be read.
@@ -184,7 +176,7 @@ class Embedder:
     def embed_dataset(
         self, dataset: ShardDataset, progress: Progress | None = None, faults: list[Fault] | None = None
     ) -> Tensor:
-        """(N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
+        """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
         return embed(
             self.model,
             dataset,
@@ -200,10 +192,10 @@ class Embedder:
         )
 
     def embed_files(self, paths: Sequence[Path]) -> Tensor:
-        """(N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
+        """Compute (N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
 
         Raises:
-            InputError: a file cannot be read, or is no such image.
+            InputError: a file cannot be read, or is not such an image.
         """
         parts = [
             embed_encoded(
@@ -235,7 +227,7 @@ def trained_embedder(
     gem_p: float | Literal["auto"] | None = None,
     data: str = "",
 ) -> Iterator[Embedder]:
-    """The model of a run, ready to embed; torchrun's processes share the work.
+    """Load the model of a run, ready to embed; torchrun's processes share the work.
 
     Args:
         checkpoint: a run's folder, or that of one of its checkpoints.
@@ -253,7 +245,7 @@ def trained_embedder(
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
-        ConfigError: a device that is not there, a resize below the size, or gem_p for a model that pools otherwise.
+        ConfigError: a device that is not there, a resize below the size, or gem_p for a model without GeM.
         HgldError: another process died.
     """
     with distributed.process_group(device, lambda: "Start the same command again.") as processes:
@@ -278,6 +270,7 @@ def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal[
         dataset = open_dataset(data, config.run.train_split)
         options = {"batch_size": embedder.batch_size, "workers": embedder.workers, "seed": config.run.seed}
         best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
-        chosen = float(distributed.from_main(best, embedder.processes))  # GPUs may round otherwise than their like
+        # Processes may round differently and choose another p.
+        chosen = float(distributed.from_main(best, embedder.processes))
     set_gem_p(embedder.model, chosen)
     return replace(embedder, gem_p=chosen)

@@ -1,4 +1,4 @@
-"""Embeddings of a whole dataset, and the files that they are kept in."""
+"""Embeddings of whole datasets and of single images, and the files that they are kept in."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -48,24 +48,24 @@ def embed(
     faults: list[Fault] | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Embeddings of all items of a dataset, in its order, as unit vectors.
+    """Embed all items of a dataset, in its order, as unit vectors.
 
     Several processes embed equal shares of it, and each returns all embeddings. With several scales the images are
     read at each of them, and an embedding is the mean direction of those of all scales (Radenović, Tolias and Chum,
     "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
 
     Args:
-        model: on the device where it computes; in evaluation mode meanwhile.
+        model: on the device where it computes; put into evaluation mode meanwhile.
         dataset: N items.
-        view: which part of the images is seen, at scale 1.
+        view: the part of the images that is seen, at scale 1.
         batch_size: images at a time, a process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         processes: of the run; None: this one alone.
-        faults: gets the items that cannot be read or decoded, on every process, and their rows are NaN; None: the first
-            of them is an error.
+        faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
+            the first of them is an error.
         progress: called with a task, the number of this process's images done and their total.
 
     Returns:
@@ -75,7 +75,7 @@ def embed(
         InputError: the dataset is empty, or without ``faults`` an item cannot be read or decoded (on any process).
         ServiceError: a server kept failing.
         StorageError: the disk failed.
-        ConfigError: scales, a batch size or workers out of their range.
+        ConfigError: scales, batch size or workers out of range.
     """
     group = processes or Processes(0, 1, next(model.parameters()).device)
     check_scales(scales)
@@ -90,7 +90,7 @@ def embed(
         try:
             own, found = _own_rows(model, loaders, group, amp, progress)
         except HgldError as error:
-            if is_sharded(model):  # the others wait for parameters, not for rows: leaving ends them too
+            if is_sharded(model):  # the others wait for parameters, not for rows: when this one leaves, they end too
                 raise
             failure = error
     if any_process(own is None, group):  # the others must not wait for rows that never come
@@ -98,14 +98,14 @@ def embed(
     assert own is not None
     rows = gather(own, group)[: len(dataset)].cpu()
     if faults is not None:
-        added = _of_all(found, group)
+        added = _merge_faults(found, group)
         faults += added
         rows[[fault.index for fault in added]] = torch.nan
     return rows
 
 
 def scaled(view: TestView, scale: float) -> TestView:
-    """The view of an image that is ``scale`` times as large.
+    """Return the view of an image that is ``scale`` times as large.
 
     Raises:
         ConfigError: it would be too large.
@@ -118,9 +118,9 @@ def scaled(view: TestView, scale: float) -> TestView:
 
 
 class _Share(BatchSampler):
-    """A process's share of a dataset in its order: as many items on every process, the first ones again at the end.
+    """A process's share of a dataset in its order, of the same size everywhere: the first items come again at the end.
 
-    So every process does the same number of passes, and the shares of all, one after the other, begin with the dataset.
+    So every process makes the same number of passes, and the shares, one after the other, begin with the whole dataset.
     """
 
     def __init__(self, num_items: int, batch_size: int, processes: Processes) -> None:
@@ -128,7 +128,7 @@ class _Share(BatchSampler):
             raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
         self.num_items, self.share = num_items, -(-num_items // processes.count)
         self._first = processes.index * self.share
-        batch_size = min(batch_size, max(1, self.share))  # what room is made for
+        batch_size = min(batch_size, max(1, self.share))  # buffers are made for this many
         batches = -(-self.share // batch_size)
         super().__init__(batch_size=batch_size, batches=batches, parts=1, seed=0, process_index=0, process_count=1)
 
@@ -140,7 +140,7 @@ class _Share(BatchSampler):
 def _own_rows(
     model: EmbeddingModel, loaders: Sequence[Loader], processes: Processes, amp: Amp, progress: Progress | None
 ) -> tuple[Tensor, dict[int, Fault]]:
-    """Unit embeddings of this process's share, and the items of it that could not be read."""
+    """Compute unit embeddings of this process's share; return them and the items that could not be read."""
     total = sum(len(loader) for loader in loaders)
     rows, done = None, 0
     faults: dict[int, Fault] = {}
@@ -159,15 +159,15 @@ def _own_rows(
     return unit_rows(rows, dim=1), faults
 
 
-def _of_all(own: dict[int, Fault], processes: Processes) -> list[Fault]:
-    """What all processes could not read, each item once, in the order of the dataset."""
+def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
+    """Merge the items that the processes could not read, each once, in the order of the dataset."""
     told = json.dumps([(fault.index, fault.where, fault.reason) for fault in own.values()]).encode()
     found = {index: Fault(index, *text) for said in from_all(told, processes) for index, *text in json.loads(said)}
     return [found[index] for index in sorted(found)]
 
 
 def _unit_embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp) -> Tensor:
-    """(B, D) float32 of (B, 3, S, S) uint8."""
+    """Compute (B, D) float32 unit embeddings of (B, 3, S, S) uint8 images."""
     prepared = normalize(images, model.image_mean, model.image_std, device)
     with autocast(device, amp):
         embeddings = model(prepared)
@@ -185,17 +185,17 @@ def embed_encoded(
     amp: Amp = "off",
     device: torch.device,
 ) -> Tensor:
-    """Embeddings of a few encoded images, as :func:`embed` computes those of a dataset.
+    """Embed a few encoded images, as :func:`embed` does those of a dataset.
 
     Args:
         model: on ``device``.
         images: B of them.
         sizes: (B, 2) their width and height when upright.
-        view: which part of the images is seen, at scale 1.
+        view: the part of the images that is seen, at scale 1.
         scales: factors of the view's sizes.
         decoder: of the images.
         amp: precision of the model's arithmetic.
-        device: where the model is.
+        device: of the model.
 
     Returns:
         (B, D) float32 on the CPU, rows of norm 1.
@@ -215,7 +215,7 @@ def embed_encoded(
 
 
 def check_scales(scales: Sequence[float]) -> None:
-    """Refuse scales that are none.
+    """Refuse scales that are not positive numbers.
 
     Raises:
         ConfigError: no scale, or one that is not a number above 0.
@@ -225,7 +225,7 @@ def check_scales(scales: Sequence[float]) -> None:
 
 
 def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
-    """The context of the model's arithmetic in that precision."""
+    """Return the context in which the model computes in that precision."""
     if amp == "off":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16 if amp == "bf16" else torch.float16)
@@ -233,7 +233,7 @@ def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:
 
 @contextmanager
 def evaluating(model: EmbeddingModel) -> Iterator[None]:
-    """The model in evaluation mode, without gradients, for the time being."""
+    """Put the model into evaluation mode, without gradients, for the body."""
     before = model.training
     model.eval()
     try:
@@ -244,17 +244,17 @@ def evaluating(model: EmbeddingModel) -> Iterator[None]:
 
 
 def labels_file(path: Path) -> Path:
-    """Where the keys and labels of embeddings lie: ``X.npy`` has ``X.labels.parquet`` beside it."""
+    """Return the path of the keys and labels of embeddings: ``X.npy`` has ``X.labels.parquet`` beside it."""
     return path.with_suffix(".labels.parquet")
 
 
 def faults_file(path: Path) -> Path:
-    """Where the items are named that could not be read: ``X.npy`` then has ``X.faults.csv`` beside it."""
+    """Return the path of the list of items that could not be read: ``X.npy`` then has ``X.faults.csv`` beside it."""
     return path.with_suffix(".faults.csv")
 
 
 def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
-    """How embeddings are written, by the suffix of their file.
+    """Return the function that writes embeddings into a file of this suffix.
 
     Raises:
         ConfigError: another suffix.
@@ -266,7 +266,7 @@ def writer_of(path: Path) -> Callable[[Path, Tensor, ShardDataset], None]:
 
 
 def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faults: Sequence[Fault] = ()) -> None:
-    """Write embeddings and, beside them, who they are: all files whole, or as they were before.
+    """Write embeddings and, beside them, their keys and labels: all files whole, or as they were before.
 
     Args:
         path: ``.npy``, ``.safetensors`` (tensor ``embeddings``) or ``.parquet`` (columns key, embedding).
@@ -274,8 +274,8 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
             ``hgld evaluate --embeddings FILE --labels FILE`` reads both.
         embeddings: (N, D) of the dataset's items, in its order.
         dataset: N items.
-        faults: items that are not among them, because they could not be read: :func:`faults_file` names them (columns
-            item, where, reason), and is not there where there are none.
+        faults: items left out because they could not be read: :func:`faults_file` names them (columns item, where,
+            reason), and does not exist if there are none.
 
     Raises:
         ConfigError: another suffix.
@@ -303,7 +303,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
 
 
 def item_table(dataset: ShardDataset) -> pl.DataFrame:
-    """Key, split and labels (one int32 column a level) of a dataset's items, in its order."""
+    """Return key, split and labels (one int32 column a level) of a dataset's items, in its order."""
     split = dataset.frame["split"] if dataset.split is None else pl.repeat(dataset.split, len(dataset), eager=True)
     labels = dataset.labels.to(torch.int32).numpy()
     columns = {level: labels[:, c] for c, level in enumerate(dataset.levels)}

@@ -1,4 +1,4 @@
-"""Evaluation of a model on splits of a dataset, and on other datasets: every process embeds and ranks its share."""
+"""Evaluation of a model on splits of the run's dataset and of others: every process embeds and ranks its share."""
 
 import hashlib
 from collections import Counter
@@ -31,7 +31,7 @@ _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Whom the queries are and what they search in.
+    """A retrieval task: the split of the queries, and the split that they search in.
 
     Attributes:
         place: dataset directory or its address.
@@ -45,12 +45,12 @@ class RetrievalTask:
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that have to be embedded."""
+        """The splits that the task embeds."""
         return (self.query, self.gallery) if self.gallery else (self.query,)
 
 
 def parse_task(entry: str, place: str) -> RetrievalTask:
-    """The task that an entry of ``evaluate_on`` names.
+    """Parse an entry of ``evaluate_on`` into its task.
 
     Args:
         entry: ``SPLIT``, ``QUERY/GALLERY``, or either behind ``DIR:`` for another dataset.
@@ -67,18 +67,17 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
 
 
 def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
-    """Refuse evaluations that could not be made, before the work of the epochs that they would follow.
+    """Refuse evaluations that cannot be made, before the epochs that they would follow.
 
     Args:
         config: of the run.
         place: the run's dataset directory, or its address.
 
     Returns:
-        what the best checkpoint is chosen by: entry of ``evaluate_on`` and name of the metric there; nothing where
-        nothing is evaluated.
+        entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if nothing is evaluated.
 
     Raises:
-        ConfigError: an entry or metric that is not understood, or ``best_by`` is not measured.
+        ConfigError: an entry or metric that is not understood, or a ``best_by`` that is not measured.
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
@@ -114,10 +113,10 @@ def evaluate_splits(
 
     Args:
         model: on this process's device.
-        config: of the run: what to evaluate on, the metrics, how images are read.
+        config: of the run: the splits, the metrics, and how images are read.
         place: the run's dataset directory, or its address.
         processes: of the run; every one of them must call this.
-        run: folder of the run, where the embeddings are kept (:func:`keep_embeddings`) in place of earlier ones.
+        run: folder of the run, where the embeddings replace earlier ones (:func:`keep_embeddings`); None: not kept.
         progress: called with a task, the number of units done and their total.
 
     Returns:
@@ -150,7 +149,7 @@ def evaluate_splits(
 
 
 def _embedding_names(embedded: Mapping[tuple[str, str], Embedded], place: str) -> dict[tuple[str, str], str]:
-    """What the embeddings of splits are called: the split, of another dataset behind the name of that one."""
+    """Return file names for the embeddings of splits: the split, for another dataset with that one's name before it."""
     sides = {(split if where == place else f"{where}:{split}"): (where, split) for where, split in embedded}
     titles = {
         of: split if where == place else f"{embedded[where, split].dataset.manifest.name}-{split}"
@@ -160,7 +159,7 @@ def _embedding_names(embedded: Mapping[tuple[str, str], Embedded], place: str) -
 
 
 def _files(names: Sequence[str]) -> dict[str, str]:
-    """How a report names the embeddings it was made from: of the queries, and of the gallery where it is another."""
+    """Return a report's record of its files: embeddings and labels of the queries, and of a gallery of its own."""
     files = {}
     for role, name in zip(("", "gallery_"), names, strict=False):
         path = Path(f"{name}.npy")
@@ -169,14 +168,14 @@ def _files(names: Sequence[str]) -> dict[str, str]:
 
 
 def file_names(titles: Mapping[str, str]) -> dict[str, str]:
-    """A file name for everything that has a title, no two alike, none of which leads to another folder.
+    """Return a file name for each title: no two alike, and none that leads to another folder.
 
     Args:
-        titles: of things; what they are called may be alike, what they are is not.
+        titles: by unique identifier; titles may repeat.
 
     Returns:
-        the title's letters, digits and ``-_.``, other letters as ``-``; where that is long or another one's too, its
-        end and a digest of what it is.
+        by identifier the title's letters, digits and ``-_.``, with ``-`` for other characters; if that is long or
+        repeats, its end and a digest of the identifier.
     """
     plain = {of: "".join(c if c.isalnum() or c in "-_." else "-" for c in title) for of, title in titles.items()}
     shared = Counter(plain.values())
@@ -237,7 +236,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 def _rank(
     sides: Sequence[Embedded], metrics: Sequence[str], processes: Processes, progress: Progress | None
 ) -> RetrievalReport | None:
-    """The report of a split within itself, or of queries against a gallery; None on other processes than the main."""
+    """Rank a split within itself, or queries against a gallery; None on other processes than the main one."""
     query, gallery = sides[0], sides[1] if len(sides) > 1 else None
     dataset = query.dataset
 
@@ -263,10 +262,10 @@ def _rank(
 def ranked_together(
     rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
 ) -> RetrievalReport | None:
-    """The report of an evaluation whose queries the processes share; a query's values do not depend on its share.
+    """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
 
     Args:
-        rank: the report of some consecutive queries (``part`` of :func:`hgld.evaluate`).
+        rank: makes the report of some consecutive queries (``part`` of :func:`hgld.evaluate`).
         num_queries: of all.
         processes: every one of them must call this.
 
@@ -287,7 +286,7 @@ def ranked_together(
 
 
 def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
-    """What a report says about items that are left out of it."""
+    """Return a report's settings about items that are left out of it: their number, and the first by name."""
     faults = [fault for side in sides for fault in side.faults]
     if not faults:
         return {}
@@ -306,17 +305,17 @@ def evaluate_trained(
     """Embed a task's splits and evaluate the embeddings, with all that :func:`hgld.evaluation.evaluate_files` offers.
 
     Args:
-        embedder: whose processes embed and rank together.
+        embedder: the model; its processes embed and rank together.
         task: queries and gallery.
         levels: of the dataset, finest first; None: all.
-        options: the metrics, and how to rank; every process has its own device and part.
+        options: the metrics and how to rank; device and part are replaced by those of each process.
         **processing: of :func:`hgld.evaluation.evaluate_files.evaluate_files`: distractors, whitening, query_expansion.
 
     Returns:
         the report; None on other processes than the main one.
 
     Raises:
-        InputError: a dataset that cannot be read, or what that function refuses.
+        InputError: a dataset that cannot be read, or files that ``evaluate_files`` refuses.
         ConfigError: unknown metrics, or options that contradict each other.
         StorageError: no room for temporary files.
     """

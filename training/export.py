@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4  # of the entries of unit vectors
 
 
 class ImageEmbedder(nn.Module):
-    """An embedding model with what stands before and after it.
+    """An embedding model from raw RGB values to unit vectors: with normalisation before and after it.
 
     Args:
         model: the model.
@@ -42,20 +42,20 @@ class ImageEmbedder(nn.Module):
     def __init__(self, model: EmbeddingModel) -> None:
         super().__init__()
         self.model = model
-        # not "mean": onnxscript gives that name to a mean inside of the model that it folds, and then finds it twice
+        # Not "mean": onnxscript gives that name to a mean inside the model that it folds, and then finds it twice.
         self.register_buffer("pixel_mean", torch.tensor(model.image_mean).view(1, 3, 1, 1) * 255)
         self.register_buffer("pixel_std", torch.tensor(model.image_std).view(1, 3, 1, 1) * 255)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, S, S) RGB values 0..255, uint8 or floating -> (B, D) float32 unit vectors."""
+        """Embed (B, 3, S, S) RGB values 0..255, uint8 or floating -> (B, D) float32 unit vectors."""
         normalised = (images.to(torch.float32) - self.pixel_mean) / self.pixel_std
         return nn.functional.normalize(self.model(normalised), dim=1)
 
 
 def export_model(place: Path, out: Path, format: Format, which: Literal["best", "last"] = "best") -> Path:  # noqa: A002  # the field's word
-    """Write a trained model as one file, and ``OUT.json`` beside it, which says how to prepare images.
+    """Write a trained model as one file, and ``OUT.json`` beside it, which describes how to prepare images.
 
-    The written file is run on random images, and its embeddings are held against the model's.
+    The written file is run on random images, and its embeddings are compared with the model's.
 
     Args:
         place: a run's folder or that of a checkpoint.
@@ -69,7 +69,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.
         ConfigError: an unknown format, or a model that the format cannot hold.
-        MissingExtraError: a package that ONNX takes is not installed.
+        MissingExtraError: a package that ONNX needs is not installed.
         StorageError: the files cannot be written.
     """
     writers: dict[str, tuple[_Writer, _Runner]] = {
@@ -104,7 +104,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
 def _write(write: _Writer, embedder: ImageEmbedder, size: int, path: Path, kind: str) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of tracing in general; what is traced wrongly shows in the comparison
+            warnings.simplefilter("ignore")  # about tracing in general; wrong traces show in the comparison
             write(embedder, _images(2, size), path)
     except (RuntimeError, TypeError, AttributeError) as error:
         reason = " ".join(str(error).split())[:300]
@@ -132,9 +132,7 @@ def _write_onnx(embedder: nn.Module, images: Tensor, path: Path) -> None:
 
 def _run_torchscript(path: Path) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # torch 2.15: torch.jit is deprecated, and still what others load
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.15 deprecates torch.jit; others still load its files
         return torch.jit.load(path)
 
 

@@ -1,6 +1,7 @@
-"""What a run writes down: ``log.csv``, ``evaluations.csv``, ``faults.csv``; TensorBoard where installed, W&B if asked.
+"""The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; TensorBoard, W&B), its summary and its profile.
 
-A run that goes on from a checkpoint first removes the rows of steps that it will do again.
+TensorBoard is written where it is installed, W&B if it is asked for. A run that goes on from a checkpoint first removes
+the rows of steps that it will do again.
 """
 
 import csv
@@ -26,13 +27,13 @@ LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
 
 class RunLog:
-    """The log of the main process.
+    """The log that the main process writes.
 
     Args:
         run: the run's folder.
         config: of the run, for Weights & Biases.
-        from_step: rows of later steps are removed.
-        judged: epochs whose evaluations are done; rows of evaluations of later ones are removed; None: all are done.
+        from_step: step that the run goes on from; rows of later steps are removed.
+        judged: epochs whose evaluations are done; rows of later evaluations are removed; None: all are done.
         wandb: project of Weights & Biases to log to as well; empty: none.
 
     Raises:
@@ -67,7 +68,7 @@ class RunLog:
 
     @property
     def note(self) -> str:
-        """What people are to be told of the log; empty: nothing."""
+        """A note for people about the log; empty: none."""
         if self._board is not None:
             return ""
         return f"{self._run}: the curves are in log.csv alone; for TensorBoard: pip install 'hgld[tensorboard]'."
@@ -91,14 +92,14 @@ class RunLog:
 
 
 def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequence[str]) -> None:
-    """Write down the items of a batch that were replaced; every process has a file of its own."""
+    """Append the items of a batch that were replaced to the faults file of a process; every process has its own."""
     for fault in faults:
         name = FAULTS if process == 0 else f"faults-{process}.csv"
         _append(run / name, {"step": step, "epoch": epoch, "fault": fault})
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a log, none where it does not exist yet."""
+    """Read the rows of a log; none if it does not exist yet."""
     if not path.is_file():
         return []
     with open(path, newline="", encoding="utf-8") as file:
@@ -107,7 +108,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _append(path: Path, row: Mapping[str, Any]) -> None:
-    """Write a row behind the others; columns that it is the first to have are empty in those."""
+    """Append a row; columns that no earlier row has are added, empty in those."""
     shown = {key: f"{value:.8g}" if isinstance(value, float) else value for key, value in row.items()}
     try:
         columns = _columns(path)
@@ -150,7 +151,7 @@ def _keep_rows(path: Path, column: str, until: int) -> None:
 
 
 def _board(run: Path, from_step: int) -> "SummaryWriter | None":
-    """The writer of TensorBoard's files, where the extra that brings it is installed."""
+    """Return the writer of TensorBoard's files; None if TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ModuleNotFoundError:
@@ -166,25 +167,25 @@ def _start_wandb(project: str, run: Path, config: Mapping[str, Any]) -> Any:
     return wandb.init(project=project, dir=str(run), id=run.resolve().name, resume="allow", config=dict(config))
 
 
-# How a run ended, and how fast it went.
+# -- The summary of a run, and its speed --
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
-        finished: whether it reached its last epoch and its last evaluation.
+        finished: whether it completed its last epoch and its last evaluation.
         step: steps done.
         epoch: epochs done.
         best: metric, value, epoch and step of the best checkpoint; empty before the first evaluation.
         values: the last evaluation's metrics by split.
-        seconds: of this call.
-        images_per_second: over this call's steps, evaluations left out.
+        seconds: duration of this call.
+        images_per_second: over this call's steps, without evaluations.
         wait_share: share of the steps' time in which the model waited for images.
         faults: images that were replaced because they could not be read, in this call, over all processes.
         run: the run's folder.
-        profile: milliseconds of a step by phase, where they were asked for.
+        profile: milliseconds of a step by phase, if they were asked for.
     """
 
     finished: bool
@@ -200,11 +201,11 @@ class RunSummary:
     profile: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the summary as a JSON-ready dictionary."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """A few lines for people."""
+        """Return the summary in a few lines for people."""
         state = "finished" if self.finished else "stopped; the same command goes on"
         speed = f"{self.images_per_second:.1f} images/s, {self.wait_share:.1%} waiting for data"
         lines = [f"{self.run}: {state} after {self.step} steps ({self.epoch} epochs), {self.seconds:.0f} s, {speed}"]
@@ -219,7 +220,7 @@ class RunSummary:
 
 @dataclass
 class Timing:
-    """Seconds of steps and of waiting for images, and what went through."""
+    """Counts of steps: images, seconds in all, seconds of waiting for images, and replaced images."""
 
     images: int = 0
     seconds: float = 0.0
@@ -242,7 +243,7 @@ class Timing:
         return self.waited / self.seconds if self.seconds else 0.0
 
 
-# Where the time of a step goes: the phases of some steps, each without the phases inside it.
+# -- The profile of a step: its phases, each without the phases inside it --
 
 _WARM_UP = 3
 _STEPS = 20
@@ -251,11 +252,11 @@ Phase = Callable[[str], AbstractContextManager[None]]
 
 
 class StepProfile:
-    """Times the phases of the first steps of a call, after some to warm up.
+    """Timer of the phases of a call's first steps, after some to warm up.
 
-    The device is waited for at the borders of the phases, so that a profiled step takes a little longer than another.
+    It waits for the device at the borders of the phases, so a profiled step takes a little longer than another.
     ``gradients`` is the backward pass with the exchange between processes, ``forward`` the model (twice where a batch
-    passes in chunks), ``rest`` what lies between the steps: logs, counters.
+    passes in chunks), ``rest`` the time between the phases: logs, counters.
 
     Args:
         device: of the model.
@@ -275,7 +276,7 @@ class StepProfile:
 
     @property
     def done(self) -> bool:
-        """Whether enough steps were seen."""
+        """True once enough steps were timed."""
         return self._steps >= _STEPS
 
     @contextmanager
@@ -288,7 +289,7 @@ class StepProfile:
             self._leave()
 
     def step(self) -> None:
-        """A step has ended."""
+        """Count the end of a step."""
         self._count()
         self._steps += 1
         if self._steps == 0:
@@ -300,7 +301,7 @@ class StepProfile:
             hook.remove()
 
     def milliseconds(self) -> dict[str, float]:
-        """Mean over the steps by phase, the longest first; empty before the first step after the warm-up."""
+        """Return the mean over the steps by phase, the longest first; empty before the first step after the warm-up."""
         if self._steps < 1:
             return {}
         steps = self._steps
@@ -308,7 +309,7 @@ class StepProfile:
         return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
     def to_text(self) -> str:
-        """A table of the phases."""
+        """Return a table of the phases."""
         found = self.milliseconds()
         if not found:
             return f"no profile: the run had no more than the {_WARM_UP} steps of the warm-up."

@@ -1,7 +1,7 @@
-"""The training loop: steps, evaluations, checkpoints, until the last epoch or a request to stop.
+"""The training loop: steps, evaluations and checkpoints until the last epoch or a request to stop.
 
-Everything random in a step is a function of (seed, epoch, step), and all else that a step reads is in the checkpoint,
-so that a run which was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
+Everything random in a step is a function of (seed, epoch, step), and everything else that a step reads is in the
+checkpoint. So a run that was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
 """
 
 import json
@@ -28,8 +28,8 @@ from hgld.training.evaluation import evaluate_splits, keep_reports
 from hgld.training.log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
 from hgld.training.models.embedding_model import prepare_images
 from hgld.training.optimizers import groups_of, set_rates
-from hgld.training.progress import Shown, Silent
-from hgld.training.state import Run, check_folder, prepare_run, save_run, set_frozen
+from hgld.training.progress import ProgressReporter, SilentReporter
+from hgld.training.state import TrainState, check_folder, prepare_run, save_run, set_frozen
 from hgld.training.step import Backward, BufferSnapshot, StepInput, StepValues
 
 SUMMARY = "summary.json"
@@ -37,20 +37,20 @@ _LEAST_SCALE = 2.0**-14  # below this even gradients that are infinite for fp16 
 
 
 @dataclass
-class Watch:
-    """What looks on while a run goes: people, files, clocks, signals.
+class TrainingMonitor:
+    """Observers of a run: requests to stop, progress for people, the log, clocks.
 
     Attributes:
-        stop: whether a signal asked to stop.
-        shown: to people.
-        log: files, of the main process.
-        total: of this call.
-        recent: since the last line of the log.
-        profile: of the first steps, where it was asked for.
+        stop: true once a signal asked to stop.
+        reporter: shows progress to people.
+        log: the log's files; None on other processes than the main one.
+        profile: times the first steps, if it was asked for.
+        total: timing of this call.
+        recent: timing since the last line of the log.
     """
 
     stop: StopRequests
-    shown: Shown
+    reporter: ProgressReporter
     log: RunLog | None
     profile: StepProfile | None
     total: Timing = field(default_factory=Timing)
@@ -72,7 +72,7 @@ def train(
     *,
     init_from: Path | None = None,
     profile: bool = False,
-    progress: Shown | None = None,
+    progress: ProgressReporter | None = None,
 ) -> RunSummary:
     """Train a model, or go on with a run that was stopped.
 
@@ -82,13 +82,13 @@ def train(
         out: the run's folder; a run that is there already goes on from its newest checkpoint.
         init_from: a run or checkpoint whose model's weights a new run starts from; default: the config's own. A run
             that goes on must have begun there.
-        profile: time the phases of the first steps (``StepProfile``).
-        progress: where people see the run go.
+        profile: whether to time the phases of the first steps (``StepProfile``).
+        progress: shows the run to people; None: nothing is shown.
 
     Raises:
         ConfigError: options that contradict each other, the dataset, or the run that is in ``out``.
         InputError: the dataset or a checkpoint cannot be read.
-        DivergenceError: the loss is no finite number; the state before it is kept as a checkpoint.
+        DivergenceError: the loss is not finite; the state before that step is kept as a checkpoint.
         StorageError: a file of the run cannot be written; earlier checkpoints are kept.
         MissingResourceError: pretrained weights that cannot be had.
         HgldError: another process of the run died.
@@ -96,58 +96,59 @@ def train(
     check_config(config)
     check_folder(config, out)
 
-    def go_on() -> str:
+    def way_out() -> str:
         newest = newest_checkpoint(out)
         kept = f"the newest checkpoint is {newest}" if newest is not None else "there is no checkpoint yet"
         return f"Start the same command again: {kept}."
 
-    with stop_requests() as stop, distributed.process_group(config.run.device, go_on) as processes:
-        run = prepare_run(config, data, out, processes, init_from)
-        return _go(run, stop, progress if progress is not None and processes.is_main else Silent(), profile)
+    with stop_requests() as stop, distributed.process_group(config.run.device, way_out) as processes:
+        reporter = progress if progress is not None and processes.is_main else SilentReporter()
+        state = prepare_run(config, data, out, processes, init_from)
+        return _train(state, stop, reporter, profile)
 
 
-def _go(run: Run, stop: StopRequests, shown: Shown, profile: bool) -> RunSummary:
+def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, profile: bool) -> RunSummary:
     began = time.monotonic()
     log = None
-    if run.processes.is_main:
+    if state.processes.is_main:
         log = RunLog(
-            run.folder,
-            from_step=run.step,
-            judged=run.judged,
-            wandb=run.config.run.wandb,
-            config=flat(run.config),
+            state.folder,
+            from_step=state.step,
+            judged=state.judged,
+            wandb=state.config.run.wandb,
+            config=flat(state.config),
         )
-    phases = {"forward": run.model, "loss": run.criterion}
-    watch = Watch(stop, shown, log, StepProfile(run.processes.device, phases) if profile else None)
-    shown.begin(run.step, run.total)
+    phases = {"forward": state.model, "loss": state.criterion}
+    monitor = TrainingMonitor(stop, reporter, log, StepProfile(state.processes.device, phases) if profile else None)
+    reporter.begin(state.step, state.total)
     if log is not None and log.note:
-        shown.note(log.note)
+        reporter.note(log.note)
     try:
-        finished = _epochs(run, watch)
+        finished = _epochs(state, monitor)
     finally:
-        if watch.profile is not None and not watch.profile.done:
-            shown.note(watch.profile.to_text())
-            watch.profile.close()
+        if monitor.profile is not None and not monitor.profile.done:
+            reporter.note(monitor.profile.to_text())
+            monitor.profile.close()
         if log is not None:
             log.close()
-        shown.end()
-    faults = distributed.gather(torch.tensor([watch.total.faults], device=run.processes.device), run.processes)
+        reporter.end()
+    faults = distributed.gather(torch.tensor([monitor.total.faults], device=state.processes.device), state.processes)
     summary = RunSummary(
         finished=finished,
-        step=run.step,
-        epoch=run.epoch,
-        best=run.best,
-        values=run.values,
+        step=state.step,
+        epoch=state.epoch,
+        best=state.best,
+        values=state.values,
         seconds=round(time.monotonic() - began, 3),
-        images_per_second=round(watch.total.images_per_second, 2),
-        wait_share=round(watch.total.wait_share, 4),
+        images_per_second=round(monitor.total.images_per_second, 2),
+        wait_share=round(monitor.total.wait_share, 4),
         faults=int(faults.sum()),
-        run=str(run.folder),
-        profile=watch.profile.milliseconds() if watch.profile is not None else {},
+        run=str(state.folder),
+        profile=monitor.profile.milliseconds() if monitor.profile is not None else {},
     )
-    if run.processes.is_main:
+    if state.processes.is_main:
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
-        _write(run.folder / SUMMARY, json.dumps(facts | {"data": run.data.facts}, indent=2) + "\n")
+        _write(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
     return summary
 
 
@@ -158,200 +159,203 @@ def _write(path: Path, text: str) -> None:
         raise StorageError(f"cannot write {path} ({error.strerror}). The run's checkpoints are whole.") from error
 
 
-def _epochs(run: Run, watch: Watch) -> bool:
-    """The rest of the run; returns whether it came to its end."""
+def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
+    """Do the rest of the run; return whether it came to its end."""
     while True:
-        if run.step % run.data.steps_per_epoch == 0 and run.judged < run.epoch:
-            save_run(run)  # a test set that cannot be read must not cost the epoch
-            _evaluate(run, watch)
-            save_run(run)
-        if run.epoch == run.config.run.epochs:
+        if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
+            save_run(state)  # a test set that cannot be read must not cost the epoch
+            _evaluate(state, monitor)
+            save_run(state)
+        if state.epoch == state.config.run.epochs:
             return True
-        if distributed.any_process(bool(watch.stop), run.processes) or _epoch(run, watch):
+        if distributed.any_process(bool(monitor.stop), state.processes) or _epoch(state, monitor):
             return False
 
 
-def _epoch(run: Run, watch: Watch) -> bool:
-    """The steps of the rest of an epoch; returns whether the run was asked to stop, its state being kept."""
-    epoch, every = run.epoch, run.config.run.checkpoint_every
-    set_frozen(run)
-    run.wrapped.train()
-    run.criterion.train()
-    backward = _backward(run, watch.phase)
-    with closing(run.data.batches(epoch, run.step % run.data.steps_per_epoch)) as batches:
-        while run.epoch == epoch:
+def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
+    """Do the rest of an epoch's steps; return whether the run was asked to stop, with its state kept."""
+    epoch, every = state.epoch, state.config.run.checkpoint_every
+    set_frozen(state)
+    state.wrapped.train()
+    state.criterion.train()
+    backward = _backward(state, monitor.phase)
+    with closing(state.data.batches(epoch, state.step % state.data.steps_per_epoch)) as batches:
+        while state.epoch == epoch:
             began = time.monotonic()
-            with watch.phase("data"):
-                batch = _next(run, batches)
+            with monitor.phase("data"):
+                batch = _next_batch(state, batches)
             waited = time.monotonic() - began
-            values = _step(run, backward, batch, watch.phase)
-            run.step += 1
+            values = _step(state, backward, batch, monitor.phase)
+            state.step += 1
             if batch.faults:
                 told = [f"{fault.where}: {fault.reason}" for fault in batch.faults]
-                write_faults(run.folder, run.step, epoch, run.processes.index, told)
-            for timing in (watch.total, watch.recent):
-                timing.add(run.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
-            _tell(run, watch, epoch, values)
-            if distributed.any_process(bool(watch.stop), run.processes):
-                save_run(run)
+                write_faults(state.folder, state.step, epoch, state.processes.index, told)
+            for timing in (monitor.total, monitor.recent):
+                timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
+            _report_step(state, monitor, epoch, values)
+            if distributed.any_process(bool(monitor.stop), state.processes):
+                save_run(state)
                 return True
-            if every and run.step % every == 0 and run.epoch == epoch:
-                save_run(run)
+            if every and state.step % every == 0 and state.epoch == epoch:
+                save_run(state)
     return False
 
 
-def _next(run: Run, batches: Iterator[Batch]) -> Batch:
-    """The next batch; where a process cannot have its own, all keep the state and leave."""
+def _next_batch(state: TrainState, batches: Iterator[Batch]) -> Batch:
+    """Return the next batch; if a process cannot read its part, keep the state and end all processes."""
     fault = batch = None
     try:
         batch = next(batches)
     except HgldError as error:
         fault = error
-    if distributed.any_process(fault is not None, run.processes):
-        save_run(run)
+    if distributed.any_process(fault is not None, state.processes):
+        save_run(state)
         raise fault or InputError(
-            f"another process could not read its part of the batch of step {run.step + 1}; its own message says why."
+            f"another process could not read its part of the batch of step {state.step + 1}; its own message says why."
         )
     assert batch is not None
     return batch
 
 
-def _backward(run: Run, phase: Phase) -> Backward:
-    device, optimizer = run.processes.device, run.config.optimizer
+def _backward(state: TrainState, phase: Phase) -> Backward:
+    device, optimizer = state.processes.device, state.config.optimizer
 
     def prepare(images: Tensor) -> Tensor:
         with phase("prepare"):
-            return prepare_images(images, run.model, device, channels_last=run.config.model.channels_last)
+            return prepare_images(images, state.model, device, channels_last=state.config.model.channels_last)
 
     def autocast() -> AbstractContextManager[object]:
         if optimizer.amp == "off":
             return nullcontext()
         return torch.autocast(device.type, dtype=torch.bfloat16 if optimizer.amp == "bf16" else torch.float16)
 
-    scale: Callable[[Tensor], Tensor] = run.scaler.scale  # pyright: ignore[reportAssignmentType]
-    return Backward(run.wrapped, run.criterion, run.processes, prepare, run.config.batch.chunk, autocast, scale)
+    scale: Callable[[Tensor], Tensor] = state.scaler.scale  # pyright: ignore[reportAssignmentType]
+    return Backward(state.wrapped, state.criterion, state.processes, prepare, state.config.batch.chunk, autocast, scale)
 
 
-def _step(run: Run, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
-    """One step of the optimizer; a loss or gradient that is no number ends the run with the state before it kept."""
-    epoch, position = divmod(run.step, run.data.steps_per_epoch)
-    seed = int(np.random.SeedSequence((run.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
-    config = run.config.optimizer
-    lengths = {"steps_per_epoch": run.data.steps_per_epoch, "epochs": run.config.run.epochs}
-    set_rates(run.optimizers, config, run.step, **lengths)
-    for optimizer in run.optimizers:
+def _step(state: TrainState, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
+    """Do one step of the optimizers; if loss or gradient is not finite, keep the state before it and end the run."""
+    epoch, position = divmod(state.step, state.data.steps_per_epoch)
+    seed = int(np.random.SeedSequence((state.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
+    config = state.config.optimizer
+    lengths = {"steps_per_epoch": state.data.steps_per_epoch, "epochs": state.config.run.epochs}
+    set_rates(state.optimizers, config, state.step, **lengths)
+    for optimizer in state.optimizers:
         optimizer.zero_grad(set_to_none=True)
-    before = BufferSnapshot.take(run.model, run.criterion, run.config.batch.batch_size)
+    before = BufferSnapshot.take(state.model, state.criterion, state.config.batch.batch_size)
     with phase("gradients"):
         values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
     with phase("optimizer"):
-        for optimizer in run.optimizers:
-            run.scaler.unscale_(optimizer)
-        moving = [p for group in groups_of(run.optimizers) for p in group["params"] if p.grad is not None]
+        for optimizer in state.optimizers:
+            state.scaler.unscale_(optimizer)
+        moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
         norm = distributed.gradient_norm(moving)
-        if not _sound(run, values.loss, norm):
+        if not _may_go_on(state, values.loss, norm):
             before.put_back()
-            _refuse(run, values, norm, batch)
+            _raise_divergence(state, values, norm, batch)
         if config.clip_norm:
             distributed.clip_gradients(moving, config.clip_norm, norm)
-        # What overflows in fp16 skips the step of all: by itself the scaler would skip that of one optimizer.
-        if not run.scaler.is_enabled() or norm.isfinite():
-            for optimizer in run.optimizers:
-                run.scaler.step(optimizer)
-            if run.average is not None:
-                run.average.update(run.model)
-        run.scaler.update()
+        # An overflow in fp16 skips the step of all optimizers: the scaler would skip that of the affected one alone.
+        if not state.scaler.is_enabled() or norm.isfinite():
+            for optimizer in state.optimizers:
+                state.scaler.step(optimizer)
+            if state.average is not None:
+                state.average.update(state.model)
+        state.scaler.update()
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
 
 
-def _sound(run: Run, loss: Tensor, norm: Tensor) -> bool:
-    """Whether the run may go on; what overflows in fp16 alone skips the step and lowers the scale."""
-    if run.scaler.is_enabled() and run.scaler.get_scale() > _LEAST_SCALE:
+def _may_go_on(state: TrainState, loss: Tensor, norm: Tensor) -> bool:
+    """Tell whether the run may go on; a gradient that overflows in fp16 only skips the step and lowers the scale."""
+    if state.scaler.is_enabled() and state.scaler.get_scale() > _LEAST_SCALE:
         return bool(loss.isfinite())
     return bool((loss.isfinite() & norm.isfinite()).item())
 
 
-def _refuse(run: Run, values: StepValues, norm: Tensor, batch: Batch) -> None:
-    save_run(run)
+def _raise_divergence(state: TrainState, values: StepValues, norm: Tensor, batch: Batch) -> None:
+    save_run(state)
     terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
-    keys = ", ".join(run.data.keys(batch.indices[:4]))
-    kept = checkpoint_folder(run.folder, run.step)  # of a run alone --init-from would take the best
+    keys = ", ".join(state.data.keys(batch.indices[:4]))
+    # The checkpoint is named, because --init-from with the run's folder would take the best one.
+    kept = checkpoint_folder(state.folder, state.step)
     raise DivergenceError(
-        f"epoch {run.epoch + 1}, step {run.step + 1}: the loss is {float(values.loss):.4g}{terms} and the "
+        f"epoch {state.epoch + 1}, step {state.step + 1}: the loss is {float(values.loss):.4g}{terms} and the "
         f"norm of its gradient {float(norm):.4g}, in the batch that begins with {keys}. The state before this "
         f"step is kept in {kept}. Lower the learning rates, set --clip-norm, or with --amp fp16 take bf16; then "
         f"start a new run with --init-from {kept}."
     )
 
 
-def _tell(run: Run, watch: Watch, epoch: int, values: StepValues) -> None:
-    """The log's line where one is due, and the profile when it is complete."""
-    watch.shown.advance(run.step)
-    if run.step % run.config.run.log_every == 0 or run.step == run.total:
-        row = _row(run, values, watch.recent)
-        watch.recent = Timing()
-        watch.shown.step(run.step, epoch, row)
-        if watch.log is not None:
-            watch.log.step(run.step, row)
-    if watch.profile is not None and not watch.profile.done:
-        watch.profile.step()
-        if watch.profile.done:
-            watch.profile.close()
-            watch.shown.note(watch.profile.to_text())
+def _report_step(state: TrainState, monitor: TrainingMonitor, epoch: int, values: StepValues) -> None:
+    """Report a step: a line of the log when one is due, and the profile once it is complete."""
+    monitor.reporter.advance(state.step)
+    if state.step % state.config.run.log_every == 0 or state.step == state.total:
+        row = _row(state, values, monitor.recent)
+        monitor.recent = Timing()
+        monitor.reporter.step(state.step, epoch, row)
+        if monitor.log is not None:
+            monitor.log.step(state.step, row)
+    if monitor.profile is not None and not monitor.profile.done:
+        monitor.profile.step()
+        if monitor.profile.done:
+            monitor.profile.close()
+            monitor.reporter.note(monitor.profile.to_text())
 
 
-def _row(run: Run, values: StepValues, timing: Timing) -> dict[str, float]:
-    rates = {group["part"]: group["lr"] for group in groups_of(run.optimizers)}
-    row = {"epoch": run.step / run.data.steps_per_epoch, "loss": float(values.loss)}
+def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
+    rates = {group["part"]: group["lr"] for group in groups_of(state.optimizers)}
+    row = {"epoch": state.step / state.data.steps_per_epoch, "loss": float(values.loss)}
     row |= {name: float(value) for name, value in values.parts.items()}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}
     return row | {
         "images_per_second": timing.images_per_second,
         "wait_share": timing.wait_share,
-        "memory_mb": _memory(run),
+        "memory_mb": _memory(state),
     }
 
 
-def _memory(run: Run) -> float:
-    """Peak memory of this process, MB: of the GPU where it computes on one, else of the process."""
-    if run.processes.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(run.processes.device) / 1e6
+def _memory(state: TrainState) -> float:
+    """Return the peak memory in MB: of the GPU that this process computes on, else of the process itself."""
+    if state.processes.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(state.processes.device) / 1e6
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
 
 
-def _evaluate(run: Run, watch: Watch) -> None:
-    """The evaluation after the epochs done, where one is due."""
-    epoch = run.epoch - 1
-    run.judged = run.epoch
-    if not run.evaluation_due:
+def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
+    """Evaluate after the epochs done, if an evaluation is due."""
+    epoch = state.epoch - 1
+    state.judged = state.epoch
+    if not state.evaluation_due:
         return
-    watch.shown.evaluating(epoch)
-    with run.average.in_place_of(run.model) if run.average is not None else nullcontext():
-        run.model.eval()
-        reports = evaluate_splits(run.model, run.config, run.data.place, run.processes, run=run.folder)
+    monitor.reporter.evaluating(epoch)
+    with state.average.in_place_of(state.model) if state.average is not None else nullcontext():
+        state.model.eval()
+        reports = evaluate_splits(state.model, state.config, state.data.place, state.processes, run=state.folder)
     values: dict[str, dict[str, float]] = {}
-    if run.processes.is_main:
-        keep_reports(run.folder, run.epoch, reports)
+    if state.processes.is_main:
+        keep_reports(state.folder, state.epoch, reports)
         for split, report in reports.items():
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
                 count, first = report.settings["unreadable"].values()
-                watch.shown.note(
+                monitor.reporter.note(
                     f"{split}: images that could not be read and are left out: {count}; the first: {first[0]}"
                 )
-            assert watch.log is not None
-            watch.log.evaluation(run.step, run.epoch, split, report.values)
-    run.values = distributed.from_main(values, run.processes)
-    watch.shown.evaluated(epoch, run.values)
-    _choose_best(run, watch)
+            assert monitor.log is not None
+            monitor.log.evaluation(state.step, state.epoch, split, report.values)
+    state.values = distributed.from_main(values, state.processes)
+    monitor.reporter.evaluated(epoch, state.values)
+    _choose_best(state, monitor)
 
 
-def _choose_best(run: Run, watch: Watch) -> None:
-    entry, metric = run.best_of
-    value = run.values[entry].get(metric)
+def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
+    entry, metric = state.best_of
+    value = state.values[entry].get(metric)
     if value is None:
-        watch.shown.note(f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it")
-    elif not run.best or value > run.best["value"]:
-        run.best = {"metric": metric, "value": value, "epoch": run.epoch, "step": run.step}
+        monitor.reporter.note(
+            f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it"
+        )
+    elif not state.best or value > state.best["value"]:
+        state.best = {"metric": metric, "value": value, "epoch": state.epoch, "step": state.step}

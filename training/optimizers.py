@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, which is what is evaluated."""
+"""Optimizers with their groups of parameters, learning rates and state; the moving average of the weights."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,10 +15,10 @@ from hgld.training.config import OptimizerConfig
 
 
 class WeightAverage:
-    """Averages w <- d w + (1 - d) weights after every step, with d = min(decay, (1 + t) / (10 + t)) at step t.
+    """Exponential moving average of the weights, which evaluations use in their place.
 
-    The smaller decay at the start lets the average forget the initial weights soon. Buffers (statistics of batch norm)
-    are taken as they are.
+    After every step w <- d w + (1 - d) weights, with d = min(decay, (1 + t) / (10 + t)) at step t. The smaller decay at
+    the start lets the average forget the initial weights soon. Buffers (statistics of batch norm) are not averaged.
 
     Args:
         model: whose floating parameters are averaged.
@@ -32,7 +32,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take in the weights after a step."""
+        """Update the average with the weights after a step."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         for name, parameter in model.named_parameters():
@@ -40,7 +40,7 @@ class WeightAverage:
 
     @contextmanager
     def in_place_of(self, model: nn.Module) -> Iterator[None]:
-        """The model with the averaged weights; its own come back at the end."""
+        """Give the model the averaged weights for the body; its own come back at the end."""
         own = {name: p.detach().clone() for name, p in model.named_parameters()}
         try:
             _copy(model, self.weights)
@@ -55,14 +55,14 @@ def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
         parameter.copy_(weights[name])
 
 
-# The optimizers: groups of parameters with their own rates, rates as functions of the step, state as named tensors.
+# -- Groups of parameters with their own rates, rates as functions of the step, state as named tensors --
 
 PARTS = ("backbone", "head", "proxies")
 Named = Iterable[tuple[str, nn.Parameter]]
 
 
 def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -> list[Optimizer]:
-    """The optimizers of a run: of the model, and of the loss's own parameters where it has any.
+    """Build the optimizers of a run: of the model, and of the loss's own parameters if it has any.
 
     Args:
         config: their kinds, rates and decay.
@@ -102,24 +102,24 @@ def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> 
 
 
 def groups_of(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
-    """The groups of parameters of all optimizers."""
+    """Return the groups of parameters of all optimizers."""
     return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 
 def learning_rate(
     config: OptimizerConfig, part: str, base: float, step: int, *, steps_per_epoch: int, epochs: int
 ) -> float:
-    """The learning rate of a part of the parameters at a step, counted from 0 over the whole run.
+    """Return the learning rate of a part of the parameters at a step, counted from 0 over the whole run.
 
-    The warm-up rises in a straight line to its last step. Cosine and linear fall to the part's floor (to the rate
+    The rate rises linearly up to the last step of the warm-up. Cosine and linear fall to the part's floor (to the rate
     itself where that is lower) at the end of the run, counted from the end of the warm-up.
 
     Args:
-        config: the courses and their floors.
+        config: the schedules and their floors.
         part: ``backbone``, ``head`` or ``proxies``.
-        base: its rate.
+        base: the part's full rate.
         step: of the run.
-        steps_per_epoch: for milestones.
+        steps_per_epoch: of the run.
         epochs: of the run.
     """
     if step < config.warmup_steps:
@@ -149,7 +149,7 @@ def set_rates(
 
 
 def optimizer_state(optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
-    """The optimizers' state as tensors named ``{part}/{parameter}|{state}``."""
+    """Return the optimizers' state as tensors named ``{part}/{parameter}|{state}``."""
     state = {}
     for name, parameter, optimizer in _members(optimizers):
         for key, value in optimizer.state.get(parameter, {}).items():
@@ -159,7 +159,7 @@ def optimizer_state(optimizers: Iterable[Optimizer]) -> dict[str, Tensor]:
 
 
 def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tensor]) -> None:
-    """Put back what :func:`optimizer_state` took.
+    """Restore the state that :func:`optimizer_state` returned.
 
     Raises:
         InputError: the state is of other parameters.
@@ -175,7 +175,7 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
                 "another model. Start a new run, with --init-from for the weights."
             )
-        # Adam's count of steps stays where Adam wants it, on the CPU; moments lie with their parameter.
+        # Adam keeps its count of steps on the CPU; moments lie with their parameter.
         optimizer.state[parameter][entry] = value.clone() if entry == "step" else placed_like(value, parameter)
 
 

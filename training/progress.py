@@ -1,4 +1,4 @@
-"""What people see of a run while it goes."""
+"""Reporters that show a run to people while it goes: bars on a terminal, lines elsewhere, or nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,36 +9,36 @@ from hgld.terminal import is_terminal, printable
 _FIRST = ("loss", "images_per_second", "wait_share", "memory_mb")
 
 
-class Shown(Protocol):
-    """What a run tells of itself, by its main process."""
+class ProgressReporter(Protocol):
+    """Receiver of a run's progress, called by its main process."""
 
     def heading(self, text: str) -> None:
-        """What follows is of this run, one of several."""
+        """Announce the next of several runs."""
 
     def begin(self, step: int, total: int) -> None:
-        """The run begins, or goes on, after ``step`` of ``total`` steps."""
+        """Begin a run, or go on with it, after ``step`` of ``total`` steps."""
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
-        """A line of the log: loss and its parts, rates, images a second, share of waiting, memory."""
+        """Report a line of the log: loss and its parts, rates, images a second, share of waiting, memory."""
 
     def advance(self, step: int) -> None:
-        """A step was done."""
+        """Report that a step is done."""
 
     def evaluating(self, epoch: int) -> None:
-        """The evaluation after an epoch (from 0) begins."""
+        """Report that the evaluation after an epoch (from 0) begins."""
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
-        """Its values by split and metric."""
+        """Report the evaluation's values by split and metric."""
 
     def note(self, text: str) -> None:
-        """Something to be told once, perhaps of several lines."""
+        """Report a note, which may have several lines."""
 
     def end(self) -> None:
-        """The run ended, in whatever way."""
+        """End the report; the run may have ended in any way."""
 
 
-class Silent:
-    """Shows nothing."""
+class SilentReporter:
+    """Reporter that shows nothing."""
 
     def heading(self, text: str) -> None:
         pass
@@ -65,12 +65,12 @@ class Silent:
         pass
 
 
-class Lines(Silent):
-    """A line an evaluation, for files and pipes; the steps are in ``log.csv``, and show nothing here.
+class LineReporter(SilentReporter):
+    """Reporter for files and pipes: a line an evaluation; steps are in ``log.csv`` and not shown here.
 
     Args:
-        result: prints a line of what the run gives.
-        note: prints what is to be told beside it.
+        result: prints a line of the run's results.
+        note: prints a note beside them.
     """
 
     def __init__(self, result: Callable[[str], object], note: Callable[[str], object]) -> None:
@@ -92,8 +92,8 @@ class Lines(Silent):
         self._note(text)
 
 
-class Bars(Silent):
-    """A progress bar on a terminal, with the newest line of the log beside it; evaluations stay above it.
+class BarReporter(SilentReporter):
+    """Reporter for terminals: a bar with the newest line of the log beside it; evaluations stay above it.
 
     Args:
         out: the terminal.
@@ -115,7 +115,7 @@ class Bars(Silent):
         self._bars.start()
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
-        self._bars.update(self._task, completed=step, description=f"epoch {epoch + 1}: {told(row)}")
+        self._bars.update(self._task, completed=step, description=f"epoch {epoch + 1}: {format_row(row)}")
 
     def advance(self, step: int) -> None:
         self._bars.update(self._task, completed=step)
@@ -135,23 +135,25 @@ class Bars(Silent):
 
 
 @contextmanager
-def shown_on(out: TextIO, result: Callable[[str], object], note: Callable[[str], object]) -> Iterator[Shown]:
-    """:class:`Bars` where ``out`` is a terminal that can move its cursor, :class:`Lines` elsewhere.
+def progress_reporter(
+    out: TextIO, result: Callable[[str], object], note: Callable[[str], object]
+) -> Iterator[ProgressReporter]:
+    """Make a :class:`BarReporter` if ``out`` is a terminal that can move its cursor, else a :class:`LineReporter`.
 
     Args:
-        out: where people may look.
-        result: prints a line of what the run gives, where ``out`` is no such terminal.
-        note: prints what is to be told beside it.
+        out: the stream that people may look at.
+        result: prints a line of the run's results, if ``out`` is not such a terminal.
+        note: prints a note beside them.
     """
-    shown: Shown = Bars(out) if is_terminal(out) else Lines(result, note)
+    reporter: ProgressReporter = BarReporter(out) if is_terminal(out) else LineReporter(result, note)
     try:
-        yield shown
+        yield reporter
     finally:
-        shown.end()
+        reporter.end()
 
 
-def told(row: Mapping[str, float]) -> str:
-    """A line of the log in words: the loss with its parts, speed, waiting, memory; learning rates are left to files."""
+def format_row(row: Mapping[str, float]) -> str:
+    """Return a line of the log in words: the loss with its parts, speed, waiting, memory; no learning rates."""
     parts = [
         f"{name} {value:.4g}"
         for name, value in row.items()

@@ -1,8 +1,8 @@
-"""The exponent of GeM for another resolution than the training's: p*.
+"""GeM's exponent p* for a resolution other than the training's, chosen by images of the training set.
 
 A network trained at one resolution is tested at a higher one with a larger p, because what an image shows then fills
 fewer of the places (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section
-4.3). p* is the one by which views of an image find each other best; no label of a class is looked at.
+4.3). p* is the exponent with which views of an image find each other best; class labels are not used.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -24,6 +24,7 @@ from hgld.training.config import ImagesConfig
 from hgld.training.models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
+_IMAGES, _VIEWS = 2000, 5  # as the paper
 
 
 @torch.no_grad()
@@ -32,23 +33,23 @@ def best_gem_p(
     batches: Iterable[tuple[Tensor, Tensor]],
     candidates: Sequence[float] = tuple(range(1, 11)),
 ) -> tuple[float, dict[float, float]]:
-    """Choose p at the resolution of the images that are given.
+    """Choose p for the resolution of the given images.
 
-    The paper takes 5 random views of each of 2,000 training images, at the size of the test. The model is left as it
-    is; ``model.pooling = GeM(p, learned=False)`` takes the choice.
+    The paper takes 5 random views of each of 2,000 training images, at the size of the test. The model is not changed;
+    :func:`set_gem_p` applies the choice.
 
     Args:
-        model: with GeM pooling; in evaluation mode meanwhile.
-        batches: (B, 3, H, W) normalised images where the model computes, and the (B,) integers of the image that each
-            is a view of. An image without another view is no query.
+        model: with GeM pooling; put into evaluation mode meanwhile.
+        batches: (B, 3, H, W) normalised images on the model's device, and the (B,) integers of the image that each is a
+            view of. An image without another view is not a query.
         candidates: exponents above 0.
 
     Returns:
-        the best p, the smallest of equals; and for every candidate the mean over the views of the share of an image's
-        other views among as many nearest ones.
+        the best p, the smallest of equals; and for every candidate the mean over the queries of the share of the n
+        other views of their image that are among the n nearest.
 
     Raises:
-        ConfigError: the model pools otherwise, or a candidate is not above 0.
+        ConfigError: the model does not pool by GeM, or a candidate is not above 0.
         InputError: no image has two views.
     """
     if not isinstance(model.pooling, GeM):
@@ -77,10 +78,10 @@ def best_gem_p(
 
 
 def _views_found(embeddings: Tensor, instances: Tensor) -> float:
-    """Mean over queries of the share of the n other views that are among the n nearest items."""
+    """Return the mean over queries of the share of the n other views that are among the n nearest items."""
     number, counts = instances.unique(return_inverse=True, return_counts=True)[1:]
-    others = counts[number] - 1
-    most = int(others.max())
+    num_others = counts[number] - 1
+    most = int(num_others.max())
     if most == 0:
         raise InputError("no image has two views; give several views of each, for instance 5.")
     found = torch.zeros(len(instances), dtype=torch.float64)
@@ -89,21 +90,16 @@ def _views_found(embeddings: Tensor, instances: Tensor) -> float:
         scores = embeddings[rows] @ embeddings.T
         scores[torch.arange(len(rows)), rows] = -torch.inf
         nearest = number[scores.topk(most).indices] == number[rows, None]
-        counted = torch.arange(most) < others[rows, None]
-        found[rows] = (nearest & counted).sum(1).double() / others[rows].clamp(min=1)
-    return float(found[others > 0].mean())
-
-
-# GeM's exponent for the resolution of a test, chosen by images of the training set (MultiGrain's p*).
-
-_IMAGES, _VIEWS = 2000, 5  # as the paper
+        counted = torch.arange(most) < num_others[rows, None]
+        found[rows] = (nearest & counted).sum(1).double() / num_others[rows].clamp(min=1)
+    return float(found[num_others > 0].mean())
 
 
 def set_gem_p(model: EmbeddingModel, p: float) -> None:
     """Give a model with GeM pooling another exponent, which is not learned.
 
     Raises:
-        ConfigError: the model pools otherwise, or p is not above 0.
+        ConfigError: the model does not pool by GeM, or p is not above 0.
     """
     if not isinstance(model.pooling, GeM):
         raise ConfigError(f"gem_p is {p:g}, and this model does not pool by GeM; leave the option out.")
@@ -120,26 +116,25 @@ def choose_gem_p(
     workers: int,
     seed: int = 0,
 ) -> float:
-    """The exponent by which augmented views of images find each other best at a resolution; no label is looked at.
+    """Choose the exponent with which varied views of images find each other best at a resolution.
 
-    As in the paper, there are 5 views of each of 2,000 images, varied as training does (Berman et al., "MultiGrain: a
-    unified image embedding for classes and instances", 2019, section 4.3).
+    As in the paper, there are 5 views of each of 2,000 images, varied as training varies them.
 
     Args:
         model: with GeM pooling, on its device.
-        images: of the run: how training varies images.
-        dataset: of the training images; of fewer than 2,000 all are taken.
+        images: options of the run by which training varies images.
+        dataset: the training images; if there are fewer than 2,000, all are taken.
         size: side of the square that the model will see, pixels.
         batch_size: views at a time.
         workers: threads that read and decode.
         seed: of the images and their views.
 
     Returns:
-        p*, of 1, 2, ..., 10.
+        p*, one of 1, 2, ..., 10.
 
     Raises:
-        ConfigError: the model pools otherwise.
-        InputError: the dataset is empty, or images that cannot be read have none to stand in for them.
+        ConfigError: the model does not pool by GeM.
+        InputError: the dataset is empty, or an image cannot be read and none can replace it.
     """
     drawn = np.random.default_rng(seed).permutation(len(dataset))[:_IMAGES]
     chosen = dataset.select(np.sort(drawn))

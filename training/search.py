@@ -1,4 +1,4 @@
-"""The nearest images of a dataset to images of anyone."""
+"""Search of a dataset by image files: the nearest images to each, and a page that shows them."""
 
 import base64
 import io
@@ -29,19 +29,19 @@ from hgld.training.embedding import faults_file, labels_file
 from hgld.training.search_index import KeptIndex
 
 _COMPARED = 8  # items of kept embeddings that are embedded again
-_ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale is below
+_ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
 
 
 @dataclass(frozen=True)
 class Match:
-    """An image of the dataset that was found.
+    """An item of the dataset found for a query.
 
     Attributes:
         rank: from 1.
         score: cosine similarity to the query.
         key: of the item.
         index: of the item in the dataset.
-        classes: name of its class a level, finest first; None where unknown.
+        classes: name of its class by level, finest first; None where unknown.
     """
 
     rank: int
@@ -52,27 +52,27 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What was found for one image, best first."""
+class QueryMatches:
+    """The matches of one image file, best first."""
 
     image: str
     matches: tuple[Match, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """Return the matches as a JSON-ready dictionary."""
         return {"image": self.image, "matches": [vars(match) for match in self.matches]}
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a search found.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
-        found: an answer for every file, in their order.
-        left_out: items of the dataset that were not searched in, because they could not be read.
+        found: the matches of every file, in their order.
+        left_out: number of items of the dataset that were not searched, because they could not be read.
     """
 
-    found: tuple[Found, ...]
+    found: tuple[QueryMatches, ...]
     left_out: int
 
 
@@ -98,20 +98,20 @@ def search(
     gallery: Gallery | None = None,
     index: KeptIndex | None = None,
     progress: Progress | None = None,
-) -> Answer:
-    """The k images of a dataset that are nearest to each of some image files.
+) -> SearchResult:
+    """Find the k images of a dataset that are nearest to each of some image files.
 
     Args:
-        embedder: of the files, and of the dataset.
+        embedder: embeds the files, and the dataset if need be.
         images: the files.
-        dataset: what is searched in: N items.
-        k: how many; all that can be read where there are fewer.
+        dataset: N items to search.
+        k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
-        index: of these embeddings, made where there is none that serves; None: the search is exhaustive.
+        index: of these embeddings, made anew if it does not exist or is outdated; None: the search is exhaustive.
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        what was found; of several processes, the main one alone asks an index, and the others find nothing.
+        the matches; with an index the main process alone searches, and the others return nothing.
 
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
@@ -119,20 +119,20 @@ def search(
         ConfigError: k below 1.
         StorageError: the index cannot be kept.
     """
-    query = embedder.embed_files(images)  # bad files are named before the dataset is embedded
+    query = embedder.embed_files(images)  # first, so that bad files are named before the dataset is embedded
     if index is None:
         items = gallery or _embedded(embedder, dataset, progress)
         places, scores = nearest_neighbors(
             query, items.vectors, min(k, len(items.positions)), device=embedder.processes.device, progress=progress
         )
         return _answer(images, dataset, items.positions, items.positions[places], scores)
-    # Every process has looked before the main one makes the index: they embed together, or not at all.
+    # Every process checks before the main one makes the index, because they embed together or not at all.
     if any_process(index.outdated() is not None, embedder.processes):
         gallery = gallery or _embedded(embedder, dataset, progress)
     else:
         gallery = None
     if not embedder.processes.is_main:
-        return Answer((), 0)
+        return SearchResult((), 0)
     opened = index.load() if gallery is None else index.make(gallery.vectors, gallery.positions)
     places, scores = opened.nearest(query, min(k, len(opened.positions)))
     return _answer(images, dataset, opened.positions, places, scores)
@@ -146,12 +146,13 @@ def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | No
 
 def _answer(
     images: Sequence[Path], dataset: ShardDataset, searched: np.ndarray, places: np.ndarray, scores: np.ndarray
-) -> Answer:
+) -> SearchResult:
     found = []
     for image, row, row_scores in zip(images, places.tolist(), scores.tolist(), strict=True):
         ranked = enumerate(zip(row, row_scores, strict=True), 1)
-        found.append(Found(str(image), tuple(_match(dataset, rank, place, score) for rank, (place, score) in ranked)))
-    return Answer(tuple(found), len(dataset) - len(searched))
+        matches = tuple(_match(dataset, rank, place, score) for rank, (place, score) in ranked)
+        found.append(QueryMatches(str(image), matches))
+    return SearchResult(tuple(found), len(dataset) - len(searched))
 
 
 def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
@@ -164,14 +165,14 @@ def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
 
 
 def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
-    """Embeddings of a dataset that ``hgld embed`` has written.
+    """Read embeddings of a dataset that ``hgld embed`` has written.
 
     The files do not say which model made them, so a few items are embedded again and compared.
 
     Args:
-        path: of the embeddings; their keys lie beside them (:func:`hgld.training.embedding.labels_file`).
-        dataset: whose items they are, but for those that could not be read.
-        embedder: that made them.
+        path: the embeddings; their keys lie beside them (:func:`hgld.training.embedding.labels_file`).
+        dataset: the dataset that they are of; items that could not be read are missing.
+        embedder: the embedder that must have made them.
 
     Raises:
         InputError: a file cannot be read, or it is of other items, another order or another model.
@@ -208,7 +209,7 @@ def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset
     )
 
 
-# What a search has found, as one HTML page that needs nothing else.
+# -- The result as one HTML page that needs nothing else --
 
 _PIXELS = 160
 _MOST_BYTES = 9_000_000  # of pictures; mail and browsers take pages of 10 MB
@@ -222,7 +223,7 @@ class _Pictures:
     made: dict[str, str] = field(default_factory=dict)
 
     def uri(self, name: str, opened: Callable[[], Image.Image]) -> str:
-        """Of a picture; empty where there is no room any more, and then it is not opened either."""
+        """Return the data URI of a picture; empty, without opening it, once the page is full."""
         if self.bytes > _MOST_BYTES:
             return ""
         if name not in self.made:
@@ -240,23 +241,23 @@ def _uri(picture: Image.Image) -> str:
 
 @dataclass(frozen=True)
 class _Strip:
-    """A query and what was found for it; pictures as data URIs."""
+    """A query and its matches, with pictures as data URIs."""
 
     name: str
     picture: str
     matches: list[tuple[Match, str]]
 
 
-def write_search_page(path: Path, found: Sequence[Found], dataset: ShardDataset) -> None:
-    """Write a page of the queries' pictures and those of what was found, with classes at every level.
+def write_search_page(path: Path, found: Sequence[QueryMatches], dataset: ShardDataset) -> None:
+    """Write a page of the queries' and the matches' pictures, with classes at every level.
 
     It loads nothing from anywhere; names are escaped. Pictures that would make it larger than 9 MB are left out, and
     their places say so.
 
     Args:
-        path: of the page; replaced whole.
-        found: what :func:`hgld.training.search.search` gave.
-        dataset: that was searched.
+        path: the page; replaced whole.
+        found: matches that :func:`search` found.
+        dataset: the dataset that was searched.
 
     Raises:
         InputError: a picture cannot be read any more.

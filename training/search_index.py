@@ -1,4 +1,7 @@
-"""Indexes of faiss that find nearly the same nearest neighbours as an exhaustive search, and faster."""
+"""Indexes of a dataset's embeddings (faiss), kept beside them or beside the shards for later searches.
+
+They find nearly the same nearest neighbours as an exhaustive search, and faster.
+"""
 
 import hashlib
 import json
@@ -28,10 +31,10 @@ SETTINGS: dict[str, dict[str, int]] = {
     "ivf": {"cells": 4, "items_a_cell": 39, "of_which_one_is_probed": 8, "least_probed": 8, "training": 64, "seed": 0},
     "hnsw": {"neighbors": 32, "candidates_of_build": 80, "candidates": 128},
 }
-"""What indexes are made and asked with, by their kind; benchmarks/README.md has what that gives."""
+"""Settings with which indexes are made and searched, by kind; benchmarks/README.md has the figures."""
 
 _MAGIC = {"ivf": b"IwFl", "hnsw": b"IHNf"}
-_MOST_BYTES_AN_ITEM = 1024  # beside its vector: id, and its edges in all layers
+_MOST_BYTES_AN_ITEM = 1024  # besides its vector: its id, and its edges in all layers
 
 
 class FaissIndex:
@@ -47,7 +50,7 @@ class FaissIndex:
 
     @classmethod
     def of(cls, embeddings: Tensor | np.ndarray, kind: IndexKind) -> "FaissIndex":
-        """The index of (G, D) embeddings.
+        """Make the index of (G, D) embeddings.
 
         Raises:
             InputError: embeddings that cannot be ranked: NaN, zero vectors, none at all.
@@ -73,9 +76,9 @@ class FaissIndex:
             raise OSError(str(error).rpartition(": ")[2]) from error
 
     def nearest(self, query_embeddings: Tensor | np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k items of the highest cosine similarities, as far as the index comes to them.
+        """Find the k items of the highest cosine similarity, as far as the index reaches them.
 
-        A query that comes to fewer than k items is compared with all.
+        A query that reaches fewer than k items is compared with all.
 
         Args:
             query_embeddings: (Q, D).
@@ -96,7 +99,7 @@ class FaissIndex:
         if query.shape[1] != dimensions:
             raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {dimensions}.")
         scores, indices = self._search(query, k)
-        few = np.flatnonzero((indices < 0).any(axis=1))  # -1: it came to nothing more
+        few = np.flatnonzero((indices < 0).any(axis=1))  # -1: the query reached no further item
         if len(few):
             scores[few], indices[few] = self._search_all(query[few], k)
         order = np.lexsort((indices, -scores), axis=1)
@@ -121,22 +124,21 @@ class FaissIndex:
 def read_index(path: Path, kind: IndexKind, items: int, dimensions: int) -> FaissIndex:
     """Read an index.
 
-    faiss trusts the files that it reads. Its kind and size are checked first, but only a file whose checksum is known
-    should come here.
+    faiss trusts the files that it reads. Kind and size are checked first, but only a file whose checksum is known
+    should be read here.
 
     Args:
-        path: what :meth:`FaissIndex.save` has written.
-        kind: that it must have.
-        items: that it must have.
-        dimensions: that it must have.
+        path: file that :meth:`FaissIndex.save` has written.
+        kind: the kind that it must have.
+        items: the number of items that it must have.
+        dimensions: the number of dimensions that it must have.
 
     Raises:
         InputError: it cannot be read, or is another index.
         MissingExtraError: faiss is not installed.
     """
-    most = items * (8 * dimensions + _MOST_BYTES_AN_ITEM) + (
-        1 << 20
-    )  # as many centroids as items are more than any has
+    # Allows for as many centroids as items, which is more than any index has.
+    most = items * (8 * dimensions + _MOST_BYTES_AN_ITEM) + (1 << 20)
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -156,7 +158,7 @@ def read_index(path: Path, kind: IndexKind, items: int, dimensions: int) -> Fais
 
 
 def faiss() -> Any:
-    """The package.
+    """Import the package faiss.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -170,7 +172,7 @@ def _ivf(faiss: Any, vectors: np.ndarray) -> Any:
     cells = int(max(1, min(settings["cells"] * sqrt(count), count / settings["items_a_cell"])))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimensions), dimensions, cells, faiss.METRIC_INNER_PRODUCT)
     index.cp.seed, index.cp.max_points_per_centroid = settings["seed"], settings["training"]
-    index.cp.min_points_per_centroid = 1  # else faiss speaks of small sets on stderr
+    index.cp.min_points_per_centroid = 1  # else faiss warns of small sets on stderr
     index.train(vectors)
     index.add(vectors)
     return index
@@ -184,17 +186,18 @@ def _hnsw(faiss: Any, vectors: np.ndarray) -> Any:
     return index
 
 
-# An index of a dataset's embeddings, kept beside them or beside the shards for later searches.
+# -- The folder of an index --
 #
-# It is a folder of its own, written aside and renamed: ``index.faiss``, and ``index.json`` with what it was made with
-# and its checksum. What it was made with says whether it still serves. A damaged file is refused before faiss sees a
-# byte of it. That finds accidents; who made an index it cannot know, since whoever writes one writes its checksum too.
+# It is written aside and renamed: ``index.faiss``, and ``index.json`` with its checksum and the facts that it was made
+# with, by which an outdated index is known. A damaged file is refused before faiss sees a byte of it. That finds
+# accidents, not forgeries: whoever writes an index writes its checksum too.
 
 SCHEMA_VERSION = 1
 INDEX, RECORD = "index.faiss", "index.json"
 
-_MOST_LEFT_OUT = 10_000  # they stand in index.json
-_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint")  # of an embedder, in its embeddings
+_MOST_LEFT_OUT = 10_000  # index.json lists them
+# Fields of an embedder that do not change embeddings, or (the model) are known in another way.
+_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint")
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,19 +213,19 @@ class SearchIndex:
     positions: np.ndarray
 
     def nearest(self, query_embeddings: Tensor, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """As :meth:`hgld.training.search_index.FaissIndex.nearest`, with positions in the dataset for indices."""
+        """Find the k nearest items as :meth:`FaissIndex.nearest` does, with positions in the dataset for indices."""
         indices, scores = self.index.nearest(query_embeddings, k)
         return self.positions[indices], scores
 
 
 class KeptIndex:
-    """The folder of an index, whether it is there or not, and what it has to be made with.
+    """The folder of an index, which may not exist yet, and the facts that the index has to be made with.
 
     Args:
         folder: of the index.
         kind: ``ivf`` or ``hnsw``.
-        count: items of the dataset, those included that cannot be read.
-        made_with: JSON-ready facts by which the embeddings are known, by what people call them.
+        count: items of the dataset, including those that cannot be read.
+        made_with: JSON-ready facts by which the embeddings are known, under the names that messages give them.
     """
 
     def __init__(self, folder: Path, kind: IndexKind, count: int, made_with: Mapping[str, Any]) -> None:
@@ -232,10 +235,10 @@ class KeptIndex:
         self._made_with = {**made_with, "settings": {"kind": kind, **SETTINGS[kind]}}
 
     def outdated(self) -> str | None:
-        """Why the index has to be made anew; empty where there is none yet, None where it serves.
+        """Return the reason to make the index anew; empty if there is none yet, None if it is up to date.
 
         Raises:
-            InputError: the folder is not one that a search has written.
+            InputError: the folder was not written by a search.
         """
         for path in (self.folder, self.folder / INDEX, self.folder / RECORD):
             _refuse_link(path)
@@ -324,15 +327,15 @@ class KeptIndex:
 
 
 def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embeddings: Path | None = None) -> KeptIndex:
-    """Where the index of a dataset's embeddings lies, and what it has to be made with.
+    """Return the folder of the index of a dataset's embeddings, with the facts that it has to be made with.
 
-    Beside the file of embeddings where there is one (``X.npy``: ``X.ivf/``), else in the dataset's directory
+    It lies beside the file of embeddings if there is one (``X.npy``: ``X.ivf/``), else in the dataset's directory
     (``search/SPLIT.ivf/``).
 
     Args:
         kind: ``ivf`` or ``hnsw``.
-        dataset: whose items the index finds.
-        embedder: that makes their embeddings, if no file holds them.
+        dataset: the items that the index finds.
+        embedder: makes their embeddings, if no file holds them.
         embeddings: a file of them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a checkpoint says of its run beside the tensors, checked: the file may have been cut off or edited."""
+"""The state of a training run: made anew, restored from a checkpoint, and kept as one."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -33,10 +33,12 @@ from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
 from hgld.training.optimizers import WeightAverage, build_optimizers, optimizer_state, restore_optimizers
 
+# -- The part of a checkpoint beside its tensors, checked: the file may have been cut off or edited --
+
 
 @dataclass(frozen=True)
 class SavedState:
-    """The state of a run in a checkpoint.
+    """The state of a run as a checkpoint holds it beside the tensors.
 
     Attributes:
         judged: epochs whose evaluation is done.
@@ -56,7 +58,7 @@ class SavedState:
 def saved_state(
     before: Checkpoint, path: Path, *, total: int, steps_per_epoch: int, scaler: Collection[str], averaged: bool
 ) -> SavedState:
-    """The checked state of a checkpoint.
+    """Check the state of a checkpoint and return it.
 
     Args:
         before: as read.
@@ -109,9 +111,9 @@ def _are_numbers(values: Any) -> bool:
     return isinstance(values, dict) and all(type(v) in (int, float) and not math.isinf(v) for v in values.values())
 
 
-# A run between two steps: all that it holds, begun, brought back from a checkpoint, and kept in one.
+# -- The state itself --
 
-# What does not change the weights but by rounding.
+# Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
     *("log_every", "keep", "checkpoint_every", "wandb", "sharding"),
@@ -120,22 +122,22 @@ _MAY_CHANGE = {
 
 
 @dataclass
-class Run:
-    """All that a run holds.
+class TrainState:
+    """State of a training run between two steps.
 
     Attributes:
-        config: its options.
-        folder: where it is written down.
-        processes: that train together.
-        data: what it trains on.
+        config: the run's options.
+        folder: the run's folder.
+        processes: those that train together.
+        data: the training set.
         model: the model itself.
         wrapped: the model as the processes train it.
         criterion: the loss.
-        optimizers: of both their parameters.
-        scaler: of fp16's loss.
-        average: of the weights, where one is kept.
+        optimizers: of the model's and the criterion's parameters.
+        scaler: the scale of the loss under fp16.
+        average: the average of the weights, if one is kept.
         step: steps done.
-        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; nothing without.
+        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty without evaluations.
         judged: epochs whose evaluation is done (or was not asked for).
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
@@ -159,7 +161,7 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the next step; epochs done, between two epochs."""
+        """The epoch of the next step; between two epochs the number of epochs done."""
         return self.step // self.data.steps_per_epoch
 
     @property
@@ -169,7 +171,7 @@ class Run:
 
     @property
     def evaluation_due(self) -> bool:
-        """Whether an evaluation belongs behind the epoch that has just ended."""
+        """True if an evaluation is due after the epoch that has just ended."""
         asked = self.config.run
         last = self.epoch == asked.epochs
         return bool(asked.evaluate_on) and (
@@ -178,12 +180,12 @@ class Run:
 
     @property
     def frozen(self) -> bool:
-        """Whether the backbone does not move at the next step."""
+        """True if the backbone does not move at the next step."""
         return self.epoch < self.config.optimizer.frozen_epochs
 
 
 def check_folder(config: TrainConfig, out: Path) -> None:
-    """Refuse to go on with a run of other options.
+    """Refuse a folder that holds a run of other options.
 
     Raises:
         ConfigError: naming the options, and the way out.
@@ -200,8 +202,8 @@ def check_folder(config: TrainConfig, out: Path) -> None:
         )
 
 
-def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes, init_from: Path | None) -> Run:
-    """Begin a run, or bring one back from its newest checkpoint.
+def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes, init_from: Path | None) -> TrainState:
+    """Begin a run, or restore one from its newest checkpoint.
 
     Raises:
         ConfigError: options that contradict the dataset or the run in ``out``.
@@ -216,24 +218,24 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
         _check_facts(source, before, out)
-    config = replace(config, init_from=_beginning(config, out, init_from, fresh=before is None))
-    model, criterion = _modules(config, source, processes, fresh=before is None)
+    config = replace(config, init_from=_init_from(config, out, init_from, fresh=before is None))
+    model, criterion = _build_modules(config, source, processes, fresh=before is None)
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
-    run = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
+    state = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
-        _restore(run, before, Path(newest))
-    run.best_of = best_of
+        _restore(state, before, Path(newest))
+    state.best_of = best_of
     if before is not None and list(best_of) != before.state.get("best_of", list(best_of)):
-        _judge_anew(run)
+        _reset_best(state)
     if processes.is_main:
-        _write_folder(run)
-    return run
+        _write_folder(state)
+    return state
 
 
 def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
-    """Refuse a warm-up that the run ends in, whose rates nobody asked for."""
+    """Refuse a warm-up longer than the run, which would never reach the rates that are set."""
     steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
     if steps > total:
         raise ConfigError(
@@ -243,8 +245,8 @@ def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
         )
 
 
-def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
-    """What the run in ``out`` begins or began from; empty: from what the config says of the backbone."""
+def _init_from(config: TrainConfig, out: Path, asked: Path | None, *, fresh: bool) -> str:
+    """Return the run whose weights this one begins or began with; empty: those of the config's backbone."""
     given = str(asked or config.init_from)
     if fresh:
         return given
@@ -258,10 +260,10 @@ def _beginning(config: TrainConfig, out: Path, asked: Path | None, *, fresh: boo
     return recorded
 
 
-def _modules(
+def _build_modules(
     config: TrainConfig, source: TrainingData, processes: Processes, *, fresh: bool
 ) -> tuple[EmbeddingModel, Criterion]:
-    """The model and the criterion as a run begins with them, on the device."""
+    """Build the model and the criterion that a run begins with, on the device."""
     torch.manual_seed(config.run.seed)  # initial weights: the same on every process
     pretrained = fresh and not config.init_from
 
@@ -294,7 +296,7 @@ def _modules(
 
 @torch.no_grad()
 def _features(model: EmbeddingModel, config: TrainConfig, source: TrainingData, processes: Processes) -> Tensor:
-    """(N, F) features of a sample of the training set, the same on every process, on the CPU."""
+    """Compute (N, F) features of a sample of the training set, the same on every process, on the CPU."""
     model.to(processes.device).eval()
     parts = [
         model.features(
@@ -316,7 +318,7 @@ def _assemble(
     criterion: Criterion,
     processes: Processes,
     step: int,
-) -> Run:
+) -> TrainState:
     if config.optimizer.frozen_epochs and not model.parameter_groups()["head"]:
         raise ConfigError(
             f"frozen_epochs is {config.optimizer.frozen_epochs}, but without a projection (dim 0) nothing else of the "
@@ -330,26 +332,26 @@ def _assemble(
             "Set --freeze-batch-norm, or --chunk 0 (with --gradient-checkpointing where memory is short)."
         )
     model.freeze_backbone(step // source.steps_per_epoch < config.optimizer.frozen_epochs)
-    wrapped = wrap(model, config, processes)
+    wrapped = wrap_by_config(model, config, processes)
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
     optimizers = build_optimizers(config.optimizer, groups)
     average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
     scaler = torch.amp.GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
-    return Run(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
+    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
 
 
-def wrap(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
-    """The model as the processes train it, with the parameters that can move at this moment."""
+def wrap_by_config(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
+    """Wrap the model so that the processes train it together, with the parameters that can move at this moment."""
     sharded = model.backbone if config.run.sharding == "fsdp" else None
     return distributed.wrap_model(model, processes, sync_batch_norm=config.run.sync_batch_norm, sharded=sharded)
 
 
-def set_frozen(run: Run) -> None:
-    """Freeze or free the backbone as the epoch of the next step wants it."""
-    run.model.freeze_backbone(run.frozen)
-    # DistributedDataParallel settles at its making whose gradients it exchanges.
-    run.wrapped = run.model
-    run.wrapped = wrap(run.model, run.config, run.processes)
+def set_frozen(state: TrainState) -> None:
+    """Freeze or release the backbone for the epoch of the next step."""
+    state.model.freeze_backbone(state.frozen)
+    # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made anew.
+    state.wrapped = state.model
+    state.wrapped = wrap_by_config(state.model, state.config, state.processes)
 
 
 def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
@@ -373,87 +375,87 @@ def _load(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
         raise InputError(f"{path} does not fit this run's model or loss: {reason}") from error
 
 
-def _restore(run: Run, before: Checkpoint, path: Path) -> None:
-    """Everything of a checkpoint but the weights."""
-    state = saved_state(
+def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
+    """Restore everything of a checkpoint but the weights of model and criterion."""
+    saved = saved_state(
         before,
         path,
-        total=run.total,
-        steps_per_epoch=run.data.steps_per_epoch,
-        scaler=run.scaler.state_dict().keys(),
-        averaged=run.average is not None,
+        total=state.total,
+        steps_per_epoch=state.data.steps_per_epoch,
+        scaler=state.scaler.state_dict().keys(),
+        averaged=state.average is not None,
     )
-    restore_optimizers(run.optimizers, before.tensors.get("optimizer", {}))
-    run.scaler.load_state_dict(state.scaler)
-    if run.average is not None:
+    restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
+    state.scaler.load_state_dict(saved.scaler)
+    if state.average is not None:
         averaged = before.tensors.get("ema", {})
-        for name, weight in run.average.weights.items():
+        for name, weight in state.average.weights.items():
             if name not in averaged or averaged[name].shape != weight.shape:
                 raise InputError(f"{path / 'ema.safetensors'} holds no {name} of shape {tuple(weight.shape)}.")
-            run.average.weights[name] = placed_like(averaged[name], weight)
-        run.average.updates = state.average_updates
-    run.judged, run.best, run.values = state.judged, state.best, state.values
+            state.average.weights[name] = placed_like(averaged[name], weight)
+        state.average.updates = saved.average_updates
+    state.judged, state.best, state.values = saved.judged, saved.best, saved.values
 
 
-def _judge_anew(run: Run) -> None:
-    """Forget the best checkpoint, which was chosen by another measure, and evaluate the newest by the new one."""
-    run.best = {}
-    if run.step and run.step % run.data.steps_per_epoch == 0 and run.evaluation_due:
-        run.judged = min(run.judged, run.epoch - 1)
+def _reset_best(state: TrainState) -> None:
+    """Forget a best checkpoint that was chosen by another metric, and have the newest evaluated by the new one."""
+    state.best = {}
+    if state.step and state.step % state.data.steps_per_epoch == 0 and state.evaluation_due:
+        state.judged = min(state.judged, state.epoch - 1)
 
 
-def _write_folder(run: Run) -> None:
-    """The folder with its config, whole, and the mark of the best checkpoint, should a kill have come before it."""
-    path = run.folder / CONFIG
+def _write_folder(state: TrainState) -> None:
+    """Write the folder's config, and the mark of the best checkpoint in case a kill came before it."""
+    path = state.folder / CONFIG
     try:
-        run.folder.mkdir(parents=True, exist_ok=True)
-        save_config(run.config, path)
+        state.folder.mkdir(parents=True, exist_ok=True)
+        save_config(state.config, path)
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
-    newest = newest_checkpoint(run.folder)
-    if newest is not None and run.best.get("step") == checkpoint_step(newest):
-        mark_best(run.folder, newest, run.best["metric"], run.best["value"])
-    elif not run.best:
-        forget_best(run.folder)
+    newest = newest_checkpoint(state.folder)
+    if newest is not None and state.best.get("step") == checkpoint_step(newest):
+        mark_best(state.folder, newest, state.best["metric"], state.best["value"])
+    elif not state.best:
+        forget_best(state.folder)
 
 
-def save_run(run: Run) -> None:
-    """Keep the state between two steps as a checkpoint, by the main process, while the others wait.
+def save_run(state: TrainState) -> None:
+    """Write the state as a checkpoint, by the main process, while the others wait.
 
     Raises:
         StorageError: it cannot be written; earlier ones are kept.
     """
-    distributed.share_statistics(run.model, run.processes)  # an evaluation behind it is of what the checkpoint holds
-    newest = newest_checkpoint(run.folder) if run.processes.is_main else None
-    kept = distributed.from_main(newest is not None and checkpoint_step(newest) == run.step, run.processes)
-    tensors = {} if kept else {file: whole_tensors(named, run.processes) for file, named in _tensors(run).items()}
-    if run.processes.is_main:
+    distributed.share_statistics(state.model, state.processes)  # the next evaluation is of what the checkpoint holds
+    newest = newest_checkpoint(state.folder) if state.processes.is_main else None
+    kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
+    tensors = {} if kept else {file: whole_tensors(named, state.processes) for file, named in _tensors(state).items()}
+    if state.processes.is_main:
         if kept and newest is not None:
-            rewrite_state(newest, _state(run))  # the weights of a step are what they are
+            rewrite_state(newest, _record(state))  # the weights of a step do not change
         else:
-            newest = write_checkpoint(run.folder, Checkpoint(run.step, tensors, _state(run)))
-        if run.best.get("step") == run.step:
-            mark_best(run.folder, newest, run.best["metric"], run.best["value"])
-        prune_checkpoints(run.folder, run.config.run.keep)
-    distributed.wait_for_all(run.processes)
+            newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _record(state)))
+        if state.best.get("step") == state.step:
+            mark_best(state.folder, newest, state.best["metric"], state.best["value"])
+        prune_checkpoints(state.folder, state.config.run.keep)
+    distributed.wait_for_all(state.processes)
 
 
-def _tensors(run: Run) -> dict[str, Mapping[str, Tensor]]:
-    model = run.model.state_dict()
+def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
+    model = state.model.state_dict()
     tensors: dict[str, Mapping[str, Tensor]] = {
         "model": model,
-        "criterion": run.criterion.state_dict(),
-        "optimizer": optimizer_state(run.optimizers),
+        "criterion": state.criterion.state_dict(),
+        "optimizer": optimizer_state(state.optimizers),
     }
-    if run.average is not None:
-        tensors["ema"] = {**model, **run.average.weights}
+    if state.average is not None:
+        tensors["ema"] = {**model, **state.average.weights}
     return tensors
 
 
-def _state(run: Run) -> dict[str, Any]:
-    state = {"data": run.data.facts, "judged": run.judged, "best": run.best, "values": run.values}
-    state["best_of"] = list(run.best_of)
-    state["scaler"] = run.scaler.state_dict()
-    if run.average is not None:
-        state["average_updates"] = run.average.updates
-    return state
+def _record(state: TrainState) -> dict[str, Any]:
+    record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
+    record["best_of"] = list(state.best_of)
+    record["scaler"] = state.scaler.state_dict()
+    if state.average is not None:
+        record["average_updates"] = state.average.updates
+    return record

@@ -1,4 +1,11 @@
-"""Buffers as they were before a step: statistics of batch norm, the cross-batch memory."""
+"""Gradients of a step, of a batch at once or in chunks, and the buffers to restore if the step is refused.
+
+In chunks (multi-stage back-propagation; Revaud et al., "Learning with Average Precision: Training Image Retrieval with
+a Listwise Loss", ICCV 2019, section 3.3; a gradient cache): the embeddings of all chunks are computed without a graph,
+the loss gives its gradient with respect to them, and every chunk passes the model again, with a graph, to carry its
+part of that gradient to the parameters. A batch of any size takes the memory of one chunk, for one forward pass more.
+Since the loss is computed once, the gradients are those of the whole batch, not of a sum over chunks.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -14,9 +21,10 @@ from hgld.losses import CrossBatchMemory
 
 @dataclass(frozen=True)
 class BufferSnapshot:
-    """Copies of what a step's forward pass writes beside the parameters.
+    """Copies of the buffers that a step's forward pass writes: statistics of batch norm, the cross-batch memory.
 
-    Of a memory only the rows are copied that the batch will overwrite, because it may be as large as the training set.
+    Of a memory only those rows are copied that the batch will overwrite, because it may be as large as the training
+    set.
 
     Attributes:
         buffers: buffers and their copies.
@@ -28,11 +36,11 @@ class BufferSnapshot:
 
     @classmethod
     def take(cls, model: nn.Module, criterion: nn.Module, batch_size: int) -> "BufferSnapshot":
-        """The buffers before a batch.
+        """Copy the buffers before a batch.
 
         Args:
-            model: whose buffers may be statistics of its batch norms.
-            criterion: of whose buffers only those of a memory change.
+            model: its buffers may be statistics of batch norms.
+            criterion: of its buffers only those of a memory change.
             batch_size: B, items that enter a memory.
         """
         buffers, rows = list(model.buffers()), []
@@ -47,20 +55,12 @@ class BufferSnapshot:
 
     @torch.no_grad()
     def put_back(self) -> None:
-        """Make the buffers what they were."""
+        """Restore the buffers."""
         for buffer, copy in self.buffers:
             buffer.copy_(copy)
         for tensor, places, copy in self.rows:
             tensor[places] = copy
 
-
-# A step's gradients: of a batch that passes the model at once, or of a large one in chunks.
-#
-# In chunks (multi-stage back-propagation; Revaud et al., "Learning with Average Precision: Training Image Retrieval
-# with a Listwise Loss", ICCV 2019, section 3.3): the embeddings of all chunks are computed without a graph, the loss
-# gives its gradient with respect to them, and every chunk passes the model again, with a graph, to carry its part of
-# that gradient to the parameters. A batch of any size takes the memory of one chunk, for one forward pass more. Since
-# the loss is taken once, the gradients are those of the whole batch, not of a sum over chunks.
 
 Prepare = Callable[[Tensor], Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -68,14 +68,14 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class StepInput:
-    """This process's part of a batch.
+    """This process's part of the batch of a step.
 
     Attributes:
         images: (b, ...) as read, for instance uint8.
         labels: (b, L) integers.
         instances: (b,) integers, equal for views of one image.
         seed: of the step's randomness, the same on every process: dropout draws from it and the process's index, the
-            criterion from it alone, because every process must take the same loss.
+            criterion from it alone, because every process must compute the same loss.
     """
 
     images: Tensor
@@ -86,7 +86,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class StepValues:
-    """What a step's loss was: a scalar without a graph and its parts, the same on every process."""
+    """The loss of a step: a scalar without a graph and its parts, the same on every process."""
 
     loss: Tensor
     parts: dict[str, Tensor]
@@ -94,16 +94,16 @@ class StepValues:
 
 @dataclass(frozen=True)
 class Backward:
-    """How gradients are computed: everything that does not change from step to step.
+    """Computation of a step's gradients: everything that does not change from step to step.
 
     Attributes:
-        model: as wrapped for the processes; images to embeddings.
+        model: from images to embeddings, wrapped for the processes.
         criterion: ``(embeddings, labels, instances) -> (loss, parts)`` of the whole batch.
         processes: of the run.
-        prepare: from images as read to the model's input, a chunk at a time (to the device, normalised).
+        prepare: turns images as read into the model's input, a chunk at a time (on the device, normalised).
         chunk: images that pass the model at once; 0: all of them.
-        autocast: the context of the model's arithmetic.
-        scale: what the loss is multiplied by before its backward pass (fp16's loss scale).
+        autocast: makes the context of the model's arithmetic.
+        scale: multiplies the loss before its backward pass (fp16's loss scale).
     """
 
     model: nn.Module
@@ -118,7 +118,7 @@ class Backward:
         """Add the batch's gradients to ``.grad`` of the model's and the criterion's parameters, on every process.
 
         Args:
-            batch: this process's part; every process has as many items.
+            batch: this process's part, of the same size on every process.
         """
         labels = gather(batch.labels.to(self.processes.device), self.processes)
         instances = gather(batch.instances.to(self.processes.device), self.processes)
@@ -152,9 +152,9 @@ class Backward:
         _seed(batch.seed, 0)
         loss, parts = self.criterion(gather_with_gradients(own, self.processes), labels, instances)
         self.scale(loss).backward()
-        assert own.grad is not None  # a loss of nothing still has a gradient path
+        assert own.grad is not None  # even a zero loss has a gradient path
         for number, (chunk, state, grad) in enumerate(zip(chunks, states, own.grad.split(self.chunk), strict=True)):
-            _set_random_state(state, self.processes.device)  # the dropout of the pass that the loss has seen
+            _set_random_state(state, self.processes.device)  # the same dropout as in the pass that the loss has seen
             last = number == len(chunks) - 1
             with nullcontext() if last else without_gradient_exchange(self.model):
                 self._embed(chunk).backward(grad)

@@ -1,4 +1,4 @@
-"""Sweeps: one run for every combination of some fields' values, and a table of what they reached."""
+"""Sweeps: one run for every combination of some fields' values, and a table of their results."""
 
 import csv
 import io
@@ -37,11 +37,11 @@ class SweepRun:
 
 
 def plan_sweep(config: TrainConfig, sweeps: Sequence[str]) -> tuple[SweepRun, ...]:
-    """The runs of a sweep, the last field varying fastest; all are checked before any of them begins.
+    """Plan the runs of a sweep, the last field varying fastest; all are checked before any of them begins.
 
     Args:
-        config: what all runs have in common.
-        sweeps: ``field=a,b,c``, one a field; values of fields that are lists are separated by semicolons.
+        config: options that all runs have in common.
+        sweeps: ``field=a,b,c``, one a field; semicolons separate the values of a field that is a list.
 
     Raises:
         ConfigError: text of another form, an unknown field (the nearest is named), a field or value given twice, a
@@ -79,8 +79,8 @@ def run_sweep(
     Args:
         runs: of :func:`plan_sweep`.
         out: the sweep's folder.
-        train_one: trains a config into a folder, where it leaves its config and its summary; whether it finished.
-        facts_of: what a run of a config finds the data to be; a finished run on other data is not passed over.
+        train_one: trains a config into a folder, leaves its config and summary there, and returns whether it finished.
+        facts_of: returns the facts of the data for a config; a finished run on other data is not passed over.
 
     Raises:
         InputError: a config or summary in a run's folder cannot be read.
@@ -99,7 +99,7 @@ def run_sweep(
 
 
 def tabulate_sweep(runs: Sequence[SweepRun], out: Path, states: Mapping[str, State]) -> list[dict[str, Any]]:
-    """A row for each run: its fields, how it ended, its best value and its last values.
+    """Return a row for each run: its fields, how it ended, its best value and its last values.
 
     Args:
         runs: of :func:`plan_sweep`.
@@ -149,12 +149,12 @@ def _parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _folder(fields: Mapping[str, Any]) -> str:
-    """A name for a folder: values in their plain form, characters that a path cannot have escaped."""
+    """Return a folder's name: values in their plain form, with characters escaped that a path cannot have."""
     return ",".join(f"{name.rstrip('_')}={quote(_shown(value), safe=',+')}" for name, value in fields.items())
 
 
 def _shown(value: Any) -> str:
-    """A value in its shortest form that is read back as the same."""
+    """Return a value in its shortest form that is read back as the same."""
     if value is None:
         return ""
     if isinstance(value, tuple):
@@ -169,7 +169,7 @@ def _rounded(value: Any) -> str:
 
 
 def _finished(folder: Path, run: SweepRun, facts_of: Callable[[TrainConfig], Mapping[str, object]]) -> bool:
-    """Whether the run's folder holds its finished run; one of other options or data is the trainer's to refuse."""
+    """Tell whether the folder holds this run, finished; the trainer refuses one of other options or data."""
     if not (folder / SUMMARY).is_file() or not (folder / CONFIG).is_file():
         return False
     before, summary = read_config(folder / CONFIG), _read_summary(folder)
@@ -189,7 +189,7 @@ def _read_summary(folder: Path) -> dict[str, Any]:
 
 
 def _row(run: SweepRun, folder: Path, state: State) -> dict[str, Any]:
-    """The row of a run; several splits' metrics are told apart by their names."""
+    """Return the row of a run; with several splits the metrics' names begin with the split."""
     row: dict[str, Any] = {name: _shown(value) for name, value in run.fields.items()} | {"state": state}
     if state != "finished":
         return row

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hgld.pipelines.stage import Progress
     from hgld.training.config import TrainConfig
     from hgld.training.log import RunSummary
-    from hgld.training.progress import Shown
+    from hgld.training.progress import ProgressReporter
 
 
 LABELS, RUNS, REPORT = "labels", "runs", "report.html"
@@ -164,11 +164,11 @@ def _train(name: str, config: "TrainConfig", data: str, out: Path, progress: "Pr
     return summary
 
 
-def _shown(name: str, progress: "Progress") -> "Shown":
-    """Report a run's steps as one more task of the demo's progress."""
-    from hgld.training.progress import Silent
+def _shown(name: str, progress: "Progress") -> "ProgressReporter":
+    """Return a reporter that shows a run's steps as one more task of the demo's progress."""
+    from hgld.training.progress import SilentReporter
 
-    class Steps(Silent):
+    class Steps(SilentReporter):
         total = 0
 
         def begin(self, step: int, total: int) -> None:

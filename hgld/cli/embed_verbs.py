@@ -12,7 +12,7 @@ from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
     from hgld.training.embedder import Embedder
-    from hgld.training.search import Found
+    from hgld.training.search import QueryMatches
 
 
 CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -274,7 +274,7 @@ def export_command() -> click.Command:
     return export
 
 
-def _text(found: "Found", levels: tuple[str, ...]) -> str:
+def _text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
     from hgld.evaluation.report import markdown, markdown_table
 
     rows = [

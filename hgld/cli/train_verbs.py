@@ -15,7 +15,7 @@ from hgld.evaluation.metric_kinds import offered_names
 
 if TYPE_CHECKING:
     from hgld.training.config import TrainConfig
-    from hgld.training.progress import Shown
+    from hgld.training.progress import ProgressReporter
 
 
 def train_command() -> click.Command:
@@ -158,6 +158,12 @@ def _print_config(recipe: str, config: "TrainConfig", data: str | None, as_json:
             echo(f"  {_as_flag(name.rstrip('_').replace('_', '-'), value)}")
     if epoch:
         echo(f"\nAn epoch of {epoch['steps']:,} steps shows {epoch['seen']:,} of {epoch['images']:,} images.")
+        if left_out := epoch.get("left_out_combinations"):
+            classes = config.batch.batch_size // config.batch.images_per_class
+            echo(
+                f"{left_out:,} combinations of {config.batch.super_classes} super-classes have fewer than the "
+                f"{classes} classes of a batch and are left out."
+            )
 
 
 def _as_flag(flag: str, value: Any) -> str:
@@ -182,11 +188,11 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
     return 0 if summary.finished else EXIT_STOPPED
 
 
-def _shown(*, quiet: bool) -> "AbstractContextManager[Shown]":
-    """Show bars to people; for files and pipes print the run's results, unless they are printed in another form."""
-    from hgld.training.progress import shown_on
+def _shown(*, quiet: bool) -> "AbstractContextManager[ProgressReporter]":
+    """Report progress as bars on a terminal, elsewhere as lines, unless the result is printed in another form."""
+    from hgld.training.progress import progress_reporter
 
-    return shown_on(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))
+    return progress_reporter(sys.stderr, _unsaid if quiet else echo, partial(echo, err=True))
 
 
 def _unsaid(text: str) -> None:

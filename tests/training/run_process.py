@@ -13,12 +13,12 @@ import torch
 
 from hgld.training.config import read_config
 from hgld.training.loop import train
-from hgld.training.progress import Lines
+from hgld.training.progress import LineReporter
 
 say = partial(print, flush=True)
 
 
-class Stopping(Lines):
+class Stopping(LineReporter):
     """Lines of a run whose main process gets SIGTERM after a step."""
 
     def __init__(self, step):
@@ -33,5 +33,5 @@ class Stopping(Lines):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     config, data, out, *stop = sys.argv[1:]
-    progress = Stopping(int(stop[0])) if stop else Lines(say, say)
+    progress = Stopping(int(stop[0])) if stop else LineReporter(say, say)
     train(read_config(Path(config)), data, Path(out), progress=progress)

@@ -70,6 +70,16 @@ def test_show_with_data_says_how_many_images_an_epoch_shows(capsys, data):
     assert "epoch" not in json.loads(run(capsys, RECIPE, "--show", "--json")[1])
 
 
+def test_show_with_data_says_how_many_combinations_of_super_classes_are_left_out(capsys, tmp_path):
+    # Super-classes of 4, 4, 4 and 1 classes: the last one reaches the 6 of a batch with none of the others.
+    place = str(write_small(tmp_path / "data", held_out=(13, 14, 15, 16, 17)))
+    given = (RECIPE, "--show", "--data", place, *FLAGS, "--sampler", "hierarchical-pk", "--batch-size")
+    out = run(capsys, *given, 12)[1]
+    assert "\n3 combinations of 2 super-classes have fewer than the 6 classes of a batch and are left out.\n" in out
+    assert json.loads(run(capsys, *given, 12, "--json")[1])["epoch"]["left_out_combinations"] == 3
+    assert "left out" not in run(capsys, *given, 8)[1]
+
+
 def test_what_show_prints_are_flags_that_give_the_same_config(capsys):
     for name in ("happier-sop", "softbin-ap-landmarks-clean", "multigrain", "happier-dyml-animal"):
         flags = [

@@ -158,7 +158,7 @@ def test_what_processes_cannot_do_is_refused():
         wrap_model(nn.Linear(2, 2), Processes(0, 2, torch.device("cpu")), sync_batch_norm=True)
     with pytest.raises(ConfigError, match="device 'tpu'"):
         launch("tpu")
-    with pytest.raises(ConfigError, match="cannot spread p, a number each"):
+    with pytest.raises(ConfigError, match="cannot spread p, which hold one number each"):
         wrap_model(GeM(), Processes(0, 2, torch.device("cpu")), sharded=GeM())
 
 

@@ -10,13 +10,13 @@ from hgld.errors import ConfigError, InputError, StorageError
 from hgld.training import loop
 from hgld.training.log import read_rows
 from hgld.training.loop import train
-from hgld.training.progress import Silent
+from hgld.training.progress import SilentReporter
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.small_runs import STEPS, options, write_small
 
 
-class Notes(Silent):
+class Notes(SilentReporter):
     """Keeps what people are told."""
 
     def __init__(self):

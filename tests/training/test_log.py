@@ -11,7 +11,7 @@ from hgld.errors import MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from hgld.training.loop import train
-from hgld.training.progress import Lines, shown_on, told
+from hgld.training.progress import LineReporter, format_row, progress_reporter
 from tests.training.small_runs import options, write_small
 
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
@@ -160,8 +160,8 @@ def tell_all(shown):
 
 def test_files_and_pipes_get_a_line_an_evaluation_and_no_steps():
     out, results, notes = io.StringIO(), [], []
-    with shown_on(out, results.append, notes.append) as shown:
-        assert isinstance(shown, Lines)
+    with progress_reporter(out, results.append, notes.append) as shown:
+        assert isinstance(shown, LineReporter)
         tell_all(shown)
     assert results == ["tau=0.01:", "goes on after step 2 of 8", "epoch 1, test: H-AP 0.5000"]
     assert notes == ["an image of \x1b[2J could not be read"]
@@ -176,7 +176,7 @@ class Terminal(io.StringIO):
 def test_bars_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, others = Terminal(), []
-    with shown_on(out, others.append, others.append) as shown:
+    with progress_reporter(out, others.append, others.append) as shown:
         tell_all(shown)
     for text in ("tau=0.01:", "epoch 1, test: H-AP 0.5000", r"an image of \x1b[2J could not be read"):
         assert text in out.getvalue()
@@ -186,7 +186,7 @@ def test_bars_on_a_terminal(monkeypatch):
 
 def test_a_line_of_the_log_tells_loss_parts_speed_and_waiting():
     row = ROW | {"memory_mb": 900.0}
-    assert told(row) == "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
+    assert format_row(row) == "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
 
 
 def test_without_tensorboard_the_log_is_whole_and_says_so(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from PIL import Image
 from hgld import open_dataset
 from hgld.errors import StorageError
 from hgld.training import search as module
-from hgld.training.search import Found, Match, write_search_page
+from hgld.training.search import Match, QueryMatches, write_search_page
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 
@@ -24,7 +24,7 @@ def found(tmp_path):
     query.write_bytes(jpeg(np.random.default_rng(0), orientation=6))
     names = {"fine": "<script>alert(1)</script>", "coarse": None}
     matches = tuple(Match(rank, 1 / rank, dataset.keys[i], i, names) for rank, i in ((1, 2), (2, 0)))
-    return [Found(str(query), matches)], dataset
+    return [QueryMatches(str(query), matches)], dataset
 
 
 def pictures(page):

@@ -58,7 +58,8 @@ def gradients(processes, chunk):
     found = {}
     for name, make in LOSSES.items():
         torch.manual_seed(0)
-        net = distributed.wrap_model(model(), processes)
+        inner = model()
+        net = distributed.wrap_model(inner, processes)
         criterion = Criterion(make())
         backward = Backward(net, criterion, processes, lambda images: images.float() / 255, chunk=chunk)
         part = SIZE // processes.count
@@ -69,7 +70,7 @@ def gradients(processes, chunk):
             images, labels, instances = global_batch(step)
             values = backward(StepInput(images[own], labels[own], instances[own], seed=step))
             found[f"{name}/{step}/value"] = values.loss
-            for key, parameter in [*distributed.unwrapped(net).named_parameters(), *criterion.named_parameters()]:
+            for key, parameter in [*inner.named_parameters(), *criterion.named_parameters()]:
                 if parameter.grad is not None:
                     found[f"{name}/{step}/{key}"] = parameter.grad.clone()
     return found

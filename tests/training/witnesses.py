@@ -183,7 +183,7 @@ def shared_out(config: TrainConfig, world: World) -> Any:
     world.patch.setattr(distributed, "DistributedDataParallel", lambda model, **_: model)
     world.patch.setattr(distributed, "_shard", lambda module, _: spread.append(type(module).__name__))
     model = build_model(config.model, image_size=config.images.size)
-    wrapped = state.wrap(model, config, Processes(0, 2, torch.device("cuda", 0)))
+    wrapped = state.wrap_by_config(model, config, Processes(0, 2, torch.device("cuda", 0)))
     return sorted({type(module).__name__ for module in wrapped.modules()}), spread
 
 

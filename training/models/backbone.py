@@ -1,4 +1,4 @@
-"""Gradient checkpointing: activations inside a stage are computed again in the backward pass instead of kept."""
+"""Backbones as embedding models take them: options, gradient checkpointing, and errors that all libraries share."""
 
 import pickle
 from collections.abc import Iterable, Iterator
@@ -14,6 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from hgld.errors import ConfigError, MissingResourceError
+
+# -- Gradient checkpointing: activations inside a stage are computed again in the backward pass, not kept --
 
 
 def recompute_stages(stages: Iterable[nn.Module]) -> None:
@@ -36,7 +38,7 @@ def _recomputed(stage: nn.Module, forward: Any, *inputs: Any) -> Any:
 
 @contextmanager
 def _statistics_kept(stage: nn.Module) -> Iterator[None]:
-    """Batch norm normalises by its batch but does not take the batch into its running statistics."""
+    """Keep the running statistics of batch norm as they are, while it normalises by its batch."""
     norms = [m for m in stage.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
     momenta = [norm.momentum for norm in norms]
     counts = [None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone() for norm in norms]
@@ -51,11 +53,11 @@ def _statistics_kept(stage: nn.Module) -> Iterator[None]:
                 norm.num_batches_tracked.copy_(count)
 
 
-# What a library's model is to an embedding model, and what is said where it cannot be had.
+# -- Backbones, and errors where they cannot be had --
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-FETCH_FAULTS = (  # what the libraries, Hugging Face's client and torch raise on weights that they cannot get or read
+FETCH_FAULTS = (  # raised by the libraries, Hugging Face's client and torch on weights that they cannot get or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
 )
@@ -63,14 +65,14 @@ FETCH_FAULTS = (  # what the libraries, Hugging Face's client and torch raise on
 
 @dataclass(frozen=True)
 class BackboneOptions:
-    """What a backbone is asked for.
+    """Options with which a library builds a backbone.
 
     Attributes:
         pretrained: ``default``, a tag, a path or ``none``.
-        load_weights: whether they are read; all else is as they say in either case.
-        token: the vector that the model itself gives rather than a feature map.
+        load_weights: whether to read the weights; the model is otherwise the same without.
+        token: whether the model returns its own vector rather than a feature map.
         image_size: side of the images, pixels.
-        gradient_checkpointing: recompute activations in the backward pass.
+        gradient_checkpointing: whether to recompute activations in the backward pass.
     """
 
     pretrained: str
@@ -85,9 +87,9 @@ class Backbone:
     """A model without its classifier.
 
     Attributes:
-        module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) where it gives its token.
+        module: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it returns its token.
         num_features: F.
-        image_mean: of the red, green and blue values 0..1 that it was trained with.
+        image_mean: mean of the red, green and blue values 0..1 that it was trained with.
         image_std: their standard deviation.
     """
 
@@ -98,7 +100,7 @@ class Backbone:
 
 
 def no_weights(backbone: str, library: str, cache: str, error: BaseException) -> MissingResourceError:
-    """The error where a library's weights cannot be had."""
+    """Return the error for weights of a library that cannot be had."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
     return MissingResourceError(
         f"{backbone}: the pretrained weights cannot be had here ({reason}). Connect to the internet once, so that "

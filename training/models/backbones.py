@@ -1,7 +1,7 @@
-"""Models by name: the backbone of a library, with its weights, made into an embedding model.
+"""Models by name: a library's backbone, with its weights, made into an embedding model.
 
-A library of backbones is a function of a name and :class:`BackboneOptions` and a line of :data:`BACKBONES`; that of
-another package a function and an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
+A library of backbones is a function of a name and :class:`BackboneOptions`, and a line of :data:`BACKBONES`; that of
+another package is such a function and an entry point of the group ``hgld.backbones`` (:mod:`hgld.plugins`).
 """
 
 from collections.abc import Callable, Mapping
@@ -20,12 +20,12 @@ from hgld.training.models.pca import init_projection_pca
 
 @dataclass(frozen=True)
 class BackboneLibrary:
-    """Backbones that one function makes.
+    """A library whose backbones one function makes.
 
     Attributes:
-        form: how one is named; what stands behind the colon is the function's first argument.
-        place: module and function, imported where a backbone of it is asked for: timm and open_clip take seconds.
-        extra: of hgld, which brings its packages.
+        form: the form of their names; the part after the colon is the function's first argument.
+        place: module and function, imported when a backbone is asked for, because timm and open_clip take seconds.
+        extra: the extra of hgld that brings its packages.
     """
 
     form: str
@@ -54,17 +54,17 @@ def build_model(
     features: Callable[[EmbeddingModel], Tensor] | None = None,
     load_weights: bool = True,
 ) -> EmbeddingModel:
-    """The model of a run.
+    """Build the model of a run.
 
-    What is random in it (a projection, weights that are not pretrained) is drawn from torch's global generator.
+    Random weights (of a projection, or those that are not pretrained) are drawn from torch's global generator.
 
     Args:
         config: the model's options.
         image_size: side of the square images, pixels; convolutional nets and timm's ViTs take other sizes as well.
-        features: from the model to the (N, F) ``model.features`` of the training set, for projection ``pca``; None
-            where the projection's weights come from a checkpoint.
-        load_weights: whether to read the pretrained weights; without, the model is otherwise the same (what images it
-            expects included), as a checkpoint's weights need it.
+        features: computes from the model the (N, F) ``model.features`` of the training set, for projection ``pca``;
+            None if the projection's weights come from a checkpoint.
+        load_weights: whether to read the pretrained weights; the model is otherwise the same without (including the
+            images that it expects), as a checkpoint's weights need it.
 
     Raises:
         ConfigError: no such backbone, or one that does not have the pooling, the image size or gradient checkpointing.

@@ -1,4 +1,4 @@
-"""From a feature map to one vector an image."""
+"""The model of a run: backbone, pooling and projection, from images to embeddings."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hgld.errors import ConfigError
 
-_LEAST = 1e-6  # features below it count as it, so that powers and their gradients stay finite
+_LEAST = 1e-6  # smaller features are raised to it, so that powers and their gradients stay finite
 
 
 class AveragePool(nn.Module):
@@ -28,11 +28,11 @@ class MaxPool(nn.Module):
 class GeM(nn.Module):
     """Generalised mean over places, (mean x^p)^(1/p) (Radenovic, Tolias, Chum, TPAMI 2019, Eq. 3).
 
-    p = 1 is the average, a growing p comes to the maximum. Powers are taken in fp32 whatever autocast says.
+    p = 1 gives the average; with growing p it tends to the maximum. Powers are taken in fp32 whatever autocast says.
 
     Args:
         p: the exponent, above 0.
-        learned: whether it is a parameter.
+        learned: whether the exponent is a parameter.
 
     Attributes:
         p: () the exponent.
@@ -52,7 +52,7 @@ class GeM(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         with torch.autocast(features.device.type, enabled=False):
             positive = features.float().clamp(min=_LEAST)
-            # Divided by the largest feature of each map first: its p-th power neither overflows nor vanishes.
+            # Maps are divided by their largest feature first, whose p-th power then neither overflows nor vanishes.
             largest = positive.amax(dim=(2, 3), keepdim=True)
             mean = (positive / largest).pow(self.p).mean(dim=(2, 3))
             return largest[:, :, 0, 0] * mean.pow(1 / self.p)
@@ -61,23 +61,20 @@ class GeM(nn.Module):
         return f"p={float(self.p.detach()):.3g}"
 
 
-# The model of a run: images in, embeddings out.
-
-
 class EmbeddingModel(nn.Module):
-    """Backbone, pooling, layer norm without affine parameters, dropout, linear projection.
+    """An embedding model: backbone, pooling, layer norm without affine parameters, dropout, linear projection.
 
     Embeddings are not L2-normalised here: losses and metrics do it.
 
     Args:
-        backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) where it pools itself.
+        backbone: (B, 3, H, W) -> (B, F, H', W'), or (B, F) if it pools itself.
         num_features: F.
-        pooling: over places; None where the backbone pools itself.
+        pooling: pools over places; None if the backbone pools itself.
         dim: D, dimensions of the embedding; 0: F, without a projection.
-        layer_norm: normalise the pooled features.
+        layer_norm: whether to normalise the pooled features.
         dropout: share of them that is dropped in training.
-        freeze_batch_norm: batch norm keeps its statistics and its parameters.
-        image_mean: of the red, green and blue values 0..1 that the backbone was trained with.
+        freeze_batch_norm: whether batch norm keeps its statistics and its parameters.
+        image_mean: mean of the red, green and blue values 0..1 that the backbone was trained with.
         image_std: their standard deviation.
 
     Attributes:
@@ -113,15 +110,15 @@ class EmbeddingModel(nn.Module):
                 parameter.requires_grad_(False)
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised images -> (B, F) pooled features, before norm and projection."""
+        """Compute pooled features, before norm and projection: (B, 3, H, W) normalised images -> (B, F)."""
         return self.pooling(self.backbone(images))
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised images -> (B, D) embeddings."""
+        """Compute embeddings: (B, 3, H, W) normalised images -> (B, D)."""
         return self.projection(self.dropout(self.norm(self.features(images))))
 
     def parameter_groups(self) -> dict[str, list[tuple[str, nn.Parameter]]]:
-        """Named parameters of the ``backbone`` and of the ``head`` (pooling and projection), frozen norms left out."""
+        """Return named parameters of ``backbone`` and ``head`` (pooling and projection), without frozen norms."""
         kept = {id(p) for p in self._batch_norm_parameters()} if self._norms_frozen else set()
         groups: dict[str, list[tuple[str, nn.Parameter]]] = {"backbone": [], "head": []}
         for name, parameter in self.named_parameters():
@@ -130,14 +127,14 @@ class EmbeddingModel(nn.Module):
         return groups
 
     def freeze_backbone(self, frozen: bool) -> None:
-        """Whether the backbone's parameters and statistics stay as they are."""
+        """Freeze the backbone's parameters and statistics, or release them."""
         self._frozen = frozen
         for _, parameter in self.parameter_groups()["backbone"]:
             parameter.requires_grad_(not frozen)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> "EmbeddingModel":
-        """Training or evaluation mode; what is frozen stays in evaluation mode."""
+        """Set training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)
         if self._frozen:
             self.backbone.eval()
@@ -149,7 +146,7 @@ class EmbeddingModel(nn.Module):
 
     @property
     def has_live_batch_norm(self) -> bool:
-        """Whether images in training are normalised by the statistics of those that pass with them."""
+        """True if batch norm normalises training images by the statistics of those that pass with them."""
         return not self._norms_frozen and any(isinstance(module, _BatchNorm) for module in self.modules())
 
     def _batch_norm_parameters(self) -> list[nn.Parameter]:
@@ -157,7 +154,7 @@ class EmbeddingModel(nn.Module):
 
 
 def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | None:
-    """The pooling of a name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
+    """Build the pooling of a name: ``avg``, ``gem``, ``max``, or ``token`` (None: the backbone pools itself)."""
     match kind:
         case "avg":
             return AveragePool()
@@ -171,7 +168,7 @@ def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | Non
 
 
 def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device, *, channels_last: bool) -> Tensor:
-    """(B, 3, H, W) uint8 images as read -> float32 on the device, normalised as the model's backbone expects."""
+    """Normalise (B, 3, H, W) uint8 images as the model's backbone expects, in float32 on the device."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     placed = images.to(device, non_blocking=True).to(torch.float32, memory_format=layout)
     mean = torch.tensor(model.image_mean, device=device).view(3, 1, 1) * 255

@@ -16,8 +16,8 @@ from hgld.errors import ConfigError
 from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
 from hgld.training.models.weights import load_into, read_weights, weights_file
 
-_VISUAL = "visual."  # of the image tower's weights in a whole CLIP model's
-_MOST_LISTED = 25  # no model has so many tags
+_VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
+_MOST_LISTED = 25  # more tags than any model has
 
 
 class ImageTower(nn.Module):
@@ -39,7 +39,7 @@ class ImageTower(nn.Module):
 
 
 def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
-    """The image tower of a CLIP model, its projection into the space of texts included.
+    """Build the image tower of a CLIP model, including its projection into the space of texts.
 
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
@@ -56,7 +56,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
                 name,
                 pretrained=fetch or None,
                 force_image_size=options.image_size,
-                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
+                force_quick_gelu=bool(known.get("quick_gelu")),  # some tags of a model were trained with it
                 pretrained_text=False,
                 weights_only=True,
             )
@@ -75,7 +75,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _check(name: str, options: BackboneOptions) -> Path | None:
-    """The path of the weights, or None where they are a tag or none."""
+    """Check name and options; return the path of the weights, or None for a tag or no weights."""
     models = open_clip.list_models()
     if name not in models:
         near = difflib.get_close_matches(name, models, n=5, cutoff=0.4)
@@ -93,7 +93,7 @@ def _check(name: str, options: BackboneOptions) -> Path | None:
 
 
 def _load(clip: Any, path: Path) -> None:
-    """Weights of the tower alone, or of a whole CLIP model; positions are interpolated to the images' size."""
+    """Load weights of the tower or of a whole CLIP model; positions are interpolated to the images' size."""
     found = read_weights(path)
     whole = {n.removeprefix("module."): tensor for n, tensor in found.items()}
     weights = {n: tensor for n, tensor in whole.items() if n.startswith(_VISUAL)}
@@ -105,7 +105,7 @@ def _load(clip: Any, path: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what open_clip logs of random weights and of every attempt at a download; errors are raised."""
+    """Silence open_clip's log messages about random weights and downloads; errors are still raised."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.ERROR))
     try:

@@ -1,4 +1,4 @@
-"""The projection's start as the principal components of a training set's features."""
+"""Initialisation of the projection as the principal components of a training set's features."""
 
 import torch
 from torch import Tensor, nn
@@ -8,18 +8,18 @@ from hgld.training.models.embedding_model import EmbeddingModel
 
 
 def principal_components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The leading principal components.
+    """Compute the leading principal components.
 
     Args:
         features: (N, F) floating, N > count.
         count: D, at most F.
 
     Returns:
-        (D, F) float64 orthonormal components, the one of the largest variance first, the entry of largest magnitude in
-        each positive, so that one set of features has one answer; and the (F,) float64 mean.
+        (D, F) float64 orthonormal components, the largest variance first, with the entry of largest magnitude positive
+        in each, so that the result is unique; and the (F,) float64 mean.
 
     Raises:
-        ConfigError: fewer features or fewer items than that many components take.
+        ConfigError: too few features or items for so many components.
     """
     items, dimensions = features.shape
     if count > dimensions or count >= items:
@@ -40,8 +40,8 @@ def init_projection_pca(model: EmbeddingModel, features: Tensor) -> None:
     """Set the projection to the principal components of features, centred: W = components, b = -W mean.
 
     Args:
-        model: whose projection is set.
-        features: (N, F) as ``model.features`` gives them; the model's norm is applied here.
+        model: its projection is set.
+        features: (N, F) as ``model.features`` returns them; the model's norm is applied here.
 
     Raises:
         ConfigError: the model has no projection, the features are not F-dimensional, not finite, or too few.

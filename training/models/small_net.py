@@ -12,7 +12,7 @@ from hgld.training.models.weights import load_into, read_weights, weights_file
 
 
 class SmallNet(nn.Module):
-    """Four stages of two 3 x 3 convolutions with group norm; each stage halves the map but the last.
+    """A net of four stages of two 3 x 3 convolutions with group norm; every stage but the last halves the map.
 
     Group norm with standardised kernels (Qiao et al., "Micro-Batch Training with Batch-Channel Normalization and
     Weight Standardization", 2019), not batch norm: an image's features do not depend on what else is in the batch, so
@@ -40,7 +40,7 @@ class SmallNet(nn.Module):
         self.stages = nn.Sequential(*layers)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, F, about H / 8, about W / 8)."""
+        """Compute the feature map: (B, 3, H, W) -> (B, F, about H / 8, about W / 8)."""
         return self.stages(images)
 
 
@@ -48,7 +48,7 @@ class StandardizedConv2d(nn.Module):
     """A convolution without bias whose kernels have mean 0 and norm 1 (weight standardisation, Qiao et al. 2019).
 
     Attributes:
-        weight: (C_out, C_in, K, K) parameter, begun as PyTorch begins a convolution's.
+        weight: (C_out, C_in, K, K) parameter, initialised as PyTorch initialises a convolution's.
     """
 
     def __init__(self, channels_in: int, channels_out: int, kernel_size: int, *, stride: int = 1) -> None:
@@ -58,12 +58,12 @@ class StandardizedConv2d(nn.Module):
         nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
 
     def kernels(self) -> Tensor:
-        """(C_out, C_in, K, K): what the images are convolved with."""
+        """Return the standardised kernels, (C_out, C_in, K, K)."""
         centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
         return centred * torch.rsqrt(centred.square().sum((1, 2, 3), keepdim=True) + 1e-8)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C_in, H, W) -> (B, C_out, H / stride, W / stride), rounded up."""
+        """Convolve: (B, C_in, H, W) -> (B, C_out, H / stride, W / stride), rounded up."""
         return conv2d(images, self.kernels(), None, self.stride, self.padding)
 
 
@@ -76,10 +76,10 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Mod
 
 
 def small_backbone(options: BackboneOptions) -> Backbone:
-    """The small net as a backbone, from scratch or with the weights of a file.
+    """Build the small net as a backbone, from scratch or with the weights of a file.
 
     Raises:
-        ConfigError: a token is asked for, or weights that are no file's.
+        ConfigError: a token is asked for, or weights that are not a file.
         MissingResourceError: no such file.
         InputError: a file of weights that is damaged or of another model.
     """

@@ -17,9 +17,9 @@ class TimmNet(nn.Module):
     """A model of timm up to its feature map or its own pooled vector.
 
     Args:
-        net: made without a classifier.
-        token: the model's own vector, (B, F), rather than a feature map, (B, F, H', W'). The tokens of a transformer
-            are a map of (B, F, N, 1): their places do not matter to a pooling.
+        net: the model, made without a classifier.
+        token: whether to return the model's own vector, (B, F), rather than a feature map, (B, F, H', W'). A
+            transformer's tokens make a map of (B, F, N, 1), because their places do not matter to a pooling.
     """
 
     def __init__(self, net: nn.Module, *, token: bool) -> None:
@@ -40,7 +40,7 @@ class TimmNet(nn.Module):
 
 
 def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
-    """A model of timm without its classifier.
+    """Build a model of timm without its classifier.
 
     Transformers take images of any size where timm can interpolate their positions; sides that their patches do not
     divide are padded with zeros, which is the mean colour.
@@ -72,7 +72,7 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
 
 
 def _plain(name: str) -> nn.Module:
-    """The model as timm makes it, without a classifier; torch's generator stays where it is."""
+    """Build the model as timm makes it, without a classifier; the state of torch's generator is kept."""
     try:
         with torch.random.fork_rng(devices=[]):
             return timm.create_model(name, pretrained=False, num_classes=0)
@@ -105,10 +105,10 @@ def _checkpoint(net: Any, name: str) -> None:
 
 
 def _probe(module: TimmNet, name: str, image_size: int) -> int:
-    """The number of features; parts of the model that they do not depend on are removed.
+    """Return the number of features, and remove parts of the model that they do not depend on.
 
-    What only a classifier reads (a norm or convolution after the pooling) would be a parameter without a gradient,
-    which DistributedDataParallel refuses.
+    A part that only a classifier reads (a norm or convolution after the pooling) would have parameters without a
+    gradient, which DistributedDataParallel refuses.
     """
     net = module.net.eval()
     try:

@@ -20,8 +20,8 @@ from hgld.training.models.backbone import (
 )
 from hgld.training.models.weights import load_into, read_weights, weights_file
 
-_SIDE = 64  # of the image by which the map's channels are found
-_FAMILIES = (  # those with a feature map, or a class token
+_SIDE = 64  # pixels of the image with which the channels of the map are counted
+_FAMILIES = (  # models with a feature map or a class token
     *("alexnet", "convnext", "densenet", "efficientnet", "mobilenet", "regnet", "resnet", "resnext", "squeezenet"),
     *("swin", "vgg", "vit_", "wide_resnet"),
 )
@@ -56,7 +56,7 @@ class ConvolutionalNet(nn.Module):
         return net.features(images)
 
     def stages(self) -> list[nn.Module]:
-        """The parts whose activations may be recomputed."""
+        """Return the parts whose activations may be recomputed."""
         net: Any = self.net
         if isinstance(net, torchvision.models.ResNet):
             return [block for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for block in layer.children()]
@@ -82,12 +82,12 @@ class VisionTransformer(nn.Module):
         return self.net(images)
 
     def stages(self) -> list[nn.Module]:
-        """The parts whose activations may be recomputed."""
+        """Return the parts whose activations may be recomputed."""
         return list(self.net.encoder.layers.children())
 
 
 def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
-    """A classification model of torchvision without its classifier.
+    """Build a classification model of torchvision without its classifier.
 
     Raises:
         ConfigError: no such model, or one whose feature map or token cannot be had.
@@ -135,7 +135,7 @@ def _require_patches(name: str, size: int) -> None:
 
 
 def _weights(name: str, options: BackboneOptions) -> tuple[Mapping[str, Tensor] | None, str]:
-    """The weights that are asked for, and what messages call them."""
+    """Return the weights that are asked for, and the name that messages give them."""
     if not options.load_weights or options.pretrained == "none":
         return None, ""
     if (path := weights_file(options.pretrained)) is not None:

@@ -1,4 +1,4 @@
-"""Weights of a backbone from a local file, held against the model that they are for."""
+"""Weights of a backbone from a local file, checked against the model that they are for."""
 
 import logging
 import pickle
@@ -17,10 +17,10 @@ from hgld.errors import InputError, MissingResourceError
 
 _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # what trainers wrap weights in
+_WRAPPED = ("state_dict_ema", "model_ema", "state_dict", "model", "model_state_dict")  # trainers' keys for weights
 _PREFIXES = ("module.", "_orig_mod.", "backbone.", "net.")  # of DDP, torch.compile, and models around a backbone
 _NOT_OF_A_BACKBONE = ("fc", "head", "heads", "head_dist", "classifier", "last_linear", "projection", "pooling")
-_UNREADABLE = (  # what torch and safetensors raise on damaged files, as mutating them showed
+_UNREADABLE = (  # raised by torch and safetensors on damaged files, as mutated files showed
     *(RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, EOFError, OverflowError),
     *(MemoryError, struct.error, pickle.UnpicklingError, zipfile.BadZipFile, SafetensorError),
 )
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def weights_file(pretrained: str) -> Path | None:
-    """The path that ``pretrained`` is, or None where it is a word: ``default``, ``none`` or a tag.
+    """Return ``pretrained`` as a path, or None if it is a word: ``default``, ``none`` or a tag.
 
     Raises:
         MissingResourceError: it is a path, and no file is there.
@@ -48,13 +48,13 @@ def weights_file(pretrained: str) -> Path | None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file of weights by name; no code in it is ever run.
+    """Read the tensors of a file of weights by name; no code in it is ever run.
 
-    Of a training checkpoint (``{"model": {...}, "epoch": 3}``) the averaged weights are taken where it has them, else
+    From a training checkpoint (``{"model": {...}, "epoch": 3}``) the averaged weights are taken if it has them, else
     the model's.
 
     Raises:
-        InputError: another kind of file, a damaged one, one with other objects than tensors, or too large a one.
+        InputError: a file of another kind, damaged, too large, or with other objects than tensors.
     """
     try:
         size = path.stat().st_size
@@ -77,14 +77,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unused: Collection[str] = ()) -> None:
     """Copy weights into a module, all of them or none.
 
-    Prefixes that wrappers leave (``module.``, ``backbone.``) are taken off where the module has no such name;
-    classifiers and projections that the module has not are left out, which is logged.
+    Prefixes that wrappers leave (``module.``, ``backbone.``) are removed if the module has no such name; classifiers
+    and projections that the module does not have are left out, which is logged.
 
     Args:
         module: without a classifier.
         weights: by name.
-        source: what messages call them, such as the file.
-        unused: names of weights that the whole model has and the module has no use for.
+        source: name of the weights in messages, such as the file.
+        unused: names of weights that the whole model has and the module does not use.
 
     Raises:
         InputError: a weight is missing, unexpected or of another shape.
@@ -98,7 +98,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
         given[short] = tensor
     other = [name for name in given if name not in expected]
     foreign = [n for n in other if n not in unused and n.partition(".")[0] not in _NOT_OF_A_BACKBONE]
-    # Statistics of batch norm count their batches since torch 0.4.1 only, and nothing reads the count.
+    # Batch norm counts its batches only since torch 0.4.1, and nothing reads the count.
     missing = [name for name in expected if name not in given and not name.endswith("num_batches_tracked")]
     shapes = [n for n in given if n in expected and given[n].shape != expected[n].shape]
     for what, names in (("are missing", missing), ("are not of this model", foreign)):
@@ -114,7 +114,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
             f"({len(shapes)} weights differ). Take the backbone that the file was made with."
         )
     if other:
-        _log.warning("%s: left out, for an embedding has no use for them: %s", source, _some(other))
+        _log.warning("%s: left out, because an embedding does not use them: %s", source, _some(other))
     module.load_state_dict({name: given[name] for name in expected if name in given}, strict=False)
 
 
@@ -128,7 +128,8 @@ def _read_pickled(path: Path) -> object:
             raise InputError(
                 f"{path}: its member {packed[0]!r} is compressed, as torch.save writes none. Save it again."
             )
-    with warnings.catch_warnings():  # of a pickle protocol that torch.save does not write: it is read, or refused
+    # torch warns of a pickle protocol that torch.save does not write, and then reads or refuses the file.
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Detected pickle protocol")
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -149,7 +150,7 @@ def _tensors(found: object, path: Path) -> dict[str, Tensor]:
 
 
 def _own_name(name: str, expected: Mapping[str, Tensor]) -> str:
-    """The name without wrappers' prefixes; itself where the module knows it."""
+    """Return the name without wrappers' prefixes, or unchanged if the module has it."""
     short = name
     while short not in expected:
         prefix = next((p for p in _PREFIXES if short.startswith(p)), None)

@@ -13,10 +13,10 @@ from hgld.training.recipes.recipe import Recipe
 from hgld.training.recipes.table import FAMILIES
 
 ENTRY_POINTS = "hgld.recipes"
-"""Group of entry points in which other packages name their recipes, each an iterable of :class:`Recipe`."""
+"""Group of entry points by which other packages add recipes; each is an iterable of :class:`Recipe`."""
 
 RECIPES: dict[str, Recipe] = {}
-"""All recipes by their names."""
+"""All recipes by name."""
 
 
 def register_recipe(recipe: Recipe) -> Recipe:
@@ -36,7 +36,7 @@ def find_recipe(name: str) -> Recipe:
     """Return the recipe of a name.
 
     Raises:
-        ConfigError: there is none; the nearest is named.
+        ConfigError: there is no such recipe; the nearest is named.
     """
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=1)
@@ -49,7 +49,7 @@ def load_recipe(name: str) -> TrainConfig:
     """Return the config of a recipe.
 
     Raises:
-        ConfigError: there is none of that name; the nearest is named.
+        ConfigError: there is no such recipe; the nearest is named.
     """
     return find_recipe(name)()
 

@@ -1,8 +1,8 @@
-"""What papers report for the recipes: the figures as they were read, and where; nothing from memory.
+"""Figures that papers report for the recipes, with the texts in which they were read; none from memory.
 
-A figure stands here only where a text was read that states it: the authors' repository, the paper's abstract, or the
-copy of Papers with Code, whose figures the authors or readers entered. Where none was, a recipe says that its figures
-are not confirmed and names the rows in which they stand.
+A figure stands here only if a text was read that states it: the authors' repository, the paper's abstract, or the copy
+of Papers with Code, whose figures the authors or readers entered. Without one, a recipe says that its figures are not
+confirmed and names the rows of the paper that hold them.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,8 @@ class Published:
     """Published figures of a recipe.
 
     Attributes:
-        rows: the paper's rows, and the metrics that these hold.
-        figures: percent by metric; what is measured on one of several sets or levels says so in brackets. Empty where
-            no figure was read.
+        rows: the paper's rows, and the metrics that they hold.
+        figures: percent by metric; one of several sets or levels is named in brackets. Empty if no figure was read.
         source: the text in which the figures were read.
         remark: how the published run differs from the recipe, or what else its reader should know.
     """
@@ -36,14 +35,14 @@ class Published:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The figures, where they were read, a remark, and the rows in which they and the others stand."""
+        """The figures, their source, a remark, and the paper's rows that hold them."""
         found = (f"read in {self.source}",) if self.figures else ()
         remark = (self.remark,) if self.remark else ()
         return (self.brief, *found, *remark, f"rows: {self.rows}")
 
 
 def published_of(name: str) -> Published | str:
-    """Return the published figures of a recipe of this package, or a sentence where no paper has any."""
+    """Return the published figures of a recipe of this package, or a sentence if no paper has any."""
     if name in REACHED:
         measured = "benchmarks/quality.py, mean of 3 seeds"
         return f"none; 250 of its steps reached, on unseen classes, {REACHED[name]} ({measured})"
@@ -81,7 +80,7 @@ ROWS: Mapping[str, str] = {
     "norm-softmax-* proxy-nca-* csl-* triplet-* xbm-*": f"this loss among the baselines on this dataset in {_BOTH}",
     "multigrain*": "the table of pretrained networks in that README (top-1 of the classifier at 224 px)",
 }
-"""The papers' rows by the names of the recipes that they are about, shell patterns; the first that fits counts."""
+"""The papers' rows by shell patterns of recipe names; the first pattern that fits counts."""
 
 _LISTED = "Papers with Code on arXiv:{}".format
 _HAPPIER, _ROADMAP, _RECALL, _SMOOTH_AP = map(_LISTED, ("2207.04873", "2110.01445", "2108.11179", "2007.12163"))
@@ -150,4 +149,4 @@ REACHED: Mapping[str, str] = {
     "small-gldv2-washington": "R@1 42.6, H-AP 26.2, ASI 61.0",
     "small-omniglot": "R@1 77.8, H-AP 53.8, ASI 54.2",
 }
-"""By recipe of no paper: what some of its steps reached."""
+"""Measured figures of recipes that are from no paper, after some of their steps."""

@@ -10,15 +10,15 @@ from hgld.training.recipes.published import NOT_CONFIRMED, Published
 
 @dataclass(frozen=True)
 class Setting:
-    """A dataset as a paper trains on it: what the losses that are compared there have in common.
+    """A dataset as a paper trains on it: the options that the losses compared there have in common.
 
     Attributes:
         dataset: its name in ``hgld datasets``, or how to make it.
         short: its name in a recipe's line.
         title: its name for people.
-        hardware: what it runs on, and who says so.
+        hardware: the hardware that a run needs, with its source.
         config: the options that all its recipes start from.
-        hours: how long a run takes, and who says so.
+        hours: the duration of a run, with its source.
         suffix: the end of its recipes' names; None: the dataset's name.
     """
 
@@ -42,14 +42,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named config, with what it takes and what it should reach; called, it returns the config.
+    """A named config with its dataset, hardware and published figures; calling it returns the config.
 
     Attributes:
-        name: what ``hgld train`` calls it.
-        line: what it is, in one line.
-        setting: the dataset and what it is trained with.
+        name: its name in ``hgld train``.
+        line: its description in one line.
+        setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
-        published: the figures that it should reach, or a sentence where no paper has any.
+        published: the figures that it should reach, or a sentence if no paper has any.
     """
 
     name: str
@@ -68,12 +68,12 @@ class Recipe:
 
     @property
     def hardware(self) -> str:
-        """What it runs on, and who says so."""
+        """The hardware that a run needs, with its source."""
         return self.setting.hardware
 
     @property
     def hours(self) -> str:
-        """How long it takes, and who says so."""
+        """The duration of a run, with its source."""
         return self.setting.hours
 
     @property

@@ -1,7 +1,7 @@
-"""Settings: datasets as papers train on them; what a setting does not say is the default of ``training/config.py``.
+"""Settings: datasets as papers train on them; other options have the defaults of ``training/config.py``.
 
-Sources are the authors' published configurations; each group below names its own. What the losses of one dataset have
-in common stands here, what a loss changes in it stands in ``table``.
+The sources are the authors' published configurations; each group below names its own. Options that the losses of a
+dataset have in common stand here, those that a loss changes stand in ``table``.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """The table of recipes: losses, and the settings that each is trained in, by family.
 
-A recipe is named LOSS-SETTING. A new one is one line: a setting more in a row, or a row of a loss of :data:`LOSSES`;
-the figures that a paper reports for it stand in ``published``.
+A recipe is named LOSS-SETTING. A new one is one line: another setting in a row, or a row for a loss of :data:`LOSSES`.
+The figures that a paper reports for it stand in ``published``.
 """
 
 from collections.abc import Mapping
@@ -111,7 +111,7 @@ class Family:
 
     Attributes:
         title: of the family.
-        text: the papers, and what of their settings is not as published.
+        text: the papers, and the settings that are not as published.
         recipes: in the order of the papers' tables.
     """
 
@@ -121,7 +121,7 @@ class Family:
 
 
 def _row(loss: str, *settings: Setting, line: str = "", **fields: Any) -> tuple[Recipe, ...]:
-    """A loss in several settings; the fields are those that it changes in these settings alone."""
+    """Return the recipes of a loss in several settings; ``fields`` are changed in these settings alone."""
     usual, own = LOSSES[loss]
     recipes = []
     for setting in settings:
