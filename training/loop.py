@@ -4,11 +4,12 @@ Everything random in a step is a function of (seed, epoch, step), and everything
 checkpoint. So a run that was stopped anywhere ends in the same weights as one that was not (bit for bit on a CPU).
 """
 
+import errno
 import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from torch import Tensor
 
 from hgld import distributed
 from hgld.data.batch import Batch
-from hgld.distributed import StopRequests, stop_requests
+from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
-from hgld.files import write_atomic
+from hgld.files import file_lock, write_atomic
 from hgld.training.checkpoint import checkpoint_folder, newest_checkpoint
 from hgld.training.config import TrainConfig, flat
 from hgld.training.config_checks import check_config
@@ -33,6 +34,8 @@ from hgld.training.state import TrainState, check_folder, prepare_run, save_run,
 from hgld.training.step import Backward, BufferSnapshot, StepInput, StepValues
 
 SUMMARY = "summary.json"
+LOCK = ".hgld-train"
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
 _LEAST_SCALE = 2.0**-14  # below this even gradients that are infinite for fp16 would be representable
 
 
@@ -89,7 +92,8 @@ def train(
         ConfigError: options that contradict each other, the dataset, or the run that is in ``out``.
         InputError: the dataset or a checkpoint cannot be read.
         DivergenceError: the loss is not finite; the state before that step is kept as a checkpoint.
-        StorageError: a file of the run cannot be written; earlier checkpoints are kept.
+        StorageError: a file of the run cannot be written; earlier checkpoints are kept. Or another training is running
+            in ``out``.
         MissingResourceError: pretrained weights that cannot be had.
         HgldError: another process of the run died.
     """
@@ -103,8 +107,45 @@ def train(
 
     with stop_requests() as stop, distributed.process_group(config.run.device, way_out) as processes:
         reporter = progress if progress is not None and processes.is_main else SilentReporter()
-        state = prepare_run(config, data, out, processes, init_from)
-        return _train(state, stop, reporter, profile)
+        with _run_lock(out, processes, reporter):
+            state = prepare_run(config, data, out, processes, init_from)
+            return _train(state, stop, reporter, profile)
+
+
+@contextmanager
+def _run_lock(out: Path, processes: Processes, reporter: ProgressReporter) -> Iterator[None]:
+    """Hold the run's folder against other trainings, by the main process; every process must call this.
+
+    Raises:
+        StorageError: another training holds it, or the folder cannot be written to.
+    """
+    busy = f"another training is running in {out}. Wait for it or stop it; or take another --out."
+    with ExitStack() as held:
+        failure = None
+        if processes.is_main:
+            try:
+                if not out.exists():
+                    out.mkdir(parents=True)
+                    held.callback(_remove_empty, out)  # a refusal leaves nothing behind
+                held.enter_context(file_lock(out / LOCK, busy, keep=False))
+            except StorageError as error:
+                failure = error
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    reporter.note(
+                        f"the file system of {out} has no locks ({error.strerror}); "
+                        "see that no other training runs in this folder."
+                    )
+                else:
+                    failure = StorageError(f"cannot write {out} ({error.strerror}); take another --out.")
+        if distributed.any_process(failure is not None, processes):
+            raise failure or StorageError(f"the main process cannot take {out} for this run; its own message says why.")
+        yield
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, profile: bool) -> RunSummary:

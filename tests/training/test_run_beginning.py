@@ -1,14 +1,18 @@
 """What a run began from stands in its folder, so that its config run again begins there too."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, StorageError
+from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
 from hgld.training.config import read_config
-from hgld.training.loop import train
+from hgld.training.loop import LOCK, train
+from hgld.training.progress import SilentReporter
 from tests.training.small_runs import options, write_small
 
 STILL = {"lr": 0.0, "lr_head": 0.0, "epochs": 1, "steps_per_epoch": 1, "evaluate_on": ()}
@@ -75,3 +79,45 @@ def test_weights_that_are_gone_are_named(data, tmp_path):
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="first holds no checkpoint"):
         train(read_config(tmp_path / "second/config.json"), data, tmp_path / "third")
+
+
+def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):
+    out, refusals = tmp_path / "run", []
+
+    class Second(SilentReporter):
+        def begin(self, step, total):
+            before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+            with pytest.raises(StorageError, match=r"another training is running in .*run\. .* take another --out"):
+                train(options(**STILL), data, out)
+            refusals.append({path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before)
+
+    assert train(options(**STILL), data, out, progress=Second()).finished
+    assert refusals == [True]
+    assert not (out / LOCK).exists()
+    assert train(options(**STILL), data, out).finished  # the first one has let go of it
+
+
+def test_a_folder_without_locks_is_trained_in_with_a_note(data, tmp_path, monkeypatch):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    class Notes(SilentReporter):
+        def note(self, text):
+            notes.append(text)
+
+    notes = []
+    monkeypatch.setattr("hgld.files.fcntl.flock", no_locks)
+    assert train(options(**STILL), data, tmp_path / "run", progress=Notes()).finished
+    assert any("run has no locks (No locks available)" in note for note in notes)
+
+
+def test_a_refused_run_leaves_no_folder(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write .*file/run"):
+        train(options(**STILL), data, tmp_path / "file/run")
+    with pytest.raises(InputError):
+        train(options(**STILL), str(tmp_path / "nothing"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "kept").mkdir()
+    with file_lock(tmp_path / "kept" / LOCK, "busy"), pytest.raises(StorageError, match="another training"):
+        train(options(**STILL), data, tmp_path / "kept")
