@@ -183,7 +183,10 @@ def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
 
 
 def series_terms(surrogate: Surrogate) -> int:
-    """Return the number of terms of the sigmoid's series beyond delta for an error below e^-15; may exceed what the grid takes."""
+    """Return the number of terms of the sigmoid's series beyond delta for an error below e^-15.
+
+    It may exceed what the grid takes.
+    """
     if isinstance(surrogate, Sigmoid):
         return 0
     steps = max(surrogate.delta / surrogate.tau, _SERIES_EXPONENT / (_MOST_TERMS + 2))
