@@ -111,7 +111,7 @@ def test_an_answer_in_several_parts_is_put_together():
 
 
 def test_an_answer_that_continues_without_end_is_left():
-    with pytest.raises(AnswerError, match="without end"):
+    with pytest.raises(AnswerError, match="continues its answer too often"):
         category_pages(Canned({**query(), "continue": {"rvcontinue": "1"}}), URL, ["Category:A"])
 
 

@@ -61,7 +61,7 @@ def test_new_names_cost_the_model_only_themselves(tmp_path: Path, monkeypatch: p
 
 def test_how_a_joined_encoder_is_named(tmp_path: Path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigError, match=r"expected one of .*; behind any but lexical \+lexical may stand"):
+    with pytest.raises(ConfigError, match=r"expected one of .* any but lexical may be followed by \+lexical"):
         make_encoder("bert+lexical", names=NAMES)
     with pytest.raises(ConfigError, match=r"expected one of"):
         make_encoder("+lexical", names=NAMES)

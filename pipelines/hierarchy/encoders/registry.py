@@ -146,7 +146,7 @@ def _class_of(spec: str) -> Callable[..., Any]:
         return PLUGINS.load(kind)
     if entry is None or (":" in entry.form) != bool(rest) or (spec.endswith(":")):
         raise ConfigError(
-            f"--encoder is {spec!r}; expected one of {encoder_forms()}; behind any but lexical {JOINED} may stand."
+            f"--encoder is {spec!r}; expected one of {encoder_forms()}; any but lexical may be followed by {JOINED}."
         )
     PLUGINS.refuse_namesakes(kind)
     module, _, name = entry.place.partition(":")
