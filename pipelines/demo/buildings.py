@@ -17,6 +17,7 @@ _WALLS = (
     (0.70, 0.50, 0.45),
 )
 _ROOFS = ((0.55, 0.22, 0.16), (0.25, 0.27, 0.32), (0.35, 0.50, 0.42), (0.30, 0.22, 0.18), (0.45, 0.45, 0.48))
+_STONES = ((0.75, 0.73, 0.70), (0.50, 0.48, 0.46), (0.85, 0.80, 0.70), (0.45, 0.32, 0.28))
 _GLASS = ((0.16, 0.20, 0.26), (0.30, 0.42, 0.52), (0.12, 0.12, 0.12))
 
 
@@ -233,23 +234,73 @@ def bridge(canvas: Canvas, rng: np.random.Generator) -> None:
 
 
 def column(canvas: Canvas, rng: np.random.Generator) -> None:
-    """A column, an obelisk or a statue on steps."""
-    stone = pick(((0.75, 0.73, 0.70), (0.50, 0.48, 0.46), (0.85, 0.80, 0.70), (0.45, 0.32, 0.28)), rng)
-    steps, tall, width = int(rng.integers(1, 5)), rng.uniform(0.5, 1.2), rng.uniform(0.05, 0.14)
+    """A column with a statue on top, or an obelisk, on steps."""
+    stone = pick(_STONES, rng)
+    tall, width, foot = rng.uniform(0.5, 1.2), rng.uniform(0.05, 0.14), _steps(canvas, rng, stone)
+    canvas.polygon([(-width, foot), (width, foot), (width * 0.6, foot + tall), (-width * 0.6, foot + tall)], stone)
+    if rng.random() < 0.6:
+        _figure(canvas, rng, foot + tall, 0.3)
+    else:
+        canvas.polygon([(-width, foot + tall), (width, foot + tall), (0, foot + tall + 0.2)], stone)
+
+
+def statue(canvas: Canvas, rng: np.random.Generator) -> None:
+    """A large figure on a plinth."""
+    stone = pick(_STONES, rng)
+    foot, half, high = _steps(canvas, rng, stone), rng.uniform(0.16, 0.28), rng.uniform(0.2, 0.45)
+    canvas.box(-half, foot, half, foot + high, stone)
+    canvas.box(-half * 1.15, foot + high, half * 1.15, foot + high + 0.05, shade(stone, 0.85))
+    _figure(canvas, rng, foot + high + 0.05, rng.uniform(0.6, 0.85))
+
+
+def sculpture(canvas: Canvas, rng: np.random.Generator) -> None:
+    """A rounded form that rests on two feet and mirrors the sky."""
+    metal = pick(((0.72, 0.76, 0.80), (0.80, 0.70, 0.45), (0.62, 0.40, 0.30), (0.85, 0.30, 0.25)), rng)
+    half, tall, lean = rng.uniform(0.5, 0.8), rng.uniform(0.35, 0.6), rng.uniform(-0.25, 0.25)
+    canvas.box(-half * 1.3, 0, half * 1.3, 0.06, (0.66, 0.65, 0.63))
+    canvas.disc((0, 0.06), half, tall * 1.3, metal, 0, 180)
+    canvas.disc((lean, 0.12 + tall * 0.75), half * 0.6, tall * 0.35, shade(metal, 1.2))
+    canvas.disc((lean, 0.1 + tall), half * 0.35, tall * 0.12, (0.95, 0.96, 0.98))
+    canvas.disc((0, 0.06), half * rng.uniform(0.3, 0.6), tall * rng.uniform(0.3, 0.5), shade(metal, 0.4), 0, 180)
+
+
+def arch(canvas: Canvas, rng: np.random.Generator) -> None:
+    """A triumphal arch with one gate or three."""
+    stone = pick(_STONES, rng)
+    half, tall, foot = rng.uniform(0.45, 0.75), rng.uniform(0.6, 1.0), 0.05
+    canvas.box(-half * 1.1, 0, half * 1.1, foot, shade(stone, 0.8))
+    canvas.box(-half, foot, half, tall, stone)
+    gate, spring = half * rng.uniform(0.3, 0.4), tall * rng.uniform(0.4, 0.5)
+    gates = [(0.0, gate, spring)]
+    if rng.random() < 0.5:
+        gates += [(side * half * 0.7, gate * 0.4, spring * 0.6) for side in (-1, 1)]
+    for x, wide, high in gates:
+        canvas.box(x - wide, foot, x + wide, high, shade(stone, 0.4))
+        canvas.disc((x, high), wide, wide, shade(stone, 0.4), 0, 180)
+    canvas.box(-half * 1.05, tall, half * 1.05, tall + 0.06, shade(stone, 0.85))
+    attic = tall + rng.uniform(0.15, 0.3)
+    canvas.box(-half * 0.95, tall + 0.06, half * 0.95, attic, shade(stone, 1.04))
+    if rng.random() < 0.5:
+        _figure(canvas, rng, attic, 0.3)
+
+
+def _steps(canvas: Canvas, rng: np.random.Generator, stone: Color) -> float:
+    """Draw steps and return their height."""
+    steps = int(rng.integers(1, 5))
     for i in range(steps):
         half = 0.5 - i * 0.3 / steps
         canvas.box(-half, i * 0.07, half, (i + 1) * 0.07, shade(stone, 0.8 + 0.08 * i))
-    foot = steps * 0.07
-    canvas.polygon([(-width, foot), (width, foot), (width * 0.6, foot + tall), (-width * 0.6, foot + tall)], stone)
+    return steps * 0.07
+
+
+def _figure(canvas: Canvas, rng: np.random.Generator, foot: float, tall: float) -> None:
+    """Draw a bronze figure with a raised or outstretched arm."""
     bronze = pick(((0.25, 0.30, 0.26), (0.35, 0.28, 0.20), (0.85, 0.65, 0.20)), rng)
-    if rng.random() < 0.6:
-        canvas.box(-0.06, foot + tall, 0.06, foot + tall + 0.2, bronze)
-        canvas.disc((0, foot + tall + 0.25), 0.05, 0.06, bronze)
-        canvas.line(
-            [(0, foot + tall + 0.15), (rng.uniform(-0.25, 0.25), foot + tall + rng.uniform(0.1, 0.4))], 0.04, bronze
-        )
-    else:
-        canvas.polygon([(-width, foot + tall), (width, foot + tall), (0, foot + tall + 0.2)], stone)
+    neck = foot + tall * 0.7
+    canvas.polygon([(-tall * 0.24, foot), (tall * 0.24, foot), (tall * 0.16, neck), (-tall * 0.16, neck)], bronze)
+    canvas.disc((0, foot + tall * 0.85), tall * 0.13, tall * 0.16, bronze)
+    hand = rng.uniform(0.5, 0.8) * rng.choice([-1.0, 1.0]), rng.uniform(0.5, 1.3)
+    canvas.line([(0, foot + tall * 0.6), (hand[0] * tall, foot + hand[1] * tall)], tall * 0.13, bronze)
 
 
 def street(canvas: Canvas, rng: np.random.Generator) -> None:

@@ -15,7 +15,7 @@ from hgld.pipelines.stage import Progress, plain, sha256_of, write_json
 
 DRAWINGS, SHARDS = "drawings", "shards"
 _DRAWN = "drawn.json"
-_VERSION = 2  # raise it when the same arguments draw other pictures
+_VERSION = 3  # raise it when the same arguments draw other pictures
 
 
 @dataclass(frozen=True)

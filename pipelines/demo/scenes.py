@@ -21,7 +21,11 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word o
     ("bridge viaduct aqueduct", buildings.bridge),
     ("airport railway metro bus station terminal", buildings.station),
     ("lighthouse tower", buildings.tower),
-    ("statue monument memorial obelisk column sculpture", buildings.column),
+    ("obelisk column", buildings.column),
+    ("statue fountain", buildings.statue),
+    ("garden", landscapes.garden),  # before sculptures, for their gardens
+    ("sculpture", buildings.sculpture),
+    ("triumphal monument memorial", buildings.arch),
     ("office residential hotel university skyscraper", buildings.block),
     ("street square road location", buildings.street),
     ("canal river stream", landscapes.canal),
@@ -29,7 +33,6 @@ PAINTERS: tuple[tuple[str, Painter], ...] = (  # the first painter with a word o
     ("beach coast", landscapes.beach),
     ("island peninsula", landscapes.island),
     ("mountain landform natural volcano glacier hill rock basalt valley", landscapes.mountain),
-    ("garden", landscapes.garden),
     ("park zoo cemetery forest", landscapes.park),
     ("museum palace hall library theatre theater opera city villa house", buildings.classical),
 )

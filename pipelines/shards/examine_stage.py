@@ -172,7 +172,7 @@ class _Planner:
         compression = compression_of(tar.path) if there else None
         if compression and self.config.spool == "never":
             raise ConfigError(
-                f"{tar.path} is compressed with {compression}: its images cannot be read again at random, so they must "
+                f"{tar.path} is compressed by {compression}: its images cannot be read again at random, so they must "
                 "be kept once they are examined. Leave out --spool never, or decompress the tars."
             )
         signature, size = stat_files(tar.path.parent, [tar.path.name])

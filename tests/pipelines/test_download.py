@@ -236,9 +236,9 @@ def test_nobody_there_is_said_at_once(tmp_path):
 
 
 def test_requests_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="is not an address"):
         downloader().fetch([RemoteFile("ftp://example.org/a", tmp_path / "a")])
-    with pytest.raises(ConfigError, match="same place"):
+    with pytest.raises(ConfigError, match="same path"):
         downloader().fetch([RemoteFile(f"http://x/{n}", tmp_path / "a") for n in "ab"])
     with pytest.raises(ConfigError, match="--workers is 0"):
         Downloader(workers=0)

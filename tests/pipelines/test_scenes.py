@@ -41,6 +41,10 @@ def test_the_finest_kind_that_is_known_decides():
         ("columnar basalt", landscapes.mountain),  # "column" is a part of its name, and no word of it
         ("hot spring", landscapes.lake),
         ("railway bridge (1884)", buildings.bridge),
+        ("sculpture", buildings.sculpture),
+        ("equestrian statue", buildings.statue),
+        ("triumphal arch", buildings.arch),
+        ("sculpture garden", landscapes.garden),
         ("college of the University of Cambridge", buildings.block),  # no bridge either
     ],
 )

@@ -157,8 +157,8 @@ def test_sop(releases):
     ("old", "new", "said"),
     [
         ("image_id class_id", "class_id image_id", "expected the header image_id class_id super_class_id path"),
-        ("1 1 1 bicycle_final/", "1 1 1 ../evil/", "no path inside the release"),
-        ("1 1 1 bicycle_final/", "1 1 1 /etc/", "no path inside the release"),
+        ("1 1 1 bicycle_final/", "1 1 1 ../evil/", "not a path inside the release"),
+        ("1 1 1 bicycle_final/", "1 1 1 /etc/", "not a path inside the release"),
         ("1 1 1 bicycle_final/", "1 1 2 bicycle_final/", "expected one folder a category"),
         ("1 1 1 bicycle_final/", "1 x 1 bicycle_final/", "class_id is 'x'; expected a whole number"),
         ("1 1 1 bicycle_final/", "1 1 bicycle_final/", "3 words; expected image_id class_id super_class_id path"),
@@ -228,7 +228,7 @@ def test_two_species_of_one_name_stay_two(tmp_path):
     ("file", "old", "new", "said"),
     [
         ("Inat_dataset_splits/Inaturalist_train_set1.txt", "train_val2018/Aves/0/", "elsewhere/Aves/0/", "line 1 is"),
-        ("Inat_dataset_splits/Inaturalist_train_set1.txt", "Aves/0/", "../../", "no path inside the release"),
+        ("Inat_dataset_splits/Inaturalist_train_set1.txt", "Aves/0/", "../../", "not a path inside the release"),
         ("Inat_dataset_splits/Inaturalist_train_set1.txt", "Aves/0/", "Aves/77/", "of the category 77, which"),
         ("Inat_dataset_splits/Inaturalist_train_set1.txt", "Aves/0/", "Fungi/0/", "lies under 'Fungi'"),
         ("categories.json", '"genus": "Prunella", ', "", "category '0' lacks genus; expected id, name"),
@@ -294,7 +294,7 @@ def test_an_item_of_two_categories_has_none(tmp_path):
             "img/Blouses_Shirts/id_00000001/",
             "expected img/DEPARTMENT/CATEGORY",
         ),
-        ("img/WOMEN/Blouses_Shirts/id_00000001/", "img/WOMEN/../../id_00000001/", "no path inside the release"),
+        ("img/WOMEN/Blouses_Shirts/id_00000001/", "img/WOMEN/../../id_00000001/", "not a path inside the release"),
     ],
 )
 def test_inshop_with_a_bad_line(tmp_path, old, new, said):

@@ -183,8 +183,8 @@ def test_cub_has_the_split_and_levels_of_the_literature(tmp_path):
         ("image_class_labels.txt", "2 1\n", "2 1\n999 1\n", "image 999 is not in images.txt"),
         ("train_test_split.txt", "2 1\n", "2 7\n", "is of class 1"),
         ("train_test_split.txt", "2 1\n", "2 1\n999 1\n", "image 999"),
-        ("images.txt", "1 001.Black", "1 ../001.Black", "no path inside"),
-        ("images.txt", "1 001.Black", "1 /001.Black", "no path inside"),
+        ("images.txt", "1 001.Black", "1 ../001.Black", "not a path inside"),
+        ("images.txt", "1 001.Black", "1 /001.Black", "not a path inside"),
         ("images.txt", "1 001.Black", "x 001.Black", "expected a whole number"),
         ("images.txt", "1 001.Black", "1 2 001.Black", "3 words"),
     ],
@@ -283,7 +283,7 @@ def struct(**fields) -> np.ndarray:
     [
         (struct(relative_im_path="a.jpg", test=0), "lack 'class'"),
         (np.zeros((2, 2)), "lack 'relative_im_path'; found no fields"),
-        (struct(relative_im_path="../../a.jpg", test=0, **{"class": 1}), "no path inside"),
+        (struct(relative_im_path="../../a.jpg", test=0, **{"class": 1}), "not a path inside"),
         (struct(relative_im_path=3.0, test=0, **{"class": 1}), "expected one text"),
         (struct(relative_im_path="a.jpg", test=0, **{"class": 1.5}), "expected one whole number"),
         (struct(relative_im_path="a.jpg", test=0, **{"class": np.array([[1, 2]])}), "class has 2 values"),
@@ -369,7 +369,7 @@ def test_test_images_in_several_lists_are_one_item(tmp_path):
     [
         ("train_test_split/train_list.txt", "0000010 1\n", "0000010 one\n", "expected a whole number"),
         ("train_test_split/train_list.txt", "0000010 1\n", "0000010 1\n0000010 2\n", "of vehicle 2, but 1 before"),
-        ("train_test_split/train_list.txt", "0000010 1\n", "../../x 1\n", "no path inside"),
+        ("train_test_split/train_list.txt", "0000010 1\n", "../../x 1\n", "not a path inside"),
         ("train_test_split/train_list.txt", "0000010 1\n", "0000010\n", "1 words"),
         ("train_test_split/test_list_1600.txt", "0000070 7\n", "0000070 8\n", "of vehicle 8, but 7 before"),
         ("attribute/model_attr.txt", "1 1\n", "1 1\n1 2\n", "of model 2, but 1 before"),
@@ -427,8 +427,8 @@ def test_landmarks_by_paths_are_taken_as_they_are(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("../../etc/passwd 1", "no path inside"),
-        ("/etc/passwd 1", "no path inside"),
+        ("../../etc/passwd 1", "not a path inside"),
+        ("/etc/passwd 1", "not a path inside"),
         ("http://a/b.jpg", "expected an address"),
         ("http://a/b.jpg 1 2 3", "expected an address"),
         ("http://a/b.jpg church", "the landmark is 'church'"),
@@ -511,7 +511,7 @@ def test_dyml_lists_with_a_whole_header_are_read_too(tmp_path):
         ("fname, coarse_id", "name, coarse_id", "line 1 .*expected the header 'fname, coarse_id, middle_id, fine_id'"),
         ("\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0", "line 2 .*3 cells"),
         ("\n1.jpg, 0, 0, 0", "\n1.jpg, 0, 0, -1", "a label is '-1'"),
-        ("\n1.jpg, 0, 0, 0", "\n../1.jpg, 0, 0, 0", "no path inside"),
+        ("\n1.jpg, 0, 0, 0", "\n../1.jpg, 0, 0, 0", "not a path inside"),
     ],
 )
 def test_dyml_lists_that_are_none(tmp_path, old, new, message):
@@ -573,8 +573,8 @@ def test_distractors_are_a_split_of_their_own(tmp_path):
     ("box", "message"),
     [
         ([5.0, 2.0, 5.2, 9.0], "is empty"),
-        ([5.0, 2.0, float("nan"), 9.0], "none in an image"),
-        ([0.0, 0.0, 1e30, 9.0], "none in an image"),
+        ([5.0, 2.0, float("nan"), 9.0], "cannot lie in an image"),
+        ([0.0, 0.0, 1e30, 9.0], "cannot lie in an image"),
     ],
 )
 def test_revisited_boxes_that_are_none(tmp_path, box, message):
@@ -595,7 +595,7 @@ def test_revisited_names_cannot_lead_out(tmp_path):
         lists = {key: list(value) for key, value in truth.items()}
         entry = {"bbx": [0.0, 0.0, 9.0, 9.0], "easy": [0], "hard": [], "junk": []}
         path.write_bytes(pickle.dumps({**lists, "gnd": [entry]}))
-        with pytest.raises(TableError, match="no path inside"):
+        with pytest.raises(TableError, match="not a path inside"):
             read("roxford", source)
 
 
