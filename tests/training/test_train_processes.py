@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import save_config
 from hgld.training.embedder import trained_embedder
 from hgld.training.evaluation import evaluate_trained, parse_task
 from hgld.training.log import read_rows
-from hgld.training.loop import train
+from hgld.training.loop import LOCK, train
 from tests.hgld.range_server import serve
 from tests.training.small_runs import QUICK, STEPS, options, same, weights, write_small
 
@@ -75,6 +76,17 @@ def test_two_processes_train_what_one_trains(fields, data, tmp_path):
     assert result.returncode == 0, result.stderr
     train(config, str(data), tmp_path / "one")
     assert_alike(tmp_path / "one", tmp_path / "two")
+
+
+def test_two_processes_are_refused_a_folder_in_which_another_training_runs(data, tmp_path):
+    out = tmp_path / "run"
+    out.mkdir()
+    with file_lock(out / LOCK):
+        result = together(options(epochs=1), data, out)
+    assert result.returncode != 0
+    assert f"another training is running in {out}." in result.stderr
+    assert f"the main process cannot take {out} for this run" in result.stderr
+    assert [path.name for path in out.iterdir()] == [LOCK]
 
 
 def test_all_processes_judge_the_model_of_the_checkpoint(data, tmp_path):
