@@ -103,7 +103,7 @@ def checksum(block: bytes) -> int:
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
-    """``"LENGTH KEY=VALUE\\n"``, where the length counts its own digits."""
+    """Return ``"LENGTH KEY=VALUE\\n"``, where the length counts its own digits."""
     body = len(key) + len(value) + 3
     length = body + len(str(body))
     length = body + len(str(length))

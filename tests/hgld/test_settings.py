@@ -51,7 +51,7 @@ def test_texts_stand_for_values_that_are_of_the_field_s_type(name, text, value):
         ("share", "nan", "share is 'nan'; expected a finite number"),
         ("kind", "c", "kind is 'c'; expected one of 'a', 'b'"),
         ("loss", "z", "loss is 'z'; expected one of 'x', 'y'"),
-        ("names", "a,,b", "names: 'a,,b'; expected values parted by commas, none of them empty"),
+        ("names", "a,,b", "names: 'a,,b'; expected values separated by commas, none of them empty"),
         ("numbers", "1,x", "numbers: 'x'; expected a whole number"),
         ("on", "yes", "on: 'yes'; expected true or false"),
     ],

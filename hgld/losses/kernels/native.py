@@ -183,10 +183,7 @@ def num_cells(spans: np.ndarray, surrogate: Surrogate) -> np.ndarray:
 
 
 def series_terms(surrogate: Surrogate) -> int:
-    """Return the number of terms of the sigmoid's series beyond delta for an error below e^-15.
-
-    It may exceed what the grid takes.
-    """
+    """Return the terms that the series beyond delta takes for an error below e^-15, even if too many for the grid."""
     if isinstance(surrogate, Sigmoid):
         return 0
     steps = max(surrogate.delta / surrogate.tau, _SERIES_EXPONENT / (_MOST_TERMS + 2))
