@@ -130,7 +130,8 @@ def test_shared_out_parameters_train_what_one_process_trains(fields, data, tmp_p
 )
 def test_a_sharded_run_goes_on_with_whole_parameters_and_back(first, second, optimizer, data, tmp_path):
     """Its checkpoints are those of any run: also moments and averaged weights are whole."""
-    config = options(**SHARDED | {"optimizer": optimizer, "sharding": first}, epochs=2)
+    # At seed 0 a ReLU lies within rounding of its kink on some processors: the runs part there, whatever is shared out.
+    config = options(**SHARDED | {"optimizer": optimizer, "sharding": first, "seed": 1}, epochs=2)
     out = tmp_path / "run"
     stopped = together(config, data, out, STEPS + 2)
     assert stopped.returncode == 0, stopped.stderr
