@@ -256,7 +256,7 @@ class ShardStorage:
                 raise self._cut_off(name, offset, size, len(data))
         return result
 
-    def open_stream(self, name: str, offset: int = 0) -> io.BufferedReader:
+    def open_stream(self, name: str, offset: int = 0) -> "io.BufferedReader[Any]":
         """Open a file at ``offset``, to be read to its end; cut connections are opened again where they broke.
 
         Raises:

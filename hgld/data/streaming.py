@@ -414,14 +414,11 @@ class _BareSource:
 class _Chunk(NamedTuple):
     """The k items of a group that a batch takes, and those that can replace them."""
 
+    label: int
     picks: Sequence[Item]
     others: Sequence[Item]
     faults: Sequence[Fault]
     window: "Sequence[_Chunk]" = ()
-
-    @property
-    def label(self) -> int:
-        return self.picks[0].labels[0]
 
 
 class _BareLane:
@@ -441,11 +438,12 @@ class _BareLane:
         """Return the lane's chunks of the next batch, of different classes where the window allows that."""
         while len(self._held) < self._size:
             self._enter(next(self._runs))
+        taken: set[int] = set()
         drawn: list[_Chunk] = []
         for word in self._words.random_raw(self._per_batch).tolist():
-            taken = {chunk.label for chunk in drawn}
             drawn.append(self._held.pop(draw([chunk.label for chunk in self._held], taken, word)))
-        others = [chunk for chunk in self._held if chunk.label not in {one.label for one in drawn}]
+            taken.add(drawn[-1].label)
+        others = [chunk for chunk in self._held if chunk.label not in taken]
         return [chunk._replace(window=others) for chunk in drawn]
 
     def _enter(self, run: Run) -> None:
@@ -457,7 +455,7 @@ class _BareLane:
             end = begin + self._k
             picks = [items[i % len(items)] for i in range(begin, end)]
             others = [*items[max(0, end - len(items)) : begin], *items[end:]]
-            self._held.append(_Chunk(picks, others, () if begin else run.faults))
+            self._held.append(_Chunk(items[0].labels[0], picks, others, () if begin else run.faults))
 
 
 class _FoundItems:

@@ -91,7 +91,7 @@ class BoundedTar:
 class _Part:
     """The next ``size`` bytes of a file."""
 
-    def __init__(self, file: BufferedReader, size: int) -> None:
+    def __init__(self, file: "BufferedReader[Any]", size: int) -> None:
         self._file, self._left = file, size
 
     def read(self, size: int, /) -> bytes:
@@ -100,7 +100,7 @@ class _Part:
         return data
 
 
-def _source(file: BufferedReader, where: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Sample]:
+def _source(file: "BufferedReader[Any]", where: str, members: Iterator[tuple[str, bytes]]) -> Iterator[Sample]:
     """Yield the tar of these members, as a stage of webdataset hands it to the next; the file is closed afterwards."""
     with closing(file):
         first = file.peek(BLOCK)
@@ -323,7 +323,7 @@ class BareShards:
             file = tar.storage.open_stream(tar.name)
             yield from _source(file, tar.where, self._members(file, tar.where))
 
-    def _members(self, file: BufferedReader, where: str) -> Iterator[tuple[str, bytes]]:
+    def _members(self, file: "BufferedReader[Any]", where: str) -> Iterator[tuple[str, bytes]]:
         """Yield images and JSONs; of a key with several of them, note the second as a fault."""
         key, seen = "", set[str]()
         for member, data in stream_members(file, where=where, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
