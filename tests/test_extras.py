@@ -166,6 +166,7 @@ def said(tmp_path_factory):
     return json.loads(run_without(absent, EVERY_CASE, CASES, cwd=tmp_path_factory.mktemp("base")).splitlines()[-1])
 
 
+@pytest.mark.checks  # walking what every extra brings takes a minute of the processor
 @pytest.mark.parametrize("extra", CASES)
 def test_whatever_lacks_an_extra_says_which(said, extra):
     own = {module for module, owners in packages_distributions().items() for o in owners
