@@ -19,7 +19,7 @@ _KEY = ["split", "landmark_id"]
 
 
 def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, progress: Progress) -> StageRun:
-    """Write the build's tables, the files of :func:`files_of`, all or none of them.
+    """Write the build's tables, all or none of them.
 
     ``{split}_label_to_hierarchical.csv`` has GLDv2's columns, quoting and line ends, sorted by landmark id;
     ``supercategory`` is the name as scraped (empty where the name was assigned), an undecided top level is an empty
@@ -51,11 +51,6 @@ def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, pr
         return StageResult(counts, details={"splits": splits})
 
     return run_stage("export", root, version=VERSION, config={}, inputs=inputs, work=work)
-
-
-def files_of(exported: StageRun) -> list[str]:
-    """Return the names of the files that this export wrote."""
-    return sorted(exported.record["outputs"])
 
 
 def write_labels(rows: pl.DataFrame, file: Path) -> None:
