@@ -1,56 +1,104 @@
-"""Quality of groupings of names: ARI and NMI against known groupings, at the true number of groups.
+"""Quality of groupings of names: ARI and NMI against known groupings, and classes of a top level that may abstain.
 
     python benchmarks/hierarchy_quality.py --data DIR --encoder lexical --encoder sbert:PATH
 
-DIR holds ``gldv2_washington_landmarks`` and ``taxonomies``, each with a ``labels.csv`` of the columns label and mid.
-Every figure is the median over seeds; the table is Markdown.
+DIR holds ``gldv2_washington_landmarks``, ``taxonomies`` and ``grocery``, each with a ``labels.csv``. Names are the
+distinct ones that have one group. Figures at the true number of groups are means over seeds with their standard
+deviation; a variant is chosen on one half of the sets and reported on the other. The tables are Markdown.
 """
 
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 from sklearn.cluster import AgglomerativeClustering, KMeans
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from sklearn.preprocessing import normalize
+from sklearn.metrics import adjusted_rand_score, f1_score, normalized_mutual_info_score
 
-from hgld.pipelines.hierarchy.clustering import cluster_names
 from hgld.pipelines.hierarchy.config import ClusterConfig
-from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder, NounKinds
-from hgld.pipelines.hierarchy.encoders.registry import make_encoder
+from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
+from hgld.pipelines.hierarchy.evidence.evidence import FORM, LEAST_OF_FORM, Block, Evidence, weigh
+from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.levels.given_classes import MARGIN, class_shares, text_rows
+from hgld.pipelines.hierarchy.levels.toplevel import HUMAN_MADE, NATURAL, Anchors
 
-SETS = ("gldv2_washington_landmarks", "taxonomies/geonames", "taxonomies/cub200", "taxonomies/places365")
+SETS = (  # name, folder, column of names, column of groups, the half of choosing, which levels of a set share
+    ("washington", "gldv2_washington_landmarks", "label", "mid", 0),
+    ("geonames", "taxonomies/geonames", "label", "mid", 1),
+    ("places365", "taxonomies/places365", "label", "mid", 0),
+    ("cub200", "taxonomies/cub200", "label", "mid", 1),
+    ("schemaorg mid", "taxonomies/schemaorg_places", "label", "mid", 1),
+    ("schemaorg top", "taxonomies/schemaorg_places", "label", "top", 1),
+    ("overture mid", "taxonomies/overture_places", "label", "mid", 0),
+    ("overture top", "taxonomies/overture_places", "label", "top", 0),
+    ("grocery", "grocery", "fine", "coarse", 0),
+)
+
+
+@dataclass(frozen=True)
+class NameSet:
+    """Names of a set with their groups, and descriptions where there are any."""
+
+    name: str
+    half: int
+    names: list[str]
+    groups: list[str]
+    descriptions: list[str] | None
+
+    @property
+    def number(self) -> int:
+        return len(set(self.groups))
+
+
+def read_set(data: Path, name: str, folder: str, label: str, column: str, half: int) -> NameSet:
+    table = pl.read_csv(data / folder / "labels.csv", infer_schema=False)
+    table = table.filter(pl.col(column).fill_null("") != "", ~pl.col(column).fill_null("").str.contains(r"\|"))
+    table = table.with_columns(pl.col(label).str.replace_all("-", " ") if label == "fine" else pl.col(label))
+    table = table.unique(label, keep="first").sort(label)
+    said = table["description"].fill_null("").to_list() if "description" in table.columns else None
+    return NameSet(name, half, table[label].to_list(), table[column].to_list(), said)
+
+
+# -- variants ------------------------------------------------------------------------------------------------------
+
+Rows = Callable[["Spaces"], np.ndarray]
 Grouping = Callable[[np.ndarray, list[str], int, int], np.ndarray]  # rows, names, groups, seed -> (N,) labels
 
 
-def names_and_groups(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the distinct names of a set that have a group, and the first group of each."""
-    table = pl.read_csv(folder / "labels.csv").filter(pl.col("mid").fill_null("") != "").unique("label", keep="first")
-    table = table.sort("label")
-    return table["label"].to_list(), table["mid"].to_list()
+class Spaces:
+    """The rows of a set's names by the encoder and by wording, and the joint evidence of both and the descriptions."""
 
+    def __init__(self, names: NameSet, encoder: str) -> None:
+        self.set = names
+        lexical = make_encoder("lexical", names=names.names).encode(names.names)
+        made = make_encoder(encoder, names=names.names)
+        self.text = made.encode(names.names)
+        self.wording = None if encoder.startswith("lexical") else lexical
+        self.descriptions = None
+        if names.descriptions is not None and not encoder.startswith("lexical"):
+            pairs = zip(names.descriptions, names.names, strict=True)
+            self.descriptions = made.encode([said or name for said, name in pairs])
 
-def tfidf(names: list[str]) -> np.ndarray:
-    features = TfidfVectorizer(ngram_range=(1, 2)).fit_transform(names)
-    return np.asarray(normalize(TruncatedSVD(min(100, len(names) - 1), random_state=0).fit_transform(features)))
+    def blocks(self, descriptions: bool) -> list[Block]:
+        found = [Block.of("text", self.text)]
+        if self.wording is not None:
+            found.append(Block.of("wording", self.wording, is_form=True))
+        if descriptions and self.descriptions is not None:
+            found.append(Block.of("descriptions", self.descriptions))
+        return found
 
+    def evidence(self, descriptions: bool = True) -> np.ndarray:
+        return weigh(self.blocks(descriptions), groups=self.set.number).joint()
 
-def without_lexicon(names: list[str]) -> np.ndarray:
-    return LexicalEncoder(names, NounKinds({})).encode(names)
-
-
-def encoded(spec: str, names: list[str]) -> np.ndarray:
-    return make_encoder(spec, names=names).encode(names)
-
-
-PLAIN = {"TF-IDF + SVD": tfidf, "lexical without its lexicon": without_lexicon}
+    def fixed(self, share: float) -> np.ndarray:
+        blocks = tuple(self.blocks(False))
+        weights = (1.0,) if len(blocks) == 1 else (1 - share, share)
+        return Evidence(blocks, weights, np.full((len(blocks),) * 2, np.nan)).joint()
 
 
 def kmeans(rows: np.ndarray, names: list[str], groups: int, seed: int) -> np.ndarray:
@@ -66,27 +114,173 @@ def ours(rows: np.ndarray, names: list[str], groups: int, seed: int) -> np.ndarr
     return cluster_names(rows, names, config=ClusterConfig(groups=groups, seed=seed)).groups
 
 
-def score(rows: np.ndarray, names: list[str], truth: list[str], grouping: Grouping, seeds: int) -> str:
-    found = [grouping(rows, names, len(set(truth)), seed) for seed in range(seeds)]
-    ari = np.median([adjusted_rand_score(truth, labels) for labels in found])
-    nmi = np.median([normalized_mutual_info_score(truth, labels) for labels in found])
-    return f"{ari:.2f} / {nmi:.2f}"
+VARIANTS: dict[str, tuple[Rows, Grouping]] = {
+    "encoder, k-means": (lambda s: s.text, kmeans),
+    "encoder, Ward": (lambda s: s.text, ward),
+    "encoder, hgld": (lambda s: s.text, ours),
+    **{
+        f"wording at {share}, hgld": (lambda s, share=share: s.fixed(share), ours)
+        for share in (0.1, 0.3, 0.4, 0.5, 0.7, 1.0)
+    },
+    "evidence without descriptions, hgld": (lambda s: s.evidence(False), ours),
+    "evidence, hgld": (lambda s: s.evidence(), ours),
+}
 
 
-def table(data: Path, encoders: list[str], seeds: int) -> Iterator[str]:
-    sets = {folder: names_and_groups(data / folder) for folder in SETS}
-    heads = (f"{Path(f).name} ({len(n)} names, {len(set(t))} groups)" for f, (n, t) in sets.items())
-    yield f"| names as | grouped by | {' | '.join(heads)} |"
-    yield f"|---|---|{'---|' * len(sets)}"
-    for shown, encode in {**PLAIN, **{_shown(spec): partial(encoded, spec) for spec in encoders}}.items():
-        spaces = {folder: encode(names) for folder, (names, _) in sets.items()}
-        for title, grouping in {"k-means": kmeans, "Ward": ward, "hgld": ours}.items():
-            cells = (score(spaces[folder], *sets[folder], grouping, seeds) for folder in sets)
-            yield f"| {shown} | {title} | {' | '.join(cells)} |"
+def scores(space: Spaces, variant: str, seeds: int) -> np.ndarray:
+    """Return (seeds, 2) ARI and NMI."""
+    rows, grouping = VARIANTS[variant][0](space), VARIANTS[variant][1]
+    found = [grouping(rows, space.set.names, space.set.number, seed) for seed in range(seeds)]
+    measures = (adjusted_rand_score, normalized_mutual_info_score)
+    return np.array([[measure(space.set.groups, labels) for measure in measures] for labels in found])
 
 
-def _shown(spec: str) -> str:
-    return make_encoder(spec, names=["x"]).name
+def quality(spaces: list[Spaces], seeds: int) -> Iterator[str]:
+    heads = [f"{space.set.name} ({len(space.set.names)}, {space.set.number})" for space in spaces]
+    yield f"| rows and clustering | {' | '.join(heads)} | mean |"
+    yield f"|---|{'---|' * (len(spaces) + 1)}"
+    variants = [name for name in VARIANTS if spaces[0].wording is not None or not name.startswith("wording")]
+    for variant in variants:
+        found = np.array([scores(space, variant, seeds) for space in spaces])  # sets, seeds, 2
+        cells = [_cell(each.mean(axis=0), each.std(axis=0)) for each in found]
+        spread = found.mean(axis=0).std(axis=0)
+        yield f"| {variant} | {' | '.join(cells)} | {_cell(found.mean(axis=(0, 1)), spread)} |"
+
+
+FLOORS = (0.0, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 2.0)  # 0: wording always takes part, 2: never
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+
+
+def folds(spaces: list[Spaces], seeds: int) -> Iterator[str]:
+    """Choose the constants of the evidence on one half of the sets, report them on the other; without descriptions."""
+    found, agreement = {}, {}
+    for space in spaces:
+        agreement[space.set.name] = weigh(space.blocks(False), groups=space.set.number).agreement[0, 1]
+        for share in (0.0, *SHARES):
+            rows = space.fixed(share) if share else space.text
+            VARIANTS["any"] = (lambda _, rows=rows: rows, ours)
+            found[space.set.name, share] = scores(space, "any", seeds).mean(axis=0)
+    del VARIANTS["any"]
+
+    def mean(half: int, floor: float, share: float) -> np.ndarray:
+        sets = [space.set.name for space in spaces if space.set.half == half]
+        return np.mean([found[name, share if agreement[name] >= floor else 0.0] for name in sets], axis=0)
+
+    heads = (
+        "chosen: floor, share",
+        "there",
+        "on the other half",
+        "hgld's constants",
+        "encoder alone",
+        "best fixed share",
+    )
+    yield f"| | {' | '.join(heads)} |"
+    yield "|---|---|---|---|---|---|---|"
+    for half in (0, 1):
+        floor, share = max(product(FLOORS, SHARES), key=lambda pair: float(mean(half, *pair).mean()))
+        fixed = max(SHARES, key=lambda one: float(mean(half, 0.0, one).mean()))
+        cells = [
+            f"{floor}, {share}",
+            *map(_cell, (mean(half, floor, share), mean(1 - half, floor, share))),
+            *map(_cell, (mean(1 - half, LEAST_OF_FORM, FORM), mean(1 - half, 2.0, FORM), mean(1 - half, 0.0, fixed))),
+        ]
+        yield f"| half {half} | {' | '.join(cells)} |"
+
+
+def _cell(values: np.ndarray, spread: np.ndarray | None = None) -> str:
+    if spread is None or not (spread >= 0.005).any():
+        return f"{values[0]:.2f} / {values[1]:.2f}"
+    return f"{values[0]:.2f} ± {spread[0]:.2f} / {values[1]:.2f} ± {spread[1]:.2f}"
+
+
+# -- the number of groups -------------------------------------------------------------------------------------------
+
+
+def numbers(spaces: list[Spaces], seeds: int) -> Iterator[str]:
+    yield "| set | true | by stability, each seed | their ARI / NMI | silhouette and threshold (before) | ARI / NMI |"
+    yield "|---|---:|---|---|---:|---|"
+    for space in spaces:
+        rows = weigh(space.blocks(True), groups=round(len(space.set.names) ** 0.5)).joint()
+        found = [cluster_names(rows, space.set.names, config=ClusterConfig(seed=seed)) for seed in range(seeds)]
+        said = [str(f.stability.best) if f.stability and f.stability.best else "not said" for f in found]
+        old = cluster_names(rows, space.set.names, config=ClusterConfig(criterion="silhouette"))
+        cells = [
+            _agreement(space, [f.groups for f in found]),
+            str(int(old.groups.max()) + 1),
+            _agreement(space, [old.groups]),
+        ]
+        yield f"| {space.set.name} | {space.set.number} | {', '.join(said)} | {' | '.join(cells)} |"
+
+
+def _agreement(space: Spaces, found: list[np.ndarray]) -> str:
+    truth = space.set.groups
+    return _cell(
+        np.mean([(adjusted_rand_score(truth, g), normalized_mutual_info_score(truth, g)) for g in found], axis=0)
+    )
+
+
+# -- classes of the top level ---------------------------------------------------------------------------------------
+
+TOPS = (  # name, folder, column of the class, classes merged or left out, texts
+    ("washington, natural / human-made", "gldv2_washington_landmarks", {}, "anchors"),
+    ("geonames, natural / human-made", "taxonomies/geonames", {"other": ""}, "anchors"),
+    (
+        "places365, indoor / outdoor", "taxonomies/places365",
+        {"outdoor manmade": "outdoor", "outdoor natural": "outdoor"}, "names",
+    ),
+    ("schemaorg, its 10", "taxonomies/schemaorg_places", {}, "names"),
+    ("overture, its 22", "taxonomies/overture_places", {}, "names"),
+)  # fmt: skip
+MARGINS = (0.0, 0.1, MARGIN, 0.3, 0.5)
+
+
+def tops(data: Path, encoder: str) -> Iterator[str]:
+    heads = [f"{margin}" + (" (default)" if margin == MARGIN else "") for margin in MARGINS]
+    yield f"| coverage / error / macro-F1 at a margin of | always the more frequent | {' | '.join(heads)} |"
+    yield f"|---|---:|{'---|' * len(heads)}"
+    for title, folder, merged, texts in TOPS:
+        table = (
+            pl.read_csv(data / folder / "labels.csv", infer_schema=False).unique("label", keep="first").sort("label")
+        )
+        table = table.with_columns(pl.col("top").fill_null("").replace(merged))
+        table = table.filter(pl.col("top") != "", ~pl.col("top").str.contains(r"\|"))
+        names, truth = table["label"].to_list(), np.array(table["top"].to_list())
+        made = make_encoder(encoder, names=names)
+        classes, known = _texts(made, texts, truth)
+        rows = made.encode(names)
+        evidence = weigh([Block.of("text", rows), *_wording(encoder, names)], groups=len(classes))
+        shares = class_shares(rows, known, evidence.joint(form=0))
+        most = max(classes, key=lambda name: int((truth == name).sum()))
+        cells = [f"{_macro(truth, np.full(len(truth), most)):.3f}"]
+        for margin in MARGINS:
+            decided = shares.decided(margin)
+            told = np.array([classes[place] if place >= 0 else "" for place in decided])
+            on = decided >= 0
+            wrong = float((told[on] != truth[on]).mean()) if on.any() else 0.0
+            cells.append(f"{on.mean():.2f} / {wrong:.2f} / {_macro(truth, told):.3f}")
+        yield f"| {title} | {' | '.join(cells)} |"
+
+
+def _wording(encoder: str, names: list[str]) -> list[Block]:
+    if encoder.startswith("lexical"):
+        return []
+    return [Block.of("wording", make_encoder("lexical", names=names).encode(names), is_form=True)]
+
+
+def _texts(encoder: Encoder, texts: str, truth: np.ndarray) -> tuple[list[str], list[np.ndarray]]:
+    said = Anchors.read().prompts if texts == "anchors" else {name: [name] for name in sorted(set(truth.tolist()))}
+    classes = [NATURAL, HUMAN_MADE] if texts == "anchors" else sorted(said)
+    return classes, [text_rows(encoder, said[name]) for name in classes]
+
+
+def _macro(truth: np.ndarray, told: np.ndarray) -> float:
+    """Return the macro-F1 over the classes that there are; a name left open is a miss of its class."""
+    of_none: Any = 0  # the type inferred from scikit-learn's default does not allow numbers
+    labels = sorted(set(truth.tolist()))
+    return float(f1_score(truth, told, average="macro", labels=labels, zero_division=of_none))
+
+
+PARTS = ("quality", "folds", "numbers", "tops")
 
 
 def main() -> None:
@@ -94,11 +288,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("HGLD_DATA"), help="default: HGLD_DATA")
     parser.add_argument("--encoder", action="append", help="as of build-hierarchy; again for more (default: lexical)")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     options = parser.parse_args()
     if options.data is None:
         parser.error("--data is needed, or HGLD_DATA")
-    for line in table(Path(options.data), options.encoder or ["lexical"], options.seeds):
-        print(line, flush=True)
+    parts = options.part or PARTS
+    sets = [read_set(Path(options.data), *one) for one in SETS]
+    for spec in options.encoder or ["lexical"]:
+        print(f"\n### {make_encoder(spec, names=['x']).name}\n")
+        spaces = [Spaces(one, spec) for one in sets] if set(parts) - {"tops"} else []
+        tables = {
+            "quality": quality(spaces, options.seeds),
+            "folds": folds(spaces, options.seeds) if spaces and spaces[0].wording is not None else iter(()),
+            "numbers": numbers(spaces, options.seeds),
+            "tops": tops(Path(options.data), spec),
+        }
+        for part in parts:
+            for line in tables[part]:
+                print(line, flush=True)
+            print()
 
 
 if __name__ == "__main__":

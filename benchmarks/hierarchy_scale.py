@@ -17,14 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hgld.pipelines.hierarchy import clean, embed, landmark_tables
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.evidence import embed
+from hgld.pipelines.hierarchy.names import clean, landmark_tables
 from hgld.pipelines.stage import silent
 
 MOST_SECONDS = 60
 MOST_BYTES = 4 * 2**30
-TIMED = ("clean", "embed", "cluster", "toplevel", "review", "assign", "export", "report")
+TIMED = ("clean", "embed", "evidence", "cluster", "toplevel", "review", "assign", "export", "report")
 
 HEADS = """\
 church building,chapel,cathedral,monastery,abbey,mosque,synagogue,temple,shrine,pagoda,castle,fortress,palace,

@@ -21,7 +21,7 @@ import torch
 
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import exact_products, prepare_embeddings
-from hgld.training.search_index import FaissIndex, IndexKind, KeptIndex
+from hgld.training.inference.search_index import FaissIndex, IndexKind, KeptIndex
 
 K = 10
 SIDES = ("exact", "ivf", "hnsw")

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -15,6 +15,7 @@ from hgld.errors import HierarchyError, SchemaError
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
+_MOST_LINES = 40  # of a tree that is printed
 _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, "parent": pl.Int32})
 
 
@@ -276,7 +277,83 @@ class Hierarchy:
         sizes = ", ".join(f"{level}: {n}" for level, n in zip(self.levels, self.num_classes, strict=True))
         return f"Hierarchy({sizes})"
 
+    def __str__(self) -> str:
+        return self.to_tree_text(most=_MOST_NAMED, lines=_MOST_LINES)
+
+    def _repr_html_(self) -> str:
+        from hgld.taxonomy.drawing import tree_html
+
+        return tree_html(self)
+
+    def to_tree_text(
+        self, *, depth: int | None = None, most: int | None = 8, lines: int | None = None, width: int = 80
+    ) -> str:
+        """Draw the classes as a tree of text, the largest first, with their numbers of finest classes.
+
+        Args:
+            depth: number of levels, from the coarsest; None: all.
+            most: classes drawn below each class; None: all.
+            lines: of the drawing at most; without a depth only as many levels are drawn as fit. None: any number.
+            width: columns of a line.
+
+        >>> tree = Hierarchy.from_columns({"name": ["dog", "cat", "oak"], "kind": ["animal", "animal", "plant"]})
+        >>> print(tree.to_tree_text())
+        kind 2 > name 3
+        ├─ animal  2
+        │  ├─ cat
+        │  └─ dog
+        └─ plant  1
+           └─ oak
+        """
+        from hgld.taxonomy.drawing import tree_text
+
+        return tree_text(self, depth=depth, most=most, lines=lines, width=width)
+
     # -- files ------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path,
+        format: str = "auto",  # noqa: A002  # as it is called everywhere
+        *,
+        parents: Literal["refuse", "first", "most-specific"] = "refuse",
+        cut: str = "",
+        levels: Sequence[str] = (),
+    ) -> "Hierarchy":
+        """Read a taxonomy: hgld's own files, edge lists, node-link JSON, WordNet, Open Images, Darwin Core, ...
+
+        :func:`hgld.taxonomy.formats.read_levels` reads the same and counts what the rules did.
+
+        Args:
+            path: a file or folder.
+            format: one of :data:`hgld.taxonomy.formats.FORMATS`; ``auto``: found out from the content.
+            parents: rule for classes under several parents.
+            cut: rule for uneven depth, for instance ``root:2,1`` (:mod:`hgld.taxonomy.levels`).
+            levels: names of the levels, finest first; of a table with these columns, the columns.
+
+        Raises:
+            ConfigError: the options cannot be served.
+            InputError: the file is not a taxonomy, or not what the rules need.
+        """
+        from hgld.taxonomy.formats import read_levels
+
+        return read_levels(path, format, parents=parents, cut=cut, levels=levels).hierarchy
+
+    def write(self, path: str | Path, format: str = "auto") -> None:  # noqa: A002
+        """Write the classes in one of the formats of :meth:`read`.
+
+        Args:
+            path: the file; for ``wordnet`` and ``folders`` a new or empty folder.
+            format: as of :meth:`read`; ``auto``: by the name's end (.parquet, .json, .csv for an edge list).
+
+        Raises:
+            ConfigError: the format is not written, or the folder is not empty.
+            HierarchyError: the format has no place for such a hierarchy.
+        """
+        from hgld.taxonomy.formats import write_hierarchy
+
+        write_hierarchy(self, path, format)
 
     def to_frame(self) -> pl.DataFrame:
         """Tabulate the classes: level, label, name, parent (label at the next coarser level, null at the coarsest)."""

@@ -25,7 +25,7 @@ class CsvText:
 
     @classmethod
     def read(cls, path: Path) -> "CsvText":
-        text = _text(path)
+        text = read_text(path)
         _, header = next(_rows(path, text), (0, []))
         return cls(path, text, tuple(cell.strip() for cell in header))
 
@@ -74,14 +74,19 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the text of a table from outside, without its byte order mark.
+
+    Raises:
+        TableError: it cannot be read, is too large, empty or not UTF-8.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise TableError(f"{path} cannot be read ({error.strerror}); expected a CSV there.") from error
+        raise TableError(f"{path} cannot be read ({error.strerror}); expected a table there.") from error
     if len(data) > MAX_BYTES:
-        raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is too large for a table of landmarks.")
+        raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is too large for a table.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,5 +96,5 @@ def _text(path: Path) -> str:
             "with: iconv -f latin1 -t utf-8"
         ) from error
     if not text.strip():
-        raise TableError(f"{path} is empty; expected a header and one landmark a row.")
+        raise TableError(f"{path} is empty; expected at least one row.")
     return text

@@ -163,6 +163,43 @@ class PoliteClient:
         """Return a page's HTML, None where MediaWiki answers that it has none; raises as :meth:`api` does."""
         return self._retry(lambda: self._ask_page(url))
 
+    def post_json(
+        self,
+        url: str,
+        content: Mapping[str, Any],
+        *,
+        auth: Callable[[requests.PreparedRequest], requests.PreparedRequest] | None = None,
+        secret: str = "",
+        before_each: Callable[[], None] = lambda: None,
+    ) -> dict[str, Any]:
+        """Return the JSON object that a server answers to a posted one, with retries while a failure looks transient.
+
+        Args:
+            url: where to; redirects are not followed.
+            content: a JSON-ready object.
+            auth: adds what identifies us to a request.
+            secret: a text that never stands in an error, even if the server repeats it.
+            before_each: called before every attempt.
+
+        Raises:
+            AnswerError, ServiceError, BudgetSpentError: as :meth:`api`.
+        """
+
+        def ask() -> dict[str, Any]:
+            before_each()
+            status, headers, body = self._send("POST", url, json=content, auth=auth)
+            if status != 200:
+                hidden = body.replace(secret.encode(), b"[secret]") if secret else body
+                raise AnswerError(
+                    f"http-{status}",
+                    f"{url} answered HTTP {status}: {_excerpt(hidden)}",
+                    transient=status in {408, 425, 429} or status >= 500,
+                    retry_after=_retry_after(headers),
+                )
+            return _json_object(url, body)
+
+        return self._retry(ask)
+
     def _ask_api(self, url: str, params: dict[str, str]) -> dict[str, Any]:
         if len(urlencode(params)) > _LONGEST_GET:
             # the header lets any data centre answer a long read; pages and GETs that carry it are refused
@@ -173,16 +210,7 @@ class PoliteClient:
         patience = _retry_after(headers)
         if status != 200:
             raise _http_error(url, status, body, patience)
-        try:
-            answer = json.loads(body)
-            if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
-                answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
-        except ValueError as error:
-            raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", transient=True) from error
-        except RecursionError as error:
-            raise AnswerError("json", f"{url} answered JSON that is nested too deep") from error
-        if not isinstance(answer, dict):
-            raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
+        answer = _json_object(url, body)
         if "error" in answer:
             raise _api_error(url, answer["error"], patience)
         return answer
@@ -361,6 +389,20 @@ def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerEr
         raise ServiceError(f"{url} redirects elsewhere (HTTP {status}); give the address that it redirects to.")
     transient = status in {408, 425, 429} or status >= 500
     return AnswerError(f"http-{status}", message, transient=transient, retry_after=patience)
+
+
+def _json_object(url: str, body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+        if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
+            answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
+    except ValueError as error:
+        raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", transient=True) from error
+    except RecursionError as error:
+        raise AnswerError("json", f"{url} answered JSON that is nested too deep") from error
+    if not isinstance(answer, dict):
+        raise AnswerError("json", f"{url} answered a {type(answer).__name__}; expected a JSON object")
+    return answer
 
 
 def _api_error(url: str, error: Any, patience: float) -> AnswerError:

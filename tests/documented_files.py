@@ -42,6 +42,7 @@ def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
     _write_images(folder, rng)
     maker("sop")(folder, 0)
     _write_embeddings(folder, rng)
+    _write_names(folder, rng)
     write_dataset(folder / "made", items_of_classes([3, 4, 2, 5]))
     (folder / "tars").mkdir()
     for tar in (folder / "made").glob("*.tar"):
@@ -96,6 +97,22 @@ def _write_images(folder: Path, rng: np.random.Generator) -> None:
                 shutil.copy(folder / path, place)
     pl.DataFrame(rows).write_csv(folder / "labels.csv")
     (folder / "photo.jpg").write_bytes(jpeg(rng))
+
+
+def _write_names(folder: Path, rng: np.random.Generator) -> None:
+    """Lists of names of anything, groups for them, and rows of one's own for their classes."""
+    kinds = ("bridge", "castle", "church", "tower", "lake", "river", "mountain", "forest")
+    names = [
+        f"{word} {kind}"
+        for kind in kinds
+        for word in ("arch", "old", "stone", "north", "hill", "king", "mill", "new", "iron")
+    ]
+    (folder / "names.txt").write_text("\n".join(names) + "\n")
+    for table in ("names.csv", "classes.csv"):
+        (folder / table).write_text("\n".join(["name", *names]) + "\n")
+    (folder / "groups.csv").write_text("\n".join(["name", *kinds]) + "\n")
+    np.save(folder / "means.npy", rng.normal(size=(len(names), _DIMENSIONS)).astype(np.float32))
+    (folder / "means.txt").write_text("\n".join(names) + "\n")
 
 
 def _write_embeddings(folder: Path, rng: np.random.Generator) -> None:

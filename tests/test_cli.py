@@ -11,7 +11,7 @@ import pytest
 from hgld import __version__
 from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
 from hgld.pipelines.hierarchy import build as building
-from hgld.pipelines.hierarchy import report
+from hgld.pipelines.hierarchy.report import report
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
@@ -115,7 +115,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give exactly one of --sample, --landmarks SPLIT=CSV or --names [SPLIT=]CSV."),
+        ((), "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."),
         (("--sample", "--names", "{table}"), "give exactly one of"),
         (("--names", "{table}", "--names", "train={table}"), "two tables have the same split"),
         (("--names", "none.csv"), "'none.csv' is not a file"),
@@ -123,7 +123,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(hgld, table, tmp_path):
         (("--landmarks", "../x={table}"), "expected SPLIT=CSV"),
         (("--sample", "--structure", "p279=1.5"), "expected p279=W with a weight W from 0 (text only) to 1"),
         (("--sample", "--structure", "p279=nan"), "expected p279=W"),
-        (("--sample", "--groups", "many"), "groups: 'many'; expected a whole number"),
+        (("--sample", "--groups", "many"), "'many': expected whole numbers from 0 separated by commas"),
         (("--sample", "--route", "ftp"), "route is 'ftp'; expected one of 'api', 'html'"),
         (("--sample", "--out", "{table}"), "is a file"),
     ],

@@ -38,7 +38,8 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "demo": ("--out file.csv", "'file.csv' is a file"),
     "build-hierarchy": ("--names none.csv --out made", "'none.csv' is not a file"),
     "review": ("nothing --no-browser", "no finished build"),
-    "compare": ("file.csv file.csv", "lacks the column landmark_id; found 'a'"),
+    "compare": ("file.csv file.csv", "says which item a row is: file.csv has 'a', 'b' and"),
+    "show": ("nothing", "has no classes"),
     "build-shards": ("cub --source nothing --out made", "images.txt"),
     "index": ("nothing", "no tar in it"),
     "verify": ("nothing", "no dataset.json"),
@@ -55,6 +56,7 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
 }
 RIGHT = {  # arguments that are served within seconds
     "compare": "labels.csv labels.csv",
+    "show": "data",
     "index": "data --force",
     "verify": "data",
     "card": "data",
@@ -183,7 +185,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(hgld, nowhere
     ("verb", "option", "writer"),
     [
         ("evaluate", "--out {}/new/r.json", "hgld.evaluation.report.RetrievalReport.save_json"),
-        ("search", "--page {}/new/p.html", "hgld.training.search.write_search_page"),
+        ("search", "--page {}/new/p.html", "hgld.training.inference.search.write_search_page"),
     ],
 )
 def test_what_cannot_be_kept_in_the_end_is_shown(hgld, everything, monkeypatch, tmp_path, verb, option, writer):
@@ -338,7 +340,7 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term):
-    def build(out, config, progress, *, dry_run):
+    def build(out, config, progress, *, dry_run, replace=False):
         asked.append(dry_run)
         raise HgldError("enough")
 
@@ -390,7 +392,7 @@ def test_names_that_command_terminals_and_terminals_without_unicode(tmp_path):
     result = subprocess.run([*HGLD, "compare", strange, strange], capture_output=True, env=environment(), check=False)
     assert result.returncode == EXIT_BAD_INPUT
     assert b"\x1b" not in result.stderr
-    assert b"lacks the column landmark_id" in result.stderr
+    assert b"says which item a row is" in result.stderr
     for encoding in ("ascii", "latin-1"):
         result = subprocess.run(
             [*HGLD, "datasets", "--json"], capture_output=True, env=environment(PYTHONIOENCODING=encoding), check=True
@@ -402,7 +404,7 @@ def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):
     def refused(*arguments, **options):
         raise PermissionError(13, "Permission denied", "labels.csv")
 
-    monkeypatch.setattr("hgld.pipelines.hierarchy.compare.compare", refused)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.comparison.compare.compare", refused)
     code, out, err = hgld("compare", "file.csv", "file.csv")
     assert (code, out) == (EXIT_BAD_INPUT, "")
     assert err == "hgld: labels.csv: Permission denied. Run it with --debug for the traceback.\n"

@@ -22,7 +22,7 @@ from torch.distributed.run import get_args_parser
 import hgld
 from hgld.cli import VERBS, cli, main
 from hgld.evaluation import protocols
-from hgld.pipelines.hierarchy.review.decision_files import parse_decisions
+from hgld.pipelines.hierarchy.review.decisions.decision_files import parse_decisions
 from tests.documented_files import documented_wiki, write_documented_files
 from tests.hgld.range_server import serve
 from tests.pipelines.wikimedia_server import WikimediaServer
@@ -45,6 +45,9 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "srun": "needs Slurm",
     "torchrun": "needs eight GPUs; tests/training/test_train_processes.py starts processes",
     "hgld demo": "tests of its own run it",
+    "hgld build-hierarchy --classes names.txt --out build --encoder sbert": "needs a sentence encoder",
+    "hgld build-hierarchy --classes names.csv --into groups.csv --out sorted --encoder sbert": "needs one too",
+    "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # a command that takes long: what its run here takes besides

@@ -120,8 +120,8 @@ def test_the_base_is_what_the_demo_imports(tmp_path):
 
 CASES = {  # what takes an extra, as statements
     "clip": "make_encoder('clip:ViT-B-32/openai'); backbone('open_clip:ViT-B-32')",
-    "faiss": "from hgld.training.search_index import faiss; faiss()",
-    "onnx": "from hgld.training.export import export_model; export_model(Path('run'), Path('model.onnx'), 'onnx')",
+    "faiss": "from hgld.training.inference.search_index import faiss; faiss()",
+    "onnx": "from hgld.training.inference.export import export_model as run; run(Path(), Path('m.onnx'), 'onnx')",
     "ray": "from hgld.pipelines.executor import run_on_ray; run_on_ray(print, [], print, workers=1, address='')",
     "review": "verb('review', '.')",
     "sbert": "Path('modules.json').write_text('[]'); make_encoder('sbert:.').encode(['lake'])",

@@ -78,7 +78,7 @@ def test_names_in_tars_do_not_command_the_terminal(hgld, shards):
 def test_cells_of_tables_do_not_command_the_terminal(hgld, tmp_path):
     table = tmp_path / "labels.csv"
     table.write_text(f"landmark_id,hierarchical_label\n1,{EVIL}\n2,lake\n", encoding="utf-8")
-    code, out = hgld("compare", table, table)
+    code, out = hgld("compare", table, table, "--all")
     assert (code, COMMANDS.search(out)) == (0, None)
     assert r"evil\x1b" in out
 

@@ -183,6 +183,7 @@ demo --help
 completion bash
 build-hierarchy --sample --encoder lexical --out labels
 compare labels/train_label_to_hierarchical.csv released/train_label_to_hierarchical.csv
+show labels
 build-shards manifest --source labels.csv --images . {LEVELS} --test-classes 0.5 --seed 0 --out shards
 index tars
 verify shards --decode

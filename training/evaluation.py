@@ -19,8 +19,8 @@ from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.metric import resolve
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.config import TrainConfig
-from hgld.training.embedder import Embedded, Embedder
-from hgld.training.embedding import labels_file, write_embeddings
+from hgld.training.inference.embedder import Embedded, Embedder
+from hgld.training.inference.embedding import labels_file, write_embeddings
 from hgld.training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"

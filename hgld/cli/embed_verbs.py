@@ -11,8 +11,8 @@ from hgld.cli.options import EXISTING_FILE, NewFile, Numbers, json_option
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
-    from hgld.training.embedder import Embedder
-    from hgld.training.search import QueryMatches
+    from hgld.training.inference.embedder import Embedder
+    from hgld.training.inference.search import QueryMatches
 
 
 CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -97,7 +97,7 @@ def open_embedder(
     checkpoint: Path, device: str | None, options: dict[str, Any], data: str
 ) -> "AbstractContextManager[Embedder]":
     """Open the model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
-    from hgld.training.embedder import trained_embedder
+    from hgld.training.inference.embedder import trained_embedder
 
     return trained_embedder(checkpoint, device=device or "", data=data, **options)
 
@@ -136,7 +136,7 @@ def embed_command() -> click.Command:
         and named in FILE.faults.csv. Under torchrun the processes share the work.
         """
         from hgld.data.dataset import open_dataset
-        from hgld.training.embedding import faults_file, labels_file, write_embeddings, writer_of
+        from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
         dataset = open_dataset(data, split)
@@ -209,9 +209,9 @@ def search_command() -> click.Command:
         is none, or none of this checkpoint, dataset and options.
         """
         from hgld.data.dataset import open_dataset
-        from hgld.training.search import kept_embeddings, write_search_page
-        from hgld.training.search import search as search_images
-        from hgld.training.search_index import kept_index
+        from hgld.training.inference.search import kept_embeddings, write_search_page
+        from hgld.training.inference.search import search as search_images
+        from hgld.training.inference.search_index import kept_index
 
         dataset = open_dataset(data, split)
         options = take_checkpoint_options(given)
@@ -263,7 +263,7 @@ def export_command() -> click.Command:
         }
         if out.suffix not in formats:
             raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(formats)}.")
-        from hgld.training.export import export_model
+        from hgld.training.inference.export import export_model
 
         record = export_model(checkpoint, out, formats[out.suffix], which)
         if as_json:

@@ -2,11 +2,22 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.options import EXISTING_FILE, FOLDER, SectionedCommand, SplitTable, Structure, flags, json_option, take
+from hgld.cli.options import (
+    EXISTING_FILE,
+    FOLDER,
+    GroupNumbers,
+    Names,
+    SectionedCommand,
+    SplitTable,
+    Structure,
+    flags,
+    json_option,
+    take,
+)
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import takes_extra
 from hgld.terminal import is_terminal
@@ -15,7 +26,7 @@ if TYPE_CHECKING:
     from hgld.pipelines.hierarchy.config import BuildConfig
 
 
-_TITLES = {"toplevel": "Natural or human-made"}  # of stages' sections in the help, where it is not their name
+_TITLES = {"toplevel": "Top level", "taxonomy": "Tree"}  # of stages' sections in the help, where it is not their name
 
 
 def build_hierarchy_command() -> click.Command:
@@ -40,73 +51,137 @@ def build_hierarchy_command() -> click.Command:
         multiple=True,
         help="A table already scraped: landmark_id, category, supercategory.",
     )
+    @click.option(
+        "--classes",
+        metavar="FILE",
+        type=EXISTING_FILE,
+        help="Names of anything: one a line, or a table with name and, if there, id, count, description, image, "
+        "language.",
+    )
     @click.option("--out", type=FOLDER, required=True, help="Folder of the build.")
+    @click.option(
+        "--replace", is_flag=True, help="Replace the labels of a build by the other --route; a terminal is asked."
+    )
     @click.option("--dry-run", is_flag=True, help="Say what would be asked and how long it would take, then stop.")
+    @click.option(
+        "--explain",
+        metavar="NAME",
+        multiple=True,
+        help="Say what each kind of evidence says about NAME, after the build; of a finished build at once.",
+    )
     @json_option
-    @flags(sections, types={"structure": Structure()})
+    @flags(sections, types={"structure": Structure(), "groups": GroupNumbers()}, without=("coarser",))
     def build_hierarchy(
         sample: bool,
         landmarks: tuple[tuple[str, Path], ...],
         names: tuple[tuple[str, Path], ...],
+        classes: Path | None,
         out: Path,
+        replace: bool,
         dry_run: bool,
+        explain: tuple[str, ...],
         as_json: bool,
         **given: Any,
     ) -> None:
-        """Build the hierarchy: landmark categories in, GLDv2's hierarchical labels out.
+        """Build a hierarchy: names in, groups of names and levels above them out.
 
-        Exactly one of --sample, --landmarks and --names says where the names come from. Stopped anywhere, the same
-        command goes on; run again, it does nothing.
+        Exactly one of --sample, --landmarks, --names and --classes says where the names come from: landmarks get
+        GLDv2's hierarchical labels, classes of anything the levels that you name. Stopped anywhere, the same command
+        goes on; run again, it does nothing.
         """
-        if sum(map(bool, (sample, landmarks, names))) != 1:
-            raise click.UsageError("give exactly one of --sample, --landmarks SPLIT=CSV or --names [SPLIT=]CSV.")
-        tables = landmarks or names
+        sources = {"sample": sample, "landmarks": landmarks, "names": names, "classes": classes}
+        source = [name for name, told in sources.items() if told]
+        if len(source) != 1:
+            raise click.UsageError(
+                "give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV or --classes FILE."
+            )
+        tables = landmarks or names or ((("classes", classes),) if classes else ())
         if len({split for split, _ in tables}) != len(tables):
             raise click.UsageError("two tables have the same split; write for instance train=A.csv and index=B.csv.")
-        if sample and given["encoder"] is None:
-            given["encoder"] = "lexical"
+        given["groups"], *coarser = given["groups"] or (None,)
+        given["coarser"] = tuple(coarser)
         config = BuildConfig(
-            "sample" if sample else "landmarks" if landmarks else "names",
+            source[0],  # pyright: ignore[reportArgumentType]  # one of the keys above
             tables,
             **{name: take(config, given) for name, config in configs.items()},
         )
-        _run_build(out, config, dry_run=dry_run, as_json=as_json)
+        _run_build(out, config, replace=replace, dry_run=dry_run, explain=explain, as_json=as_json)
 
     return build_hierarchy
 
 
-def _run_build(out: Path, config: "BuildConfig", *, dry_run: bool, as_json: bool) -> None:
-    from hgld.pipelines.hierarchy.build import build_hierarchy, build_summary, build_table, plan_summary, plan_text
+def _run_build(
+    out: Path, config: "BuildConfig", *, replace: bool, dry_run: bool, explain: tuple[str, ...], as_json: bool
+) -> None:
+    from hgld.pipelines.hierarchy.build import (
+        build_hierarchy,
+        build_summary,
+        build_table,
+        other_route,
+        plan_summary,
+        plan_text,
+    )
+    from hgld.pipelines.hierarchy.evidence.embed import choose_encoder
+    from hgld.pipelines.hierarchy.explain import explain as explained
+    from hgld.pipelines.hierarchy.explain import explain_text
 
+    embedding, chosen = choose_encoder(config.embed, config.source)
+    if chosen and config.source == "classes" and not dry_run:
+        echo(f"encoder {embedding.encoder}: {chosen}", err=True)
+    if not (replace or dry_run or as_json) and is_terminal(sys.stdin) and (route := other_route(out, config)):
+        replace = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
     with progress_bars() as progress:
-        if config.source == "landmarks" and not (dry_run or as_json) and is_terminal(sys.stderr):
+        if (
+            (config.source == "landmarks" or config.names.wikidata)
+            and not (dry_run or as_json)
+            and is_terminal(sys.stderr)
+        ):
             planned = build_hierarchy(out, config, progress, dry_run=True)
             echo(plan_text(planned), err=True)
-        build = build_hierarchy(out, config, progress, dry_run=dry_run)
+        build = build_hierarchy(out, config, progress, dry_run=dry_run, replace=replace)
+    said = [] if dry_run else [explained(build.stages, name) for name in explain]
     if as_json:
-        print_json(plan_summary(build) if dry_run else build_summary(build))
+        print_json(plan_summary(build) if dry_run else build_summary(build) | ({"explained": said} if said else {}))
     else:
-        echo(plan_text(build) if dry_run else build_table(build))
+        echo("\n\n".join([plan_text(build) if dry_run else build_table(build), *map(explain_text, said)]))
 
 
 def compare_command() -> click.Command:
+    place = click.Path(path_type=Path, exists=True)
+
     @click.command()
-    @click.argument("a", type=EXISTING_FILE)
-    @click.argument("b", type=EXISTING_FILE)
+    @click.argument("a", type=place)
+    @click.argument("b", type=place)
+    @click.option(
+        "--on", default="", help="Column that says which item a row is; A=B where the tables call it differently."
+    )
+    @click.option(
+        "--levels",
+        type=Names(),
+        default=(),
+        help="Columns to compare, finest first; each may be A=B.  [default: those of one name, else by their order]",
+    )
+    @click.option("--all", "everything", is_flag=True, help="The best match of every group, all confusions.")
+    @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
     @json_option
-    def compare(a: Path, b: Path, as_json: bool) -> None:
-        """Judge one label file against another, joined on the landmark id.
+    def compare(
+        a: Path, b: Path, on: str, levels: tuple[str, ...], everything: bool, as_markdown: bool, as_json: bool
+    ) -> None:
+        """Judge the hierarchy A by the reference B.
 
-        Coverage, ARI, NMI and V-measure over landmarks and over distinct names, each group's best match, and the
-        agreement on natural or human-made.
+        Each is a CSV or parquet table of labels, a hierarchy.parquet, or the folder of a build. Says which columns it
+        takes, then how far groups agree at every level and over all levels, and the largest confusions.
         """
-        from hgld.pipelines.hierarchy.compare import compare as compare_files
+        from hgld.pipelines.hierarchy.comparison.compare import compare as compare_files
+        from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
 
-        comparison = compare_files(a, b)
+        if as_json and as_markdown:
+            raise click.UsageError("give one of --json and --markdown.")
+        comparison = compare_files(a, b, on=on, levels=levels)
         if as_json:
             print_json(comparison.to_dict())
         else:
-            echo(comparison.to_markdown())
+            echo((markdown if as_markdown else summary)(comparison, everything=everything), nl=False)
 
     return compare
 
@@ -125,7 +200,29 @@ def review_command() -> click.Command:
     )
     @click.option("--others", type=EXISTING_FILE, multiple=True, help="Decisions of another annotator, to compare.")
     @click.option("--adjudicate", is_flag=True, help="Settle the conflicts of --others in a file of its own.")
-    @click.option("--images", type=click.Path(path_type=Path), help="Landmarks' images: a folder or a tar.")
+    @click.option(
+        "--images",
+        type=click.Path(path_type=Path),
+        help="Landmarks' images: a folder or a tar; of --classes the folder of the list.",
+    )
+    @click.option(
+        "--order",
+        type=click.Choice(["items", "names"]),
+        default="items",
+        show_default=True,
+        help="What an action should put right most of.",
+    )
+    @click.option(
+        "--propose", metavar="URL", help="Ask a language model first, at an OpenAI-compatible server: .../v1."
+    )
+    @click.option("--propose-model", metavar="NAME", help="The model's name at that server.")
+    @click.option(
+        "--propose-requests", type=click.IntRange(1), default=100, show_default=True, help="Requests at most."
+    )
+    @click.option(
+        "--propose-tokens", type=click.IntRange(1), default=200_000, show_default=True, help="Tokens at most, in all."
+    )
+    @click.option("--propose-only", is_flag=True, help="Write the model's proposals and end, without a page.")
     @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="0: any free port.")
     @click.option("--browser/--no-browser", default=True, help="Open the page where a person looks.")
     @json_option
@@ -136,16 +233,35 @@ def review_command() -> click.Command:
         others: tuple[Path, ...],
         adjudicate: bool,
         images: Path | None,
+        order: Literal["items", "names"],
+        propose: str | None,
+        propose_model: str | None,
+        propose_requests: int,
+        propose_tokens: int,
+        propose_only: bool,
         port: int,
         browser: bool,
         as_json: bool,
     ) -> None:
         """Finish the groups of BUILD_DIR on a local web page.
 
-        The page shows doubtful names first. Every change is appended to your file of decisions at once, with who and
-        why; build again with --decisions FILE to apply it. The page is on this machine only; Ctrl-C ends it.
+        The page asks first what puts most right, and estimates all other names anew after each decision. Decisions are
+        appended to your file at once; build again with --decisions FILE to apply them. The page is on this machine
+        only; Ctrl-C ends it.
+
+        With --propose a language model says what it would name, merge and move. Its proposals are shown as another
+        annotator's, beside yours; nothing applies them by itself. A key is read from HGLD_PROPOSE_KEY.
         """
-        from hgld.pipelines.hierarchy.review.journal import Journal
+        if (propose is None) != (propose_model is None) or (propose_only and propose is None):
+            raise click.UsageError("--propose URL and --propose-model NAME go together; --propose-only needs both.")
+        if propose is not None and propose_model is not None:
+            file = _propose(build, propose, propose_model, propose_requests, propose_tokens, propose_only and as_json)
+            if propose_only:
+                return
+            others = (*(other for other in others if other.resolve() != file.resolve()), file)
+        from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
+        from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+        from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
         from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
         from hgld.pipelines.hierarchy.review.tables import BuildTables
 
@@ -156,12 +272,31 @@ def review_command() -> click.Command:
             _user() if who is None else who,
             "adjudicator" if adjudicate else "annotator",
         )
-        shown = Review(BuildTables(build), journal, others, Thumbnails(images))
+        tables = BuildTables(build)
+        teacher = None if has_given_levels(build) else Teacher.of(build, by=order)
+        shown = Review(tables, journal, others, Thumbnails(images, tables.images()), teacher)
         if shown.note:
             echo(shown.note, err=True)
         serve(shown, port, lambda address: _announce(address, journal.path, browser, as_json))
 
     return review
+
+
+def _propose(build: Path, url: str, model: str, requests: int, tokens: int, as_json: bool) -> Path:
+    from dataclasses import asdict
+
+    from hgld.pipelines.hierarchy.review.propose import proposals_text, propose
+
+    def say(text: str) -> None:
+        echo(text, err=True)
+
+    with progress_bars() as progress:
+        found = propose(build, url, model, requests=requests, tokens=tokens, say=say, progress=progress)
+    if as_json:
+        print_json(asdict(found) | {"file": str(found.file)})
+    else:
+        echo(proposals_text(found), err=True)
+    return found.file
 
 
 def _user() -> str:

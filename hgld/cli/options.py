@@ -2,7 +2,7 @@
 
 import tempfile
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,12 @@ class Expansion(click.ParamType):
 
 
 class Structure(click.ParamType):
-    """``p279=W``: the weight of Wikidata's subclass graph."""
+    """``p279=W``: the weight of Wikidata's subclass graph; ``tree=W`` of a given tree is the same."""
 
     name = metavar = "p279=W"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        text = str(value).removeprefix("p279=")
+        text = str(value).removeprefix("p279=").removeprefix("tree=")
         try:
             weight = float(text)
         except ValueError:
@@ -93,6 +93,25 @@ class Structure(click.ParamType):
         if not 0 <= weight <= 1:
             self.fail(f"{value!r}: expected p279=W with a weight W from 0 (text only) to 1.", param, ctx)
         return weight
+
+
+class GroupNumbers(click.ParamType):
+    """Numbers of groups, one a level above the items."""
+
+    name = metavar = "K[,K2,...]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            numbers = (-1,)
+        if min(numbers) < 0:
+            self.fail(
+                f"{value!r}: expected whole numbers from 0 separated by commas, finest first, as in 60,8.", param, ctx
+            )
+        return numbers
 
 
 class SplitTable(click.ParamType):
@@ -170,6 +189,7 @@ def flags(
     *,
     types: Mapping[str, click.ParamType] | None = None,
     offered: Mapping[str, Iterable[str]] | None = None,
+    without: Collection[str] = (),
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command a flag for every field of these config dataclasses.
 
@@ -179,12 +199,13 @@ def flags(
         sections: the dataclasses by the headings of their flags in the help.
         types: types of fields that are written in a way of their own.
         offered: values that the shell completes, of fields that can have others too.
+        without: fields that have no flag of their own, because another flag states them.
     """
     types, offered = types or {}, offered or {}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for section, config in reversed(list(sections.items())):
-            for name, option in reversed(list(options_of(config).items())):
+            for name, option in reversed([one for one in options_of(config).items() if one[0] not in without]):
                 flag = name.rstrip("_").replace("_", "-")
                 switch = option.member is bool
                 kind = None if switch else types.get(name) or _Value(option, offered.get(name, ()))

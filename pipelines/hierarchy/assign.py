@@ -25,6 +25,7 @@ from hgld.pipelines.hierarchy.landmark_images import (
     fingerprint,
     read_image,
 )
+from hgld.pipelines.hierarchy.names.landmark_tables import with_item_columns
 from hgld.pipelines.hierarchy.provenance import without_folder
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
 
@@ -170,7 +171,7 @@ def _choice(best: list[np.ndarray], score: list[np.ndarray]) -> Choice:
 
 # -- the stage -----------------------------------------------------------------------------------------------------
 
-VERSION = 2  # 2: images are turned upright before they are looked at
+VERSION = 3  # 2: images are turned upright before they are looked at; 3: decisions about single items
 LANDMARKS = {
     "split": pl.String,
     "landmark_id": pl.Int64,
@@ -192,6 +193,7 @@ DROPPED = {
 }
 UNREADABLE = {"split": pl.String, "landmark_id": pl.Int64, "member": pl.String, "reason": pl.String}
 _KEY = ["split", "landmark_id"]
+_MOST_NOTES = 10
 
 
 def run(
@@ -221,6 +223,7 @@ def run(
         "review/names": reviewed.path("names.parquet"),
         "review/groups": reviewed.path("groups.parquet"),
         "review/dropped": reviewed.path("dropped.parquet"),
+        "review/items": reviewed.path("items.parquet"),
     }
     settings: dict[str, Any] = {"assign": config.assign}
     if encoder is not None:
@@ -236,7 +239,7 @@ def run(
         landmarks = pl.concat([labelled, given]).sort(_KEY)
         landmarks.write_parquet(directory / "landmarks.parquet")
         reasons = write_dropped(directory, pl.concat([dropped, failed]).sort(_KEY))
-        return StageResult(_counts(landmarks), reasons, details=details)
+        return StageResult(_counts(landmarks) | tables.counts, reasons, notes=tables.notes, details=details)
 
     return run_stage("assign", root, version=VERSION, config=settings, inputs=inputs, work=work)
 
@@ -273,6 +276,9 @@ class _Tables:
     nameless: pl.DataFrame
     names: pl.DataFrame
     dropped: pl.DataFrame
+    tops: pl.DataFrame
+    given: pl.DataFrame  # landmarks that decisions put elsewhere than their names: name, label
+    lost: tuple[str, ...]  # decisions about single landmarks that fit nothing
 
     @classmethod
     def read(cls, inputs: dict[str, Path]) -> "_Tables":
@@ -288,11 +294,24 @@ class _Tables:
             .join(titles, on=_KEY, how="left")
             .sort(_KEY)
         )
-        return cls(table["clean/landmarks"], nameless, names, table["review/dropped"])
+        given, lost = _given(table["review/items"], table["scrape/landmarks"], table["clean/landmarks"])
+        return cls(table["clean/landmarks"], nameless, names, table["review/dropped"], tops, given, lost)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"put elsewhere by decision": len(self.given)} if len(self.given) else {}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        more = len(self.lost) - _MOST_NOTES
+        return (
+            *self.lost[:_MOST_NOTES],
+            *([f"{more} more decisions about single items fit nothing."] if more > 0 else []),
+        )
 
     def join(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Return the landmarks with a group, and the drops of those whose name was dropped in review."""
-        joined = self.landmarks.join(self.names, on="name", how="left", maintain_order="left")
+        joined = self._put(self.landmarks.join(self.names, on="name", how="left", maintain_order="left"))
         labelled = joined.filter(pl.col("label").is_not_null())
         left = joined.filter(pl.col("label").is_null()).join(
             self.dropped.select("name", "reason", "who", "why"), on="name", how="left", maintain_order="left"
@@ -313,6 +332,35 @@ class _Tables:
             ),
         )
         return _as_landmarks(labelled), drops.cast(DROPPED)  # pyright: ignore[reportArgumentType]
+
+    def _put(self, joined: pl.DataFrame) -> pl.DataFrame:
+        """Give single landmarks the names and groups that decisions give them."""
+        if self.given.is_empty():
+            return joined
+        put = joined.join(self.given, on=_KEY, how="left", maintain_order="left", suffix="_given")
+        put = put.join(self.tops, left_on="label_given", right_on="label", how="left", suffix="_given")
+        is_put = pl.col("label_given").is_not_null()
+        return put.with_columns(
+            name=pl.coalesce("name_given", "name"),
+            label=pl.coalesce("label_given", "label"),
+            natural_or_human_made=pl.when(is_put)
+            .then("natural_or_human_made_given")
+            .otherwise("natural_or_human_made"),
+        ).select(joined.columns)
+
+
+def _given(items: pl.DataFrame, scraped: pl.DataFrame, landmarks: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return the landmarks that decisions give a name or group of their own, and the decisions that fit nothing."""
+    ids = with_item_columns(scraped).select(*_KEY, id=pl.coalesce("id", pl.col("landmark_id").cast(pl.String)))
+    known = ids.join(landmarks.select(_KEY), on=_KEY, how="semi")
+    found = items.join(known, on=("split", "id"), how="left")
+    fits = pl.col("landmark_id").is_not_null() & pl.col("label").is_not_null()
+    lost = [
+        f"A decision of {row['who']} about the item {row['split']}/{row['id']} fits nothing: "
+        + ("no item of this id has a name." if row["landmark_id"] is None else "its new name or group is gone.")
+        for row in found.filter(~fits).iter_rows(named=True)
+    ]
+    return found.filter(fits).select(*_KEY, "name", "label"), tuple(lost)
 
 
 def _as_landmarks(rows: pl.DataFrame) -> pl.DataFrame:

@@ -1,5 +1,6 @@
 """The build of a hierarchy: all stages in order, in one folder, by one process at a time."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -11,25 +12,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.files import file_lock, write_atomic
-from hgld.pipelines.hierarchy import (
-    assign,
-    clean,
-    cluster,
-    clustering,
-    embed,
-    export,
-    landmark_tables,
-    report,
-    sample,
-    toplevel,
-)
-from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy import assign, export, sample
+from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, EmbedConfig
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, make_encoder
+from hgld.pipelines.hierarchy.evidence import embed, evidence_stage
+from hgld.pipelines.hierarchy.evidence.class_table import table_files
+from hgld.pipelines.hierarchy.groups import cluster, clustering, into
+from hgld.pipelines.hierarchy.levels import given_levels, reviewed_levels, toplevel
+from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS, LevelPlan, domain_of, plan_levels
+from hgld.pipelines.hierarchy.names import classes, clean, landmark_tables, tree
+from hgld.pipelines.hierarchy.names.name_classes import ClassFinder
 from hgld.pipelines.hierarchy.provenance import PROVENANCE, SourceFile, complete_provenance, provenance, read_provenance
+from hgld.pipelines.hierarchy.report import report
 from hgld.pipelines.hierarchy.review import review
-from hgld.pipelines.hierarchy.review.decision_files import read_decisions
+from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
+from hgld.pipelines.hierarchy.review.learning.teaching import taught_by
 from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ class Build:
     plan: "Plan | None" = None
 
 
-def build_hierarchy(out: Path, config: BuildConfig, progress: Progress, *, dry_run: bool = False) -> Build:
+def build_hierarchy(
+    out: Path, config: BuildConfig, progress: Progress, *, dry_run: bool = False, replace: bool = False
+) -> Build:
     """Build the hierarchy of ``config``'s landmarks into the folder ``out``.
 
     Stages that are done stay done; a build that was stopped anywhere goes on with the same command. The files beside
@@ -70,32 +73,62 @@ def build_hierarchy(out: Path, config: BuildConfig, progress: Progress, *, dry_r
         config: the source and every stage's options.
         progress: told what is being done.
         dry_run: only count the scrape's requests; nothing is asked and nothing written.
+        replace: whether the labels of a build by the other route of scraping may be replaced.
 
     Raises:
-        ConfigError: options contradict each other, or ``out`` holds something else than a build.
+        ConfigError: options contradict each other or cannot be served, ``out`` holds something else than a build, or
+            labels that would be replaced although nobody said so.
         StorageError: another build runs in ``out``, or the disk is full or not writable.
         HgldError: whatever a stage refuses.
     """
+    embedding, chosen = embed.choose_encoder(config.embed, config.source)
+    config = dataclasses.replace(config, embed=embedding, cluster=_clustering(config))
     _check(config)
     _refuse_foreign(out)
+    _check_before_scraping(config)
     if dry_run:
         return Build(out, plan=_plan(out, config))
+    if not replace and (route := other_route(out, config)) is not None:
+        raise ConfigError(
+            f"{out} holds labels made by --route {route}; --route {config.scrape.route} finds other names and would "
+            "replace them. Name another --out to keep both, or give --replace."
+        )
     _check_resources(config)
     with _locked(out):
         stages = _label(out / STAGES, config, progress)
         encoder = json.loads(stages["embed"].path("encoder.json").read_text(encoding="utf-8"))
+        encoder |= {"chosen": chosen} if chosen else {}
         facts = provenance(list(stages.values()), _sources(config), config, encoder)
         stages["report"] = report.run(out / STAGES, stages, facts, progress)
         files = _publish(out, stages, facts)
     return Build(out, stages, files)
 
 
+def _clustering(config: BuildConfig) -> ClusterConfig:
+    """Return the clustering's options with the criterion that ``auto`` stands for."""
+    if config.cluster.criterion != "auto":
+        return config.cluster
+    return dataclasses.replace(config.cluster, criterion="stability" if config.source == "classes" else "silhouette")
+
+
 def _check(config: BuildConfig) -> None:
     if (config.source == "sample") == bool(config.tables):
         raise ConfigError(
             f"a build from {config.source!r} was given {len(config.tables)} tables; expected none for the sample and "
-            "at least one otherwise. Give exactly one of --sample, --landmarks SPLIT=CSV and --names [SPLIT=]CSV."
+            "at least one otherwise. Give exactly one of --sample, --landmarks SPLIT=CSV, --names [SPLIT=]CSV and "
+            "--classes FILE."
         )
+    if config.source == "classes" and len(config.tables) > 1:
+        raise ConfigError("--classes takes one file. Join the lists first; the same name twice is one name.")
+    if config.source != "classes" and config.taxonomy.tree is not None:
+        raise ConfigError("--tree is a taxonomy of the names of --classes; landmarks have Wikidata's. Leave it out.")
+    if config.names.wikidata and (config.source != "classes" or config.taxonomy.tree is not None):
+        raise ConfigError(
+            "--wikidata looks up the names of --classes, in place of a --tree. Landmarks have their own route to "
+            "Wikidata (--landmarks). Leave it out."
+        )
+    if config.source == "classes" and config.assign.assign != "none":
+        raise ConfigError("--assign names landmarks that have no name; every class of --classes has one. Leave it out.")
     splits = [split for split, _ in config.tables]
     if len(set(splits)) != len(splits):
         raise ConfigError(f"the splits of the tables are {splits}; each split has one table. Join the tables first.")
@@ -106,6 +139,8 @@ def _check(config: BuildConfig) -> None:
                 "first, '-', at most 64. Name it otherwise: --landmarks train=CSV."
             )
     clustering.check_options(config.cluster)
+    evidence_stage.check_options(config.evidence)
+    _plan_of(config)
     toplevel.check_options(config.toplevel)
     assign.check_options(config.assign, config.embed)
 
@@ -144,42 +179,141 @@ class Stage:
         run: the function.
         reads: names of the stages whose runs are passed to it.
         configs: fields of :class:`BuildConfig` that are passed to it.
+        facts: what follows from several of them and is passed by name: ``plan`` (levels), ``domain``, ``language``,
+            ``images_from`` (the folder of a list of classes), ``taught_by``.
     """
 
     run: Callable[..., StageRun]
     reads: tuple[str, ...]
     configs: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
 
 
 STAGES_IN_ORDER: Mapping[str, Stage] = {
-    "clean": Stage(clean.run, ("scrape",), ("clean",)),
-    "embed": Stage(embed.run, ("clean",), ("embed",)),
-    "cluster": Stage(cluster.run, ("clean", "embed", "scrape"), ("cluster",)),
-    "toplevel": Stage(toplevel.run, ("clean", "cluster", "scrape", "embed"), ("toplevel", "embed")),
-    "review": Stage(review.run, ("cluster", "toplevel"), ("review",)),
+    "clean": Stage(clean.run, ("scrape",), ("clean",), ("domain", "language")),
+    "embed": Stage(embed.run, ("clean",), ("embed",), ("domain",)),
+    "evidence": Stage(
+        evidence_stage.run,
+        ("clean", "embed", "scrape"),
+        ("evidence", "embed", "cluster"),
+        ("domain", "images_from"),
+    ),
+    "cluster": Stage(cluster.run, ("clean", "evidence", "scrape"), ("cluster",), ("domain",)),
+    "toplevel": Stage(
+        toplevel.run, ("clean", "cluster", "scrape", "embed", "evidence"), ("toplevel", "embed"), ("plan", "domain")
+    ),
+    "review": Stage(review.run, ("cluster", "toplevel"), ("review",), ("taught_by",)),
+    "levels": Stage(reviewed_levels.run, ("cluster", "toplevel", "review"), (), ("plan",)),
     "assign": Stage(assign.run, ("scrape", "clean", "review"), ("assign", "embed")),
-    "export": Stage(export.run, ("scrape", "clean", "assign")),
+    "export": Stage(export.run, ("scrape", "clean", "assign", "levels"), (), ("plan",)),
 }
 """The stages after the one that finds names, in order; a report of all follows."""
+INTO = Stage(into.run, ("clean", "embed"), ("levels", "embed"), ("domain",))
+"""The stage ``cluster`` of a build whose groups are given."""
+
+GIVEN_LEVELS: Mapping[str, Stage] = {
+    "cluster": Stage(given_levels.run_cluster, ("clean", "embed"), ("taxonomy",), ("plan",)),
+    "toplevel": Stage(given_levels.run_toplevel, ("clean", "cluster"), ("taxonomy",), ("plan",)),
+}
+"""The stages in their place where the levels are those of a taxonomy."""
+
+
+def _has_given_levels(config: BuildConfig) -> bool:
+    return config.taxonomy.tree is not None and config.taxonomy.tree_use == "levels"
+
+
+def _plan_of(config: BuildConfig) -> LevelPlan:
+    return given_levels.plan_given_levels(config) if _has_given_levels(config) else plan_levels(config)
 
 
 def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:
     """Run all stages up to the export; return their runs by name."""
+    facts = {
+        "plan": _plan_of(config),
+        "domain": domain_of(config),
+        "language": config.names.language_of_names,
+        "images_from": config.tables[0][1].parent if config.source == "classes" else None,
+        "taught_by": None  # a taxonomy is taken as it is, but for what people decide by name
+        if _has_given_levels(config)
+        else taught_by(root, are_given=config.levels.into is not None),
+    }
     runs = {"scrape": _names(root, config, progress)}
-    for name, stage in STAGES_IN_ORDER.items():
+    stages = {**STAGES_IN_ORDER, **({"cluster": INTO} if config.levels.into else {})}
+    stages |= GIVEN_LEVELS if _has_given_levels(config) else {}
+    for name, stage in stages.items():
         given = (*(runs[read] for read in stage.reads), *(getattr(config, field) for field in stage.configs))
-        runs[name] = stage.run(root, *given, progress)
+        runs[name] = stage.run(root, *given, progress, **{fact: facts[fact] for fact in stage.facts})
+        if name == "clean":
+            _check_numbers(config, runs[name])
     return runs
+
+
+def other_route(out: Path, config: BuildConfig) -> str | None:
+    """Return the route by which the landmarks of a finished build in ``out`` were scraped, if ``config`` has another.
+
+    The two routes find different names, so that a build by one replaces the labels of the other.
+    """
+    options = (read_provenance(out) or {}).get("config")
+    scraped = options.get("scrape") if isinstance(options, dict) else None
+    route = scraped.get("route") if isinstance(scraped, dict) else None
+    asked = config.scrape.route if config.source == "landmarks" else None
+    return route if isinstance(route, str) and asked not in (None, route) else None
+
+
+def _check_before_scraping(config: BuildConfig) -> None:
+    """Refuse more clusters or groups than there can be names, as far as the tables tell."""
+    if not (config.cluster.clusters or config.cluster.groups):
+        return
+    if config.source == "landmarks":
+        found = landmark_tables.read_landmarks(dict(config.tables)).landmarks
+        _refuse_more_than(len(found), "landmarks, each of which has one name at most", config)
+    elif config.source == "names":
+        found = landmark_tables.read_landmarks(dict(config.tables), named=True).landmarks
+        _refuse_more_than(len({name for landmark in found for name in landmark.names}), "names", config)
+    elif config.source == "classes":
+        items = classes.read_items(config.tables[0][1]).items
+        _refuse_more_than(len({item.name for item in items}), "names", config)
+
+
+def _check_numbers(config: BuildConfig, cleaned: StageRun) -> None:
+    """Refuse more clusters or groups than there are names, before these are embedded."""
+    names = pl.scan_parquet(cleaned.path("names.parquet")).select(pl.len()).collect().item()
+    _refuse_more_than(names, "names", config)
+
+
+def _refuse_more_than(count: int, what: str, config: BuildConfig) -> None:
+    for option, wanted in (("clusters", config.cluster.clusters), ("groups", config.cluster.groups)):
+        if wanted > count:
+            raise ConfigError(f"--{option} {wanted} is more than the {count:,} {what}. Ask for at most {count}.")
 
 
 def _names(root: Path, config: BuildConfig, progress: Progress) -> StageRun:
     """Run the stage that finds names: from the sample, from tables, or from Wikimedia."""
     if config.source == "sample":
         return sample.run(root, progress)
+    if config.source == "classes":
+        return classes.run(root, config.tables[0][1], progress, find=_finder(root, config, progress))
     if config.source == "names":
         return landmark_tables.run_names(root, dict(config.tables), progress)
     asked = dict(config.tables), config.scrape
     return _scrape().run(root, *asked, progress, before_asking=lambda: _try_encoder(config.embed))
+
+
+def _finder(root: Path, config: BuildConfig, progress: Progress) -> ClassFinder | None:
+    """Return what finds the classes of names: in a taxonomy, in Wikidata, or nothing."""
+    if config.taxonomy.tree is not None:
+        return tree.finder_of(config.taxonomy)
+    if not config.names.wikidata:
+        return None
+    said = {"language": config.names.language_of_names, "before_asking": partial(_try_encoder, config.embed)}
+    return partial(_named_items().find_classes, root, config.scrape, progress, **said)
+
+
+def _named_items() -> ModuleType:
+    """Import the search of names in Wikidata; no other build needs its packages."""
+    with takes_extra("scrape", "asking Wikidata", "Or leave --wikidata out."):
+        from hgld.pipelines.hierarchy.scrape import named_items
+    return named_items
 
 
 def _scrape() -> ModuleType:
@@ -190,6 +324,9 @@ def _scrape() -> ModuleType:
 
 
 def _plan(out: Path, config: BuildConfig) -> "Plan | None":
+    if config.names.wikidata:
+        items = classes.read_items(config.tables[0][1]).items
+        return _named_items().plan_names(out / STAGES, config.scrape, items, config.names.language_of_names)
     if config.source != "landmarks":
         return None
     return _scrape().plan(out / STAGES, dict(config.tables), config.scrape)
@@ -200,7 +337,13 @@ def _sources(config: BuildConfig) -> list[SourceFile]:
         tables = [SourceFile("sample", path) for path in sample.files()]
     else:
         tables = [SourceFile(f"{config.source}/{split}", path) for split, path in config.tables]
-    return tables + [SourceFile("decisions", path) for path in config.review.decisions]
+    if config.source == "classes":
+        tables = [SourceFile("classes", path) for _, path in config.tables]
+        tables += [SourceFile("tree", path) for path in tree.tree_files(config.taxonomy)]
+    if config.evidence.class_embeddings:
+        tables += [SourceFile("class-embeddings", path) for path in table_files(config.evidence.class_embeddings)]
+    given = [SourceFile("groups", config.levels.into)] if config.levels.into else []
+    return tables + given + [SourceFile("decisions", path) for path in config.review.decisions]
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -309,8 +452,9 @@ def plan_text(build: Build) -> str:
     if plan is None:
         return "Nothing to ask: the names are here already."
     total = sum(plan.requests.values())
+    what = "items with {:,} different names" if plan.of_names else "landmarks in {:,} Commons categories"
     lines = [
-        f"{plan.landmarks:,} landmarks in {plan.categories:,} Commons categories, {plan.unanswered:,} to ask for.",
+        f"{plan.landmarks:,} {what.format(plan.categories)}, {plan.unanswered:,} to ask for.",
         *(f"  {count:>9,} requests: {what}" for what, count in plan.requests.items()),
         f"  {total:>9,} requests at most, about {_duration(plan.seconds)}.",
     ]
@@ -323,7 +467,7 @@ def build_table(build: Build) -> str:
     lines = []
     for name, run in build.stages.items():
         state = f"{run.record['times']['seconds']:6.1f} s" if run.was_run else "  before"
-        lines.append(f"{name:<{width}}  {state}  {_counts(run)}")
+        lines.append(f"{name:<{width}}  {state}  {_counts(run, build)}")
         if run.result.dropped:
             lines.append(f"{'':<{width}}            left out: {_reasons(run.result.dropped)}")
         lines += [f"{'':<{width}}            note: {note}" for note in run.result.notes]
@@ -332,8 +476,18 @@ def build_table(build: Build) -> str:
     return "\n".join(lines)
 
 
-def _counts(run: StageRun) -> str:
-    return ", ".join(f"{value:,} {what}" for what, value in run.result.counts.items())
+def _counts(run: StageRun, build: Build) -> str:
+    """Return a stage's counts as people read them: of landmarks or of items, undecided ones only below a top level."""
+    counts = dict(run.result.counts)
+    if len(build.stages["toplevel"].result.details.get("levels", LANDMARK_LEVELS)) == 2:
+        counts = {what: value for what, value in counts.items() if not what.startswith("undecided")}
+    if "items" in build.stages["scrape"].result.counts:
+        counts = {_of_items(what): value for what, value in counts.items() if what != f"landmarks/{classes.SPLIT}"}
+    return ", ".join(f"{value:,} {what}" for what, value in counts.items())
+
+
+def _of_items(what: str) -> str:
+    return what.removesuffix(f" ({classes.SPLIT})").replace("landmarks", "items")
 
 
 def _reasons(dropped: Mapping[str, int]) -> str:
@@ -344,7 +498,8 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def _shown(build: Build) -> list[tuple[str, str]]:
-    labels = [("labels", name) for name in build.files if name.endswith("_label_to_hierarchical.csv")]
+    tables = (export.LABELS, export.LABEL_SUFFIX)
+    labels = [("labels", name) for name in build.files if name.endswith(tables)]
     return [*labels, *[("report", name) for name in build.files if name == "report.html"]]
 
 

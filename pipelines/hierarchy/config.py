@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
 from hgld.settings import setting
+from hgld.taxonomy.format_names import AUTO, FORMAT_LINES
 
 SPLIT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")  # part of files' names
 COMMONS_URL = "https://commons.wikimedia.org/w/api.php"
@@ -57,6 +58,93 @@ class ScrapeConfig:
 
 
 @dataclass(frozen=True)
+class NamesConfig:
+    """Options that say what the names are."""
+
+    domain: Literal["auto", "landmarks", "general"] = setting(
+        "auto",
+        "landmarks: hgld's lexicon of places, its rules for names of Wikidata, and natural / human-made; general: none "
+        "of these. auto: general for --classes, landmarks otherwise.",
+    )
+    language_of_names: str = setting(
+        "",
+        "Language of the names, as en or de, where their table does not say it. English names alone are singularised "
+        "and divided into noun and modifiers; default: those with common English words (general).",
+    )
+    wikidata: bool = setting(
+        False,
+        "Look the names of --classes up in Wikidata: items by label or alias, and the classes above them, as evidence; "
+        "with the options of the scrape.",
+    )
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """Options of a taxonomy that is known already."""
+
+    tree: Path | None = setting(
+        None,
+        "A taxonomy of the names of --classes, in any format that hgld show draws: edge list, node-link JSON, WordNet, "
+        "Open Images, iNaturalist, Darwin Core, folders, ...",
+        key=False,
+    )
+    tree_format: str = setting(
+        AUTO, "Format of the tree; auto: found out from its content.", choices=(AUTO, *FORMAT_LINES), key=False
+    )
+    tree_columns: tuple[str, ...] = setting(
+        (),
+        "Columns of a table that are the tree's levels A,B,C, finest first; for tables of no other format.",
+        key=False,
+    )
+    tree_use: Literal["evidence", "levels"] = setting(
+        "evidence",
+        "evidence: what the tree says of names counts as Wikidata's class graph does (--structure p279=W, labels of "
+        "groups); levels: its classes are the levels, and names that are not in it are listed and left out.",
+    )
+    parents: Literal["refuse", "first", "most-specific"] = setting(
+        "refuse",
+        "Where the tree is the levels: classes under several parents are refused, or keep the first, or the one "
+        "farthest from the top.",
+    )
+    cut: str = setting(
+        "",
+        "Where the tree is the levels: which of its classes; root:2,1 (steps below the top), leaves:1,2 (steps above "
+        "the names) or ranks:family,order. Default: all its ranks or depths.",
+    )
+
+
+@dataclass(frozen=True)
+class LevelsConfig:
+    """Options of the levels above the groups."""
+
+    levels: tuple[str, ...] = setting(
+        (),
+        "Names of the levels A,B,C, finest first. Default: item,group, and top where there is a third; of landmarks "
+        "landmark,hierarchical_label,natural_or_human_made.",
+    )
+    coarser: tuple[int, ...] = setting(
+        (), "Numbers of groups of the levels above the groups, finest first; 0: as the data give.", least=0
+    )
+    top: tuple[str, ...] = setting(
+        (),
+        "Classes A,B of the coarsest level; whatever cannot be decided is listed. Default: natural,human-made of "
+        "landmarks.",
+    )
+    into: Path | None = setting(
+        None,
+        "Put the names into given groups: a list, or a table with name and, if there, description, parent, seeds "
+        "(names separated by bars). What fits none is listed.",
+        key=False,
+    )
+    none_below: float = setting(
+        0.0,
+        "Cosine below which a name is in none of the groups of --into; 0: as the data give; -1: never.",
+        least=-1,
+        most=1,
+    )
+
+
+@dataclass(frozen=True)
 class CleanConfig:
     """Options of turning scraped names into canonical names."""
 
@@ -70,9 +158,11 @@ class EmbedConfig:
     """Options of turning names into vectors."""
 
     encoder: str = setting(
-        "clip:ViT-L-14/laion2b_s32b_b82k",
+        "auto",
         "lexical (needs no weights), clip:MODEL/PRETRAINED (open_clip; PRETRAINED may be a file) or sbert:PATH; "
-        "either of the last two may be joined with the first: sbert:PATH+lexical.",
+        "either of the last two may be joined with the first: sbert:PATH+lexical. auto: for --classes the best whose "
+        "weights are on this machine (HGLD_SENTENCE_ENCODER may name a folder); for landmarks "
+        "clip:ViT-L-14/laion2b_s32b_b82k, as published.",
     )
     templates: tuple[str, ...] = setting(
         (), "Prompt templates with {}; averaged. Default: the encoder's own.", repeated=True, commas=False
@@ -85,12 +175,39 @@ class EmbedConfig:
 
 
 @dataclass(frozen=True)
+class EvidenceConfig:
+    """Options of what counts about names besides the encoder's rows."""
+
+    evidence: tuple[str, ...] = setting(
+        (),
+        "What counts besides the encoder: wording, descriptions, classes, images, table, or none. Default: what there "
+        "is for --classes; for landmarks none, as published.",
+    )
+    class_embeddings: Path | None = setting(
+        None,
+        "Rows of your own for the classes: FILE.npy with keys beside it (.txt, .parquet or .csv), or FILE.parquet with "
+        "name and embedding.",
+        key=False,
+    )
+    image_encoder: str = setting(
+        "", "clip:MODEL/PRETRAINED for the classes' images; default: --encoder if it is one, else one at hand."
+    )
+
+
+@dataclass(frozen=True)
 class ClusterConfig:
     """Options of grouping names by their vectors."""
 
-    clusters: int = setting(0, "k of k-means; 0: chosen by the criterion.")
-    criterion: Literal["silhouette", "elbow"] = setting("silhouette", "How k is chosen when it is not given.")
-    groups: int = setting(0, "Final number of groups; 0: as the threshold gives.")
+    clusters: int = setting(0, "k of k-means, which the threshold divides; 0: chosen by the criterion.")
+    criterion: Literal["auto", "stability", "silhouette", "elbow"] = setting(
+        "auto",
+        "What is chosen when it is not given, and how: stability the number of groups, by how far groupings of "
+        "resamples agree beyond chance; silhouette and elbow k, which the threshold then divides. auto: stability for "
+        "--classes, silhouette for landmarks.",
+    )
+    groups: int = setting(
+        0, "Final number of groups; 0: as the threshold gives. More numbers, as 60,8, are those of the levels above."
+    )
     threshold: float = setting(
         0.0, "Mean cosine distance at which a cluster is divided into groups; 0: 0.85 of that of all pairs of names."
     )
@@ -133,16 +250,20 @@ class BuildConfig:
     """Options of a whole build: the source of its names, and every stage's options.
 
     Attributes:
-        source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape) or ``names`` (a table
-            whose names are scraped already).
-        tables: (split, CSV) pairs; empty for the sample.
+        source: ``sample`` (the table shipped with hgld), ``landmarks`` (categories to scrape), ``names`` (a table
+            whose names are scraped already) or ``classes`` (names of anything).
+        tables: (split, file) pairs; empty for the sample, one pair for classes.
     """
 
-    source: Literal["sample", "landmarks", "names"]
+    source: Literal["sample", "landmarks", "names", "classes"]
     tables: tuple[tuple[str, Path], ...] = ()
+    names: NamesConfig = NamesConfig()
+    levels: LevelsConfig = LevelsConfig()
+    taxonomy: TreeConfig = TreeConfig()
     scrape: ScrapeConfig = ScrapeConfig()
     clean: CleanConfig = CleanConfig()
     embed: EmbedConfig = EmbedConfig()
+    evidence: EvidenceConfig = EvidenceConfig()
     cluster: ClusterConfig = ClusterConfig()
     toplevel: TopLevelConfig = TopLevelConfig()
     review: ReviewConfig = ReviewConfig()

@@ -1,56 +1,116 @@
-"""The export stage: GLDv2's label CSVs, the table of raw scraped names, the hierarchy, and the dropped landmarks."""
+"""The export stage: label tables, the table of raw scraped names, the hierarchy, and the dropped landmarks or items."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 
 from hgld.errors import TableError
 from hgld.hierarchy import Hierarchy
+from hgld.pipelines.hierarchy.groups.given_groups import NONE
+from hgld.pipelines.hierarchy.levels.levels import HUMAN_MADE, LANDMARK_LEVELS, LANDMARKS, NATURAL, LevelPlan
+from hgld.pipelines.hierarchy.levels.reviewed_levels import GROUPS
+from hgld.pipelines.hierarchy.names.landmark_tables import with_item_columns
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 
-VERSION = 1
+VERSION = 2  # 2: levels of any name
 LABEL_SUFFIX = "_label_to_hierarchical.csv"
 RAW_NAMES = "raw_names.csv"
+LABELS = "labels.csv"
 HIERARCHY = "hierarchy.parquet"
 DROPPED = "dropped.parquet"
-LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 COLUMNS = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 _KEY = ["split", "landmark_id"]
 
 
-def run(root: Path, scraped: StageRun, cleaned: StageRun, assigned: StageRun, progress: Progress) -> StageRun:
+def run(
+    root: Path,
+    scraped: StageRun,
+    cleaned: StageRun,
+    assigned: StageRun,
+    levelled: StageRun,
+    progress: Progress,
+    *,
+    plan: LevelPlan = LANDMARKS,
+) -> StageRun:
     """Write the build's tables, all or none of them.
 
-    ``{split}_label_to_hierarchical.csv`` has GLDv2's columns, quoting and line ends, sorted by landmark id;
-    ``supercategory`` is the name as scraped (empty where the name was assigned), an undecided top level is an empty
-    field. ``raw_names.csv`` has every landmark that was asked for; ``dropped.parquet`` those that are in no label CSV,
-    with the stage that left them out and its reason.
+    Landmarks get ``{split}_label_to_hierarchical.csv`` with GLDv2's columns, quoting and line ends, sorted by landmark
+    id; ``supercategory`` is the name as scraped (empty where the name was assigned), an undecided top level, or one of
+    other classes than natural and human-made, is an empty field. ``raw_names.csv`` has every landmark that was asked
+    for. Items, and landmarks at other levels than GLDv2's, get ``labels.csv``: id, name, and one column a level above
+    the items. ``dropped.parquet`` has those without labels, with the stage that left them out and its reason.
 
     Raises:
         TableError: a landmark is neither labelled nor dropped.
     """
     inputs = {
         "scrape/landmarks": scraped.path("landmarks.parquet"),
+        "scrape/dropped": scraped.path("dropped.parquet"),
         "clean/dropped": cleaned.path("dropped.parquet"),
         "assign/landmarks": assigned.path("landmarks.parquet"),
         "assign/dropped": assigned.path("dropped.parquet"),
+        "levels/groups": levelled.path(GROUPS),
     }
 
     def work(directory: Path) -> StageResult:
-        scrape, clean_dropped, labelled, assign_dropped = (pl.read_parquet(file) for file in inputs.values())
+        scrape, unread, clean_dropped, placed, assign_dropped, levels = map(pl.read_parquet, inputs.values())
+        labelled = placed
+        items = "id" in scrape.columns
         splits = scrape["split"].unique().sort().to_list()
-        for done, split in enumerate(splits):
-            progress("write label tables", done, len(splits))
-            write_labels(labelled.filter(pl.col("split") == split), directory / f"{split}{LABEL_SUFFIX}")
+        progress("write label tables", 0, len(splits))
+        if plan.into:
+            none = pl.col("hierarchical_label") == NONE
+            labelled = labelled.with_columns(hierarchical_label=pl.when(~none).then("hierarchical_label"))
+        if {*plan.top} != {NATURAL, HUMAN_MADE}:  # another top level is no answer to GLDv2's question
+            labelled = labelled.with_columns(natural_or_human_made=pl.lit(None, pl.String))
+        if not items:
+            for split in splits:
+                write_labels(labelled.filter(pl.col("split") == split), directory / f"{split}{LABEL_SUFFIX}")
+            write_raw_names(scrape, labelled, directory / RAW_NAMES)
+        named = with_levels(placed, with_item_columns(scrape), levels, plan)
+        if items or plan.names != LANDMARK_LEVELS:
+            _write_csv(named.select("id", "name", *plan.names[1:]), directory / LABELS)
+        hierarchy_of(named, plan).to_parquet(directory / HIERARCHY)
         progress("write label tables", len(splits), len(splits))
-        write_raw_names(scrape, labelled, directory / RAW_NAMES)
-        hierarchy_of(labelled).to_parquet(directory / HIERARCHY)
         dropped = _all_dropped(scrape, labelled, clean_dropped, assign_dropped)
+        if items:
+            dropped = _with_unread(dropped, scrape, unread)
         dropped.write_parquet(directory / DROPPED)
-        counts = {"landmarks": len(labelled), "without labels": len(dropped), "names": labelled["name"].n_unique()}
-        return StageResult(counts, details={"splits": splits})
+        counts = {
+            "items" if items else "landmarks": len(labelled),
+            "without labels": len(dropped),
+            "names": labelled["name"].n_unique(),
+        }
+        return StageResult(counts, details={"splits": splits, "levels": list(plan.names)})
 
-    return run_stage("export", root, version=VERSION, config={}, inputs=inputs, work=work)
+    config = {"plan": asdict(plan)}
+    return run_stage("export", root, version=VERSION, config=config, inputs=inputs, work=work)
+
+
+def with_levels(labelled: pl.DataFrame, scrape: pl.DataFrame, levels: pl.DataFrame, plan: LevelPlan) -> pl.DataFrame:
+    """Return a row for every labelled item: its finest class as ``key``, id, name as given, a column a level above.
+
+    The finest class of a landmark is ``"{split}/{landmark_id} {title}"``, that of an item its name, followed by its id
+    in parentheses where several items have that name.
+    """
+    rows = (
+        labelled.join(scrape.select(*_KEY, "id"), on=_KEY, how="left", maintain_order="left")
+        .select(*_KEY, "id", "title", given=pl.coalesce("supercategory", "name"), label="hierarchical_label")
+        .join(levels, on="label", how="left", maintain_order="left")
+        .sort(_KEY)
+    )
+    key, title = pl.format("{}/{}", *_KEY), pl.col("title").str.strip_prefix("Category:")
+    several = pl.format("{} ({})", "given", "id")
+    finest = (
+        pl.when(pl.col("id").is_null())
+        .then(pl.concat_str(key, title, separator=" ", ignore_nulls=True))
+        .when(pl.col("given").is_duplicated())
+        .then(several)
+        .otherwise("given")
+    )
+    id_ = pl.coalesce("id", key)
+    return rows.select(finest.alias("key"), id_.alias("id"), pl.col("given").alias("name"), *plan.names[1:])
 
 
 def write_labels(rows: pl.DataFrame, file: Path) -> None:
@@ -85,12 +145,10 @@ def write_raw_names(scrape: pl.DataFrame, labelled: pl.DataFrame, file: Path) ->
     _write_csv(rows.sort(_KEY), file)
 
 
-def hierarchy_of(labelled: pl.DataFrame) -> Hierarchy:
-    """Return the tree of landmarks, groups and top levels; a landmark's class is ``"{split}/{id} {title}"``."""
-    title = pl.col("title").str.strip_prefix("Category:")
-    key = pl.format("{}/{}", "split", "landmark_id")
-    named = labelled.with_columns(landmark=pl.concat_str(key, title, separator=" ", ignore_nulls=True))
-    return Hierarchy.from_columns({level: named[level].to_list() for level in LEVELS})
+def hierarchy_of(named: pl.DataFrame, plan: LevelPlan) -> Hierarchy:
+    """Return the tree of the rows of :func:`with_levels`."""
+    columns = {plan.names[0]: "key", **{level: level for level in plan.names[1:]}}
+    return Hierarchy.from_columns({level: named[column].to_list() for level, column in columns.items()})
 
 
 def _write_csv(rows: pl.DataFrame, file: Path) -> None:
@@ -119,3 +177,20 @@ def _all_dropped(
             "stages/assign and run the same command again."
         )
     return rows.select(columns)
+
+
+def _with_unread(dropped: pl.DataFrame, scrape: pl.DataFrame, unread: pl.DataFrame) -> pl.DataFrame:
+    """Return the drops of items with their ids, after the rows of the list that became no item, with their lines."""
+    ids = scrape.select(*_KEY, "id")
+    of_items = dropped.join(ids, on=_KEY, how="left", maintain_order="left").with_columns(row=pl.lit(None, pl.Int64))
+    rows = unread.select(
+        "split",
+        pl.lit(None, pl.Int64).alias("landmark_id"),
+        "category",
+        pl.lit("scrape").alias("stage"),
+        "reason",
+        pl.lit(None, pl.String).alias("detail"),
+        pl.col("landmark_id").alias("id"),
+        "row",
+    )
+    return pl.concat([rows, of_items.select(rows.columns)])

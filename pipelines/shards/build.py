@@ -20,7 +20,7 @@ from hgld.data.index import Manifest, ShardFacts
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.executor import run_units
-from hgld.pipelines.shards import pack
+from hgld.pipelines.shards import build_labels, pack
 from hgld.pipelines.shards.cards import load_card, published_differences
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import MEGABYTE, ShardConfig, SourceConfig
@@ -153,13 +153,16 @@ class BuildResult:
 
 
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
-    """Read the catalog of a release.
+    """Read the catalog of a release; with ``options.labels`` of a build, its levels above the finest.
 
     Raises:
         ConfigError: there is no such source, or it does not take one of the options.
         InputError: a list is missing or cannot be read.
     """
-    return resolve(name)(source, options)
+    read = resolve(name)
+    if options.labels is None or not build_labels.is_build(options.labels, source_name(name)):
+        return read(source, options)
+    return build_labels.with_levels_of(read(source, build_labels.without_labels(options)), options.labels)
 
 
 def card_of(name: str) -> "DataCard | None":

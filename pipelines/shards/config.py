@@ -32,7 +32,10 @@ class SourceConfig:
     test_classes: float = setting(0.0, "Part of the finest classes whose items are the test split (manifest, folders).")
     seed: int = setting(0, "Seed of the class split and of the shards' order.")
     labels: Path | None = setting(
-        None, "Folder of the hierarchical labels (gldv2) or of the retrieval splits (iNaturalist).", key=False
+        None,
+        "Folder of a build of hgld build-hierarchy --classes, whose levels stand above the finest; or of the "
+        "hierarchical labels (gldv2) or the retrieval splits (iNaturalist).",
+        key=False,
     )
     distractors: bool = setting(False, "Take the distractors too (roxford, rparis, gldv2).")
     splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)

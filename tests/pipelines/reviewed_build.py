@@ -1,7 +1,9 @@
 """A small finished build for the review page: the tables that it reads, hostile names among them."""
 
+import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 SCRIPT = '<script>window.broken=1</script><img src=x onerror="window.broken=1">'
@@ -23,14 +25,17 @@ GROUPS = {
 }
 
 
-def write_build(root: Path, groups: dict = GROUPS) -> Path:
-    """Write the tables under ``root``; returns ``root``."""
+def write_build(root: Path, groups: dict = GROUPS, *, english: bool = True) -> Path:
+    """Write the tables under ``root``, of English landmarks or of names of anything; returns ``root``."""
     stages = root / "stages"
     for stage in ("cluster", "toplevel", "clean", "scrape"):
         (stages / stage).mkdir(parents=True)
     names = sorted((n, g, *facts) for g, (_, _, members) in groups.items() for n, facts in members.items())
     pl.DataFrame(
-        [(n, count, g, g, confidence, second, doubtful) for n, g, count, confidence, doubtful, second in names],
+        [
+            (n, count, g, g, confidence, second, 0.75 if doubtful else 0.125, doubtful)
+            for n, g, count, confidence, doubtful, second in names
+        ],
         schema={
             "name": pl.String,
             "landmarks": pl.Int64,
@@ -38,6 +43,7 @@ def write_build(root: Path, groups: dict = GROUPS) -> Path:
             "group": pl.Int32,
             "confidence": pl.Float32,
             "next_group": pl.Int32,
+            "wrong": pl.Float32,
             "doubtful": pl.Boolean,
         },
         orient="row",
@@ -60,15 +66,23 @@ def write_build(root: Path, groups: dict = GROUPS) -> Path:
     ).write_parquet(stages / "toplevel" / "groups.parquet")
     (stages / "toplevel" / "done.json").write_text("{}")
     pl.DataFrame(
-        [(n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()]) for n, _, count, *_ in names],
+        [(n, count, ["Q1000001"] if n == "mountain" else [], [n, n.upper()], english) for n, _, count, *_ in names],
         schema={
             "name": pl.String,
             "landmarks": pl.Int64,
             "class_ids": pl.List(pl.String),
             "raw": pl.List(pl.String),
+            "english": pl.Boolean,
         },
         orient="row",
     ).write_parquet(stages / "clean" / "names.parquet")
+    domain = "landmarks" if english else "general"
+    (stages / "clean" / "done.json").write_text(json.dumps({"config": {"domain": domain}}))
+    (stages / "evidence").mkdir()
+    rows = _rows([sorted(groups).index(g) for _, g, *_ in names])
+    np.save(stages / "evidence" / "block-text.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    block = {"name": "text", "weight": 1.0, "is_form": False, "known": len(names)}
+    (stages / "evidence" / "evidence.json").write_text(json.dumps({"blocks": [block], "agreement": [[None]]}))
     landmarks = [(n, i) for n, _, count, *_ in names for i in range(count)]
     pl.DataFrame(
         [("train", k, "http://x", f"Category:{n} {i}", n, n, None) for k, (n, i) in enumerate(landmarks)],
@@ -89,3 +103,14 @@ def write_build(root: Path, groups: dict = GROUPS) -> Path:
         orient="row",
     ).write_parquet(stages / "scrape" / "classes.parquet")
     return root
+
+
+def _rows(groups: list[int]) -> np.ndarray:
+    """Rows of names near their groups' axes; of many names in few dimensions."""
+    count = max(groups) + 1
+    if len(groups) < 1_000:
+        near, own = np.eye(count + len(groups), dtype=np.float32)[:count], np.eye(count + len(groups), dtype=np.float32)
+        return near[groups] + 0.5 * own[count:]
+    drawn = np.random.default_rng(0)
+    near = drawn.standard_normal((count, 64), dtype=np.float32)
+    return near[groups] + drawn.standard_normal((len(groups), 64), dtype=np.float32)

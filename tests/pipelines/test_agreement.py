@@ -10,8 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.review.agreement import Settlement, agreement, settle
-from hgld.pipelines.hierarchy.review.decisions import Decision, Drop, Entry, Merge, Move, Rename, Role, SetTop, Split
+from hgld.pipelines.hierarchy.review.decisions.agreement import Settlement, agreement, settle
+from hgld.pipelines.hierarchy.review.decisions.decisions import (
+    Accept,
+    Decision,
+    Drop,
+    Entry,
+    GiveItem,
+    Merge,
+    Move,
+    New,
+    Refuse,
+    Rename,
+    Role,
+    SetTop,
+    Split,
+)
+from hgld.pipelines.hierarchy.review.decisions.grouping import Subject
 
 MACHINE = {
     "mountain": ["mountain", "stratovolcano", "hill"],
@@ -378,6 +393,13 @@ any_decision = st.one_of(
     some.map(lambda t: drop(*t)),
     texts.map(drop_group),
     st.tuples(texts, st.sampled_from(["natural", "human-made"])).map(lambda t: top(*t)),
+    st.tuples(texts, st.none() | some).map(lambda t: (Accept, {"group": t[0], "names": t[1] and tuple(t[1])})),
+    st.tuples(texts, some).map(lambda t: (New, {"to": t[0], "names": tuple(t[1])})),
+    st.tuples(texts, some).map(lambda t: (Refuse, {"group": t[0], "names": tuple(t[1])})),
+    st.tuples(texts, texts).filter(lambda t: t[0] != t[1]).map(lambda t: (Refuse, {"group": t[0], "other": t[1]})),
+    st.tuples(st.sampled_from("12"), names, texts).map(
+        lambda t: (GiveItem, {"split": "s", "id": t[0], "name": t[1], "group": t[2]})
+    ),
 )
 a_side = st.lists(any_decision, max_size=6)
 
@@ -395,7 +417,7 @@ def test_whatever_is_decided_nothing_is_lost(ada: list, bob: list, eve: list):
     assert all(count == 1 for count in told.values())
     assert set(told) | {miss.entry for miss in result.unmatched} == set(entries)
     moved = {name for name in PLACE if result.grouping.place[name] != PLACE[name]}
-    assert all(result.grouping.claims[("name", name)].entries for name in moved)  # pyright: ignore[reportArgumentType]
+    assert all(result.grouping.claims[Subject("name", name)].entries for name in moved)
 
 
 @given(a_side, a_side)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 
 CHURCHES = {
     "Q2977": ("cathedral", ["Q16970"]),

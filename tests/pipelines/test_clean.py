@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import TableError
-from hgld.pipelines.hierarchy import clean
 from hgld.pipelines.hierarchy.config import CleanConfig
+from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
 LANDMARKS = {
@@ -90,10 +90,15 @@ def test_tables_are_those_of_the_documentation(tmp_path):
         "landmarks": pl.Int64,
         "class_ids": pl.List(pl.String),
         "raw": pl.List(pl.String),
+        "description": pl.String,
+        "images": pl.List(pl.String),
+        "language": pl.String,
+        "english": pl.Boolean,
     }
+    spellings = ["Church building", "church  building (1172-1954)", "church building"]
     assert names.rows() == [
-        ("church building", 3, ["Q16970"], ["Church building", "church  building (1172-1954)", "church building"]),
-        ("waterfall", 1, [], ["waterfall"]),
+        ("church building", 3, ["Q16970"], spellings, None, [], None, True),
+        ("waterfall", 1, [], ["waterfall"], None, [], None, True),
     ]
     assert read(stage, "dropped.parquet").columns == ["split", "landmark_id", "category", "reason", "detail"]
 

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, TableError
-from hgld.pipelines.hierarchy import cluster
 from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.hierarchy.groups import cluster
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent
 
 NAMES = ["arch bridge", "arena", "lake", "road bridge", "salt lake", "stadium", "toll bridge"]
@@ -45,7 +45,7 @@ def inputs(tmp_path):
     )
     return (
         stage(tmp_path, "clean", lambda out: names.write_parquet(out / "names.parquet")),
-        stage(tmp_path, "embed", lambda out: np.save(out / "embeddings.npy", rows)),
+        stage(tmp_path, "evidence", lambda out: np.save(out / "rows.npy", rows)),
         stage(tmp_path, "scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
     )
 
@@ -53,11 +53,12 @@ def inputs(tmp_path):
 def test_the_tables(tmp_path: Path, inputs: Runs):
     ran = cluster.run(tmp_path, *inputs, ClusterConfig(groups=3, clusters=2), silent)
     names = pl.read_parquet(ran.path("names.parquet"))
-    assert names.columns == ["name", "landmarks", "cluster", "group", "confidence", "next_group", "doubtful"]
+    assert names.columns == ["name", "landmarks", "cluster", "group", "confidence", "next_group", "wrong", "doubtful"]
     assert names.schema["cluster"] == names.schema["group"] == names.schema["next_group"] == pl.Int32
     assert names.schema["confidence"] == pl.Float32
     assert names["name"].to_list() == NAMES
     assert names["group"].to_list() == KINDS.tolist()
+    assert (names["wrong"].is_between(0, 1) & (names["doubtful"] == (names["wrong"] > 0.5))).all()
     groups = pl.read_parquet(ran.path("groups.parquet"))
     assert groups.rows() == [
         (0, "bridge", "head-noun", "head noun of 3 of 3 names, 4 of 4 landmarks", 3, 4),
@@ -68,12 +69,12 @@ def test_the_tables(tmp_path: Path, inputs: Runs):
     places = pl.read_parquet(ran.path("map.parquet"))
     assert places.columns == ["name", "x", "y"]
     assert places["name"].to_list() == NAMES
-    assert ran.result.counts == {"names": 7, "clusters": 2, "groups": 3, "doubtful": 0}
+    assert ran.result.counts == {"names": 7, "clusters": 2, "groups": 3, "doubtful": 2}
     assert ran.result.details["criterion"] == "given"
 
 
 def test_done_once_and_the_same_bytes_again(tmp_path: Path, inputs: Runs):
-    config = ClusterConfig(structure=0.3, weighted=True)
+    config = ClusterConfig(structure=0.3, weighted=True, criterion="silhouette")
     first = cluster.run(tmp_path, *inputs, config, silent)
     assert first.result.counts["names_in_class_graph"] == 5
     assert not cluster.run(tmp_path, *inputs, config, silent).was_run
@@ -115,15 +116,15 @@ def test_structure_without_a_known_class_is_told(tmp_path: Path, inputs: Runs):
 
 def test_embeddings_of_other_names_are_refused(tmp_path: Path, inputs: Runs):
     cleaned, _, scraped = inputs
-    embedded = stage(tmp_path, "embed", lambda out: np.save(out / "embeddings.npy", np.eye(3, dtype=np.float32)))
-    with pytest.raises(TableError, match=r"embeddings.npy: 3 rows for the 7 names"):
+    embedded = stage(tmp_path, "evidence", lambda out: np.save(out / "rows.npy", np.eye(3, dtype=np.float32)))
+    with pytest.raises(TableError, match=r"rows.npy: 3 rows for the 7 names"):
         cluster.run(tmp_path, cleaned, embedded, scraped, ClusterConfig(), silent)
     assert not (tmp_path / "cluster").exists()
 
 
 def test_pickled_embeddings_are_not_opened(tmp_path: Path, inputs: Runs):
     cleaned, _, scraped = inputs
-    embedded = stage(tmp_path, "embed", lambda out: np.save(out / "embeddings.npy", np.array([{}]), allow_pickle=True))
+    embedded = stage(tmp_path, "evidence", lambda out: np.save(out / "rows.npy", np.array([{}]), allow_pickle=True))
     with pytest.raises(TableError, match="not an array"):
         cluster.run(tmp_path, cleaned, embedded, scraped, ClusterConfig(), silent)
 
@@ -136,7 +137,9 @@ def test_more_groups_than_names_are_refused(tmp_path: Path, inputs: Runs):
 
 def test_progress_is_told(tmp_path: Path, inputs: Runs):
     told = []
-    cluster.run(tmp_path, *inputs, ClusterConfig(), lambda task, done, total: told.append((task, done, total)))
+    cluster.run(
+        tmp_path, *inputs, ClusterConfig(criterion="elbow"), lambda task, done, total: told.append((task, done, total))
+    )
     tasks = {task for task, _, _ in told}
     assert {"try numbers of clusters", "k-means", "draw the map"} <= tasks
     assert all(total is None or done <= total for _, done, total in told)

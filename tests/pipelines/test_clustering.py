@@ -13,11 +13,11 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from threadpoolctl import threadpool_limits
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.cluster import name_map
-from hgld.pipelines.hierarchy.clustering import Division, cluster_names, margins, mix, ward
 from hgld.pipelines.hierarchy.config import ClusterConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.kmeans import k_curve, settle, spherical_kmeans, sums, unit
+from hgld.pipelines.hierarchy.groups.cluster import name_map
+from hgld.pipelines.hierarchy.groups.clustering import Division, cluster_names, margins, mix, ward
+from hgld.pipelines.hierarchy.groups.kmeans import k_curve, settle, spherical_kmeans, sums, unit
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 
 
@@ -68,7 +68,7 @@ def test_the_order_of_names_changes_nothing(rows, seed, wanted):
     order = np.random.default_rng(seed).permutation(len(rows))
     here = cluster_names(rows, names, config=config, weights=weights)
     there = cluster_names(rows[order], [names[i] for i in order], config=config, weights=weights[order])
-    for field in ("clusters", "groups", "confidence", "next_groups", "doubtful"):
+    for field in ("clusters", "groups", "confidence", "next_groups"):
         np.testing.assert_array_equal(getattr(here, field)[order], getattr(there, field))
 
 
@@ -101,7 +101,6 @@ def test_separate_groups_are_found(config):
     rows, truth = blobs(5, 12)
     found = cluster_names(rows, names_of(len(rows)), config=config)
     assert same_partition(found.groups, truth)
-    assert not found.doubtful.any()
     assert found.groups.tolist() == truth.tolist(), "groups are numbered in the order of their first names"
 
 
@@ -308,7 +307,7 @@ def test_every_name_has_a_place_on_the_map(count):
 
 
 def test_the_map_keeps_neighbours_and_places_names_beyond_the_most_placed(monkeypatch):
-    monkeypatch.setattr("hgld.pipelines.hierarchy.cluster.MOST_PLACED", 200)
+    monkeypatch.setattr("hgld.pipelines.hierarchy.groups.cluster.MOST_PLACED", 200)
     rows, truth = blobs(6, 50, spread=0.3)
     points = name_map(rows)
     centres = np.stack([points[truth == g].mean(axis=0) for g in range(6)])

@@ -1,11 +1,11 @@
-"""Comparing two label files: measures against slow twins, joins, exclusions, and what cannot be compared."""
+"""Comparing two hierarchies: measures against slow twins, joins, exclusions, and what cannot be compared."""
 
 import csv
 import json
 import math
 import os
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import polars as pl
@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgld.errors import TableError
+from hgld.errors import ConfigError, SchemaError, TableError
+from hgld.hierarchy import Hierarchy
 from hgld.pipelines import csv_rows
-from hgld.pipelines.hierarchy.compare import Comparison, compare
+from hgld.pipelines.hierarchy.comparison.compare import Comparison, compare
+from hgld.pipelines.hierarchy.comparison.measures import ancestor_agreement, dendrogram_purity
+from hgld.pipelines.hierarchy.comparison.texts import markdown, summary
 
 GLDV2 = ("landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made")
 ROWS_A = [
@@ -83,7 +86,7 @@ labels = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("wxyz")), m
 def test_measures_equal_their_slow_twins(tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]):
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
     header = ("landmark_id", "label")
-    found = compared(tmp_path_factory.mktemp("c"), enumerate(a), enumerate(b), header, header).landmarks
+    found = compared(tmp_path_factory.mktemp("c"), enumerate(a), enumerate(b), header, header).finest.items
     assert (found.items, found.groups_a, found.groups_b) == (len(a), len(set(a)), len(set(b)))
     assert found.ari == pytest.approx(slow_ari(a, b), abs=1e-9)
     figures = (found.nmi, found.homogeneity, found.completeness, found.v_measure)
@@ -97,10 +100,92 @@ def test_swapping_the_files_swaps_the_sides(tmp_path_factory: pytest.TempPathFac
     a = write(folder / "a.csv", [(i, x) for i, (x, _) in enumerate(pairs)], header)
     b = write(folder / "b.csv", [(i, y) for i, (_, y) in enumerate(pairs)], header)
     one, other = compare(a, b), compare(b, a)
-    assert (one.a, one.b, one.matches_a, one.matches_b) == (other.b, other.a, other.matches_b, other.matches_a)
-    assert one.landmarks.ari == pytest.approx(other.landmarks.ari, abs=1e-9)
-    assert one.landmarks.homogeneity == pytest.approx(other.landmarks.completeness, abs=1e-9)
-    assert sum(cell.landmarks for cell in one.confusion) == len(pairs)
+    ab, ba = one.finest, other.finest
+    assert (one.a, one.b, ab.matches_a, ab.matches_b) == (other.b, other.a, ba.matches_b, ba.matches_a)
+    assert ab.items.ari == pytest.approx(ba.items.ari, abs=1e-9)
+    assert ab.items.homogeneity == pytest.approx(ba.items.completeness, abs=1e-9)
+    assert sum(cell.landmarks for cell in ab.confusion) == len(pairs)
+    assert one.ancestors.matched_precision == other.ancestors.matched_recall
+
+
+# -- over all levels ----------------------------------------------------------------------------------------------
+
+leaves = st.lists(
+    st.tuples(*[st.none() | st.sampled_from(letters) for letters in ("pqr", "xy", "pqs", "xz")]), min_size=1, max_size=9
+)
+
+
+def slow_ancestors(a: list, b: list) -> tuple:
+    """Precision, recall, F1 of sets of (level, label), from the definition; None where nothing is to be divided."""
+    sets = [[{(i, x) for i, x in enumerate(labels) if x is not None} for labels in side] for side in (a, b)]
+    common = sum(len(one & other) for one, other in zip(*sets, strict=True))
+    sizes = [sum(map(len, side)) for side in sets]
+    precision, recall = (common / size if size else None for size in sizes)
+    if precision is None or recall is None or precision + recall == 0:
+        return precision, recall, 0.0 if sum(sizes) else None
+    return precision, recall, 2 * precision * recall / (precision + recall)
+
+
+def renamed(labels: list, places: list[dict]) -> list:
+    return [tuple(names.get(x) for names, x in zip(places, row, strict=True)) for row in labels]
+
+
+def slow_matched(a: list, b: list) -> tuple:
+    """The same after the renaming of A's labels, one to one at each level, that gives the best F1: all are tried."""
+    options = []
+    for level in range(2):
+        old = sorted({row[level] for row in a} - {None})
+        new = sorted({row[level] for row in b} - {None}) + [f"of none {i}" for i in range(len(old))]
+        options.append([dict(zip(old, chosen, strict=True)) for chosen in permutations(new, len(old))])
+    tried = [slow_ancestors(renamed(a, [one, other]), b) for one in options[0] for other in options[1]]
+    return max(tried, key=lambda found: found[2] or 0)
+
+
+@given(leaves)
+def test_hierarchical_precision_and_recall_equal_their_slow_twins(rows: list[tuple]):
+    a, b = [row[:2] for row in rows], [row[2:] for row in rows]
+    series = [[pl.Series([row[i] for row in side], dtype=pl.String) for i in range(2)] for side in (a, b)]
+    found = ancestor_agreement(*series)
+    assert (found.precision, found.recall, found.f1) == pytest.approx(slow_ancestors(a, b))
+    matched = (found.matched_precision, found.matched_recall, found.matched_f1)
+    assert matched == pytest.approx(slow_matched(a, b))
+    assert found.items == sum(any(x is not None for x in row) for row in rows)
+
+
+def slow_purity(paths: list[tuple], classes: list) -> float | None:
+    """Dendrogram purity from the definition: every pair of a class, its least common ancestor, the leaves below."""
+    purities = []
+    for i, j in combinations(range(len(paths)), 2):
+        if classes[i] is None or classes[i] != classes[j]:
+            continue
+        nodes = [ancestor for ancestor in ancestors_of(paths[i]) if ancestor in ancestors_of(paths[j])]
+        lowest = max(nodes, key=len)
+        below = [c for path, c in zip(paths, classes, strict=True) if lowest in ancestors_of(path)]
+        purities.append(below.count(classes[i]) / len(below))
+    return sum(purities) / len(purities) if purities else None
+
+
+def ancestors_of(path: tuple) -> list[tuple]:
+    """The nodes above a leaf, the root first: the (level, label) pairs from the coarsest down to each."""
+    labels = [(level, label) for level, label in enumerate(path) if label is not None][::-1]
+    return [tuple(labels[:depth]) for depth in range(len(labels) + 1)]
+
+
+@given(st.lists(st.tuples(*[st.none() | st.sampled_from("pqr")] * 4), min_size=1, max_size=10))
+def test_dendrogram_purity_equals_its_slow_twin(rows: list[tuple]):
+    paths, classes = [row[:3] for row in rows], [row[3] for row in rows]
+    levels = [pl.Series([path[i] for path in paths], dtype=pl.String) for i in range(3)]
+    found = dendrogram_purity(levels, pl.Series(classes, dtype=pl.String))
+    expected = slow_purity(paths, classes)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-12))
+
+
+def test_dendrogram_purity_of_a_worked_example():
+    fine, coarse = pl.Series(["a", "a", "b", "b", "c"]), pl.Series(["x", "x", "x", "x", "y"])
+    classes = pl.Series(["1", "1", "1", "2", "2"])
+    # pairs of 1: (0, 1) in a, pure; (0, 2) and (1, 2) in x, 3 of 4; the pair of 2 meets at the root, 2 of 5
+    assert dendrogram_purity([fine, coarse], classes) == pytest.approx((1 + 0.75 + 0.75 + 0.4) / 4)
+    assert dendrogram_purity([fine, coarse], fine) == 1.0
 
 
 # -- what it reports ----------------------------------------------------------------------------------------------
@@ -113,7 +198,7 @@ def test_coverage_both_ways_and_what_is_left_out(tmp_path: Path):
     assert (a.landmarks, a.repeats, a.labelled, a.in_other, a.shared, a.groups, a.names) == (7, 1, 6, 5, 4, 4, 7)
     assert (b.landmarks, b.repeats, b.labelled, b.in_other, b.shared, b.groups, b.names) == (7, 0, 6, 5, 4, 3, 7)
     assert (a.share, b.share) == (pytest.approx(4 / 6), pytest.approx(4 / 6))
-    assert found.landmarks.items == 4
+    assert found.finest.items.items == 4
 
 
 def test_best_matches_and_confusion(tmp_path: Path):
@@ -121,12 +206,12 @@ def test_best_matches_and_confusion(tmp_path: Path):
     b = [(i, "p" if i < 4 else "q") for i in range(10)]
     header = ("landmark_id", "label")
     found = compared(tmp_path, a, b, header, header)
-    x, y = found.matches_a
+    x, y = found.finest.matches_a
     assert (x.group, x.match, x.landmarks, x.match_landmarks, x.shared) == ("x", "p", 6, 4, 4)
     assert (x.precision, x.recall, x.f1, x.jaccard) == pytest.approx((4 / 6, 1.0, 0.8, 4 / 6))
     assert (y.group, y.match, y.shared, y.precision, y.recall) == ("y", "q", 4, 1.0, pytest.approx(4 / 6))
-    assert [m.group for m in found.matches_b] == ["q", "p"]
-    assert [(c.a, c.b, c.landmarks, c.names) for c in found.confusion] == [
+    assert [m.group for m in found.finest.matches_b] == ["q", "p"]
+    assert [(c.a, c.b, c.landmarks, c.names) for c in found.finest.confusion] == [
         ("x", "p", 4, None),
         ("y", "q", 4, None),
         ("x", "q", 2, None),
@@ -136,7 +221,7 @@ def test_best_matches_and_confusion(tmp_path: Path):
 def test_ties_of_best_matches_go_by_label(tmp_path: Path):
     header = ("landmark_id", "label")
     found = compared(tmp_path, [(1, "x"), (2, "x")], [(1, "q"), (2, "p")], header, header)
-    assert [(m.group, m.match) for m in found.matches_a] == [("x", "p")]
+    assert [(m.group, m.match) for m in found.finest.matches_a] == [("x", "p")]
 
 
 def test_natural_and_human_made(tmp_path: Path):
@@ -168,11 +253,11 @@ def test_distinct_names_go_with_most_of_their_landmarks(tmp_path: Path):
     ]
     b = [(i, "c", "other", "one" if i < 4 else "two", "") for i in range(1, 6)]
     found = compared(tmp_path, a, b)
-    assert found.names is not None
-    assert (found.names.items, found.names.ari, found.names_from) == (2, 1.0, "A")
-    assert (found.mixed_a, found.mixed_b) == (1, 0)
-    assert found.landmarks.items == 5
-    assert found.confusion[0].names == 1
+    assert found.finest.names is not None
+    assert (found.finest.names.items, found.finest.names.ari, found.names_from) == (2, 1.0, "A")
+    assert (found.finest.mixed_a, found.finest.mixed_b) == (1, 0)
+    assert found.finest.items.items == 5
+    assert found.finest.confusion[0].names == 1
 
 
 def test_names_come_from_the_file_that_has_them(tmp_path: Path):
@@ -180,11 +265,11 @@ def test_names_come_from_the_file_that_has_them(tmp_path: Path):
     a = [(row[0], row[3]) for row in ROWS_A]
     found = compared(tmp_path, a, ROWS_B, header, GLDV2)
     assert found.names_from == "B"
-    assert found.names is not None
-    assert found.names.items == 4
+    assert found.finest.names is not None
+    assert found.finest.names.items == 4
     b = [(row[0], row[3]) for row in ROWS_B]
     found = compared(tmp_path, a, b, header, header)
-    assert (found.names, found.names_from, found.a.names) == (None, None, None)
+    assert (found.finest.names, found.names_from, found.a.names) == (None, None, None)
 
 
 def test_split_and_id_make_a_landmark_where_both_files_have_splits(tmp_path: Path):
@@ -192,9 +277,9 @@ def test_split_and_id_make_a_landmark_where_both_files_have_splits(tmp_path: Pat
     a = [("train", 1, "x"), ("index", 1, "y"), ("train", 2, "x")]
     b = [("train", 1, "p"), ("index", 1, "q"), ("index", 2, "q")]
     found = compared(tmp_path, a, b, header, header)
-    assert (found.joined_on, found.landmarks.items) == (("split", "landmark_id"), 2)
+    assert (found.joined_on, found.finest.items.items) == (("split", "landmark_id"), 2)
     one = compared(tmp_path, a[::2], [(1, "p"), (2, "q")], header, header[1:])
-    assert (one.joined_on, one.landmarks.items) == (("landmark_id",), 2)
+    assert (one.joined_on, one.finest.items.items) == (("landmark_id",), 2)
     with pytest.raises(TableError, match=r"a.csv: landmark 1 occurs in the splits index and train, and .*b.csv has no"):
         compared(tmp_path, a, [(1, "p")], header, header[1:])
 
@@ -205,34 +290,181 @@ def test_parquet_and_csv_say_the_same(tmp_path: Path):
     b = write(tmp_path / "b.csv", ROWS_B)
     from_csv = compare(write(tmp_path / "a.csv", ROWS_A), b).to_dict()
     from_parquet = compare(tmp_path / "a.parquet", b).to_dict()
-    assert from_parquet.pop("a") | {"file": "a.csv"} == from_csv.pop("a")
+    assert from_parquet.pop("a") | {"file": "a.csv", "files": ("a.csv",)} == from_csv.pop("a")
     assert from_parquet == from_csv
 
 
 def test_every_landmark_a_group_of_its_own(tmp_path: Path):
     header = ("landmark_id", "label")
     rows = [(i, f"g{i}") for i in range(30)]
-    assert compared(tmp_path, rows, rows, header, header).landmarks.ari == 1.0
+    assert compared(tmp_path, rows, rows, header, header).finest.items.ari == 1.0
 
 
-def test_the_dictionary_is_json_and_the_text_is_markdown(tmp_path: Path):
-    found = compared(tmp_path, ROWS_A, ROWS_B)
-    assert json.loads(json.dumps(found.to_dict()))["landmarks"]["items"] == 4
-    text = found.to_markdown()
-    assert "| landmarks | 4 | 2 | 2 | 1.000 |" in text
-    assert "Accuracy 80.0 %, Cohen's kappa 0.615 over 5 landmarks; 1 more" in text
-    assert "| religious building | church | 2 | 2 | 2 | 1.000 |" in text
+def test_the_dictionary_is_json_and_keeps_the_finest_level_at_the_top(tmp_path: Path):
+    found = json.loads(json.dumps(compared(tmp_path, ROWS_A, ROWS_B).to_dict()))
+    assert found["landmarks"] == found["levels"][0]["items"]
+    assert (found["landmarks"]["items"], found["landmarks"]["ari"]) == (4, 1)
+    for key in ("names", "mixed_a", "mixed_b", "matches_a", "matches_b", "confusion"):
+        assert found[key] == found["levels"][0][key]
+    assert found["tops"]["accuracy"] == 0.8
+    assert [level["a"] for level in found["levels"]] == ["hierarchical_label", "natural_or_human_made"]
+
+
+def test_the_summary_says_what_it_took_and_what_agrees(tmp_path: Path):
+    text = summary(compared(tmp_path, ROWS_A, ROWS_B))
+    assert "Items are joined on landmark_id. Levels compared: hierarchical_label; natural_or_human_made (paired" in text
+    rows = {" ".join(line.split()) for line in text.splitlines()}
+    assert "hierarchical_label items 4 2 2 1.000 1.000 1.000 1.000 1.000" in rows
+    assert "natural_or_human_made: 80.0 % have the same label (kappa 0.615); A and B share 2 labels." in rows
+    assert "labels matched one to one 0.800 0.800 0.800" in rows
+    assert "None beside the best matches." in rows
+    assert "religious building" not in text
+    assert "religious building church 2 2 2 1.000 1.000 1.000 1.000" in {
+        " ".join(line.split()) for line in summary(compared(tmp_path, ROWS_A, ROWS_B), everything=True).splitlines()
+    }
+
+
+def test_ten_confusions_and_all_of_them(tmp_path: Path):
+    header = ("landmark_id", "label")
+    hostile = "<script>a|b</script>\n[x](y) " + "z" * 60
+    a = [(i, hostile if i == 0 else f"g{i % 50}") for i in range(600)]
+    found = compared(tmp_path, a, [(i, f"h_{i % 7}") for i in range(600)], header, header)
+    short, full = summary(found), summary(found, everything=True)
+    (more,) = [line for line in short.splitlines() if line.endswith(": --all.")]
+    hidden = int(more.split()[0])
+    heading = short.index("Largest confusions")
+    assert len([line for line in short[heading:].splitlines() if line.startswith("g")]) == 10
+    assert full.count("\n") > short.count("\n") + hidden
+    assert "--all" not in full
+    text = markdown(found, everything=True)
+    assert "<script" not in text
+    assert f"&lt;script&gt;a\\|b&lt;/script&gt; \\[x\\](y) {'z' * 60} |" in text  # whole: only a terminal is narrow
+    assert "| h_0 |" in text  # an underline inside a word is no markup
+    assert "z…" in full
+    assert "z" * 60 not in full
+
+
+def test_labels_called_alike_are_no_confusion(tmp_path: Path):
+    header = ("landmark_id", "label")
+    rows = ["x"] * 3 + ["y"] * 3
+    b = ["x", "y", "y", "x", "x", "y"]
+    text = summary(compared(tmp_path, enumerate(rows), enumerate(b), header, header))
     assert "None beside the best matches." in text
 
 
-def test_markdown_disarms_labels_and_says_what_it_leaves_out(tmp_path: Path):
-    header = ("landmark_id", "label")
-    hostile = "<script>a|b</script>\n[x](y)"
-    a = [(i, hostile if i == 0 else f"g{i % 50}") for i in range(600)]
-    text = compared(tmp_path, a, [(i, f"h{i % 7}") for i in range(600)], header, header).to_markdown()
-    assert "<script" not in text
-    assert "&lt;script&gt;a\\|b&lt;/script&gt; \\[x\\](y)" in text
-    assert "more rows are left out here." in text
+# -- which columns are taken --------------------------------------------------------------------------------------
+
+
+def test_tables_of_any_levels_are_paired_by_name_then_by_order(tmp_path: Path):
+    rows = [(1, "a", "apple", "Fruit", "Food"), (2, "b", "pear", "Fruit", "Food"), (3, "c", "oat", "Grain", "Food")]
+    rows += [(4, "d", "bolt", "Metal", "Things")]
+    header = ("id", "name", "item", "kind", "domain")
+    found = compared(tmp_path, rows, rows, header, (*header[:3], "sort", "domain"))
+    pairs = [(level.a, level.b) for level in found.levels]
+    assert (pairs, found.paired_by) == ([("item", "item"), ("kind", "sort"), ("domain", "domain")], "name and order")
+    assert found.joined_on == ("id",)
+    assert "kind (A), sort (B)" in summary(found)
+    found = compared(tmp_path, rows, rows, header, ("id", "name", "x", "y", "z"))
+    assert ([level.b for level in found.levels], found.paired_by) == (["x", "y", "z"], "order")
+    coarse_first = [(row[0], row[4], row[3], row[2]) for row in rows]  # the more labels, the finer
+    found = compared(tmp_path, rows, coarse_first, header, ("id", "top", "mid", "fine"))
+    assert [(level.a, level.b) for level in found.levels] == [("item", "fine"), ("kind", "mid"), ("domain", "top")]
+    assert [level.dendrogram_purity for level in found.levels] == [None, 1.0, 1.0]  # no group of one has a pair
+
+
+def test_levels_that_one_table_lacks_are_said(tmp_path: Path):
+    rows = [(1, "a", "x", "p"), (2, "b", "y", "q")]
+    found = compared(tmp_path, rows, [row[:3] for row in rows], ("id", "name", "kind", "top"), ("id", "name", "kind"))
+    assert (found.a.not_compared, found.b.not_compared) == (("top",), ())
+    assert "Not compared, only in A: top." in " ".join(summary(found).split())
+
+
+def test_levels_left_over_are_paired_only_where_they_are_as_many(tmp_path: Path):
+    rows = [(1, "x", "p", "s"), (2, "y", "q", "s"), (3, "y", "q", "t")]
+    header = ("id", "kind", "family", "realm")
+    found = compared(tmp_path, rows, [row[:3] for row in rows], header, ("id", "kind", "sort"))
+    assert ([level.b for level in found.levels], found.paired_by) == (["kind"], "name")
+    assert (found.a.not_compared, found.b.not_compared) == (("family", "realm"), ("sort",))
+
+
+def test_a_level_that_repeats_the_name_is_the_items(tmp_path: Path):
+    rows = [("1", "oak", "oak", "tree"), ("2", "elm", "elm", "tree"), ("3", "cod", "cod", "fish")]
+    found = compared(tmp_path, rows, rows, ("id", "name", "item", "group"), ("id", "name", "item", "group"))
+    assert [level.a for level in found.levels] == ["group"]
+
+
+def test_levels_and_the_join_can_be_asked_for(tmp_path: Path):
+    a = write(tmp_path / "a.csv", [("u1", "oak", "tree", "x"), ("u2", "cod", "fish", "y")], ("path", "who", "g", "h"))
+    b = write(tmp_path / "b.csv", [("9", "cod", "fish"), ("8", "oak", "tree")], ("id", "name", "group"))
+    with pytest.raises(
+        TableError, match=r"a.csv has 'path', 'who', 'g', 'h' and .*b.csv has 'id', 'name', 'group'; .*--on A=B"
+    ):
+        compare(a, b)
+    found = compare(a, b, on="who=name", levels=["g=group"])
+    assert (found.joined_on, found.paired_by, found.finest.same, found.a.on, found.b.on) == (
+        ("who",),
+        "asked",
+        1.0,
+        ("who",),
+        ("name",),
+    )
+    with pytest.raises(TableError, match=r"b.csv lacks the column 'g'; found 'id', 'name', 'group'"):
+        compare(a, b, on="who=name", levels=["g"])
+    for wrong in ("=x", "x="):
+        with pytest.raises(ConfigError, match=r"--on '.*expected a column, or A=B"):
+            compare(a, b, on=wrong)
+
+
+def test_names_are_the_items_where_no_id_is_common(tmp_path: Path):
+    a = [(i, "c", name, group, "") for i, (name, group) in enumerate([("Lake ", "w"), ("lake", "w"), ("dam", "d")])]
+    found = compared(tmp_path, a, [("lake", "water"), ("Dam", "built"), ("bay", "water")], GLDV2, ("name", "group"))
+    assert (found.joined_on, found.finest.items.items, found.finest.names) == (("supercategory",), 2, None)
+    assert found.finest.items.ari == 1.0
+
+
+def write_build(folder: Path, splits: dict) -> Path:
+    folder.mkdir()
+    for split, rows in splits.items():
+        write(folder / f"{split}_label_to_hierarchical.csv", rows)
+    return folder
+
+
+def test_the_folder_of_a_build_is_all_its_label_files(tmp_path: Path):
+    build = write_build(tmp_path / "build", {"train": ROWS_A, "index": ROWS_A[:2]})
+    found = compare(build, build)
+    assert (found.joined_on, found.a.landmarks) == (("split", "landmark_id"), 9)
+    assert found.a.files == ("index_label_to_hierarchical.csv", "train_label_to_hierarchical.csv")
+    assert "A is read from index_label_to_hierarchical.csv, train_label_to_hierarchical.csv." in " ".join(
+        summary(found).split()
+    )
+    one = compare(build, build / "train_label_to_hierarchical.csv")  # its name states the split
+    assert (one.joined_on, one.b.landmarks, one.b.shared) == (("split", "landmark_id"), 7, 6)
+    with pytest.raises(TableError, match=r"landmark 1 occurs in the splits index and train"):
+        compare(build, write(tmp_path / "b.csv", ROWS_B))
+
+
+def test_a_tree_is_read_as_its_finest_classes(tmp_path: Path):
+    landmarks = {
+        "landmark": [f"train/{row[0]} Some place" for row in ROWS_A],
+        "hierarchical_label": [row[3] for row in ROWS_A],
+    }
+    Hierarchy.from_columns(landmarks).to_parquet(tmp_path / "hierarchy.parquet")
+    labels = write(tmp_path / "train_label_to_hierarchical.csv", ROWS_A)
+    found = compare(tmp_path / "hierarchy.parquet", labels)
+    assert (found.joined_on, found.finest.same) == (("split", "landmark_id"), 1.0)
+    labels.unlink()
+    assert compare(tmp_path, tmp_path).finest.items.items == 6
+    classes = {"item": ["oak", "elm", "cod"], "group": ["tree", "tree", None], "top": ["plant", "plant", "animal"]}
+    Hierarchy.from_columns(classes).to_parquet(tmp_path / "classes.parquet")
+    write(tmp_path / "labels.csv", [(1, "oak", "t", "p"), (2, "elm", "t", "p")], ("id", "name", "group", "top"))
+    found = compare(tmp_path / "classes.parquet", tmp_path / "labels.csv")
+    assert (found.joined_on, [level.a for level in found.levels]) == (("name",), ["group", "top"])
+    (tmp_path / "hierarchy.parquet").unlink()
+    assert compare(tmp_path, tmp_path / "classes.parquet").a.files == ("labels.csv",)
+    frame = pl.DataFrame({"level": ["a"], "label": [0], "name": ["x"], "parent": [0]})
+    frame.write_parquet(tmp_path / "hierarchy.parquet")
+    with pytest.raises(SchemaError, match=r"hierarchy.parquet: hierarchy schema version is None"):
+        compare(tmp_path / "hierarchy.parquet", tmp_path)
 
 
 # -- bad input ----------------------------------------------------------------------------------------------------
@@ -241,11 +473,18 @@ def test_markdown_disarms_labels_and_says_what_it_leaves_out(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "a.csv is empty; expected a header"),
+        (b"", "a.csv is empty; expected at least one row"),
         (b" \n\n", "a.csv is empty"),
         (b"landmark_id,hierarchical_label\n", "no rows below the header"),
-        (b"id,hierarchical_label\n1,x\n", "lacks the column landmark_id; found 'id', 'hierarchical_label'"),
-        (b"landmark_id,group\n1,x\n", "lacks the column hierarchical_label or label; found 'landmark_id', 'group'"),
+        (
+            b"id,hierarchical_label\n1,x\n",
+            "no column that both .*a.csv has 'id', 'hierarchical_label' and .*b.csv has 'landmark_id', 'c",
+        ),
+        (b"landmark_id,title\n1,x\n", "lacks a column of labels; found 'landmark_id', 'title'"),
+        (
+            b"landmark_id,%s\n1,%s\n" % (b",".join(b"c%d" % i for i in range(17)), b",x" * 17),
+            "has 17 columns that could",
+        ),
         (b"landmark_id,label,label\n1,x,y\n", "has the column 'label' twice"),
         (b"landmark_id,label\n1,x\nseven,y\n", "line 3: landmark_id is 'seven'; expected a whole number"),
         (b"landmark_id,label\n1.0,x\n", "line 2: landmark_id is '1.0'"),
@@ -256,12 +495,15 @@ def test_markdown_disarms_labels_and_says_what_it_leaves_out(tmp_path: Path):
         (b"landmark_id,label\n1,caf\xe9\n", r"line 2: not UTF-8 \(byte 0xe9\).*iconv"),
         (
             b"landmark_id,label\n1,x\n2,z\n1,y\n",
-            "landmark 1 has the label 'x' in line 2 and 'y' in line 4; expected one row a landmark",
+            "landmark 1 has the label 'x' in line 2 and 'y' in line 4; expected one row an item",
         ),
-        (b"landmark_id,label,supercategory\n1,x,a\n1,x,b\n", "landmark 1 has the name 'a' in line 2 and 'b' in line 3"),
+        (
+            b"landmark_id,label,supercategory\n1,x,a\n1,x,b\n",
+            "landmark 1 has the supercategory 'a' in line 2 and 'b' in line 3",
+        ),
         (b"landmark_id,label\n1," + b"x" * 200_000 + b"\n", "line 2: not valid CSV"),
-        (b"landmark_id,label\n1,unclassified\n", "1 landmarks in common, none of which both label"),
-        (b"landmark_id,label\n8,x\n", "0 landmarks in common.*Ids begin with 8 in the one and 1, 2, 3 in the other"),
+        (b"landmark_id,label\n1,unclassified\n", "1 items in common by landmark_id, none of which both label"),
+        (b"landmark_id,label\n8,x\n", "0 items in common.*They begin with 8 in the one and 1, 2, 3 in the other"),
     ],
 )
 def test_bad_csvs_are_named(tmp_path: Path, content: bytes, message: str):
@@ -274,7 +516,7 @@ def test_bad_csvs_are_named(tmp_path: Path, content: bytes, message: str):
 def test_quoted_cells_may_hold_commas_quotes_and_line_ends(tmp_path: Path):
     rows = [(1, 'a "b", c\nd'), (2, "x")]
     found = compared(tmp_path, rows, [(1, "p"), (2, "q")], ("landmark_id", "label"), ("landmark_id", "label"))
-    assert found.landmarks.ari == 1.0
+    assert found.finest.items.ari == 1.0
     with pytest.raises(TableError, match="line 4: landmark_id is 'odd'"):
         compared(tmp_path, [*rows[:1], ("odd", "x")], rows, ("landmark_id", "label"), ("landmark_id", "label"))
 
@@ -283,7 +525,7 @@ def test_files_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     b = write(tmp_path / "b.csv", ROWS_B)
     with pytest.raises(TableError, match=r"none.csv cannot be read \(No such file"):
         compare(tmp_path / "none.csv", b)
-    with pytest.raises(TableError, match="cannot be read"):
+    with pytest.raises(TableError, match=r"is a folder without \*_label_to_hierarchical.csv, labels.csv or"):
         compare(tmp_path, b)
     for bad in (b"", b"PAR1 not really"):
         (tmp_path / "a.parquet").write_bytes(bad)
@@ -304,15 +546,15 @@ def test_files_that_are_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_real_landmarks_against_a_coarser_grouping(tmp_path: Path):
     real = Path(os.environ["HGLD_DATA"]) / "gldv2_washington_landmarks" / "landmarks.csv"
     same = compare(real, real)
-    assert (same.a.landmarks, same.a.labelled, same.landmarks.groups_a) == (844, 828, 37)
-    assert (same.landmarks.ari, same.landmarks.nmi) == (pytest.approx(1.0), pytest.approx(1.0))
-    assert same.names is not None
-    assert same.names.items == 221
-    assert all(m.group == m.match and m.jaccard == 1.0 for m in same.matches_a)
+    assert (same.a.landmarks, same.a.labelled, same.finest.items.groups_a) == (844, 828, 37)
+    assert (same.finest.items.ari, same.finest.items.nmi) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert same.finest.names is not None
+    assert same.finest.names.items == 221
+    assert all(m.group == m.match and m.jaccard == 1.0 for m in same.finest.matches_a)
     assert same.tops is not None
     assert (same.tops.accuracy, same.tops.kappa) == (1.0, pytest.approx(1.0))
     with real.open(encoding="utf-8", newline="") as file:
         coarse = [(row["landmark_id"], row["natural_or_human_made"]) for row in csv.DictReader(file)]
     against = compare(write(tmp_path / "coarse.csv", coarse, ("landmark_id", "label")), real)
-    assert against.landmarks.completeness > against.landmarks.homogeneity
-    assert against.landmarks.groups_a == 2
+    assert against.finest.items.completeness > against.finest.items.homogeneity
+    assert against.finest.items.groups_a == 2

@@ -11,14 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
-from hgld.pipelines.hierarchy.review import decision_files
-from hgld.pipelines.hierarchy.review.decision_files import (
+from hgld.pipelines.hierarchy.review.decisions import decision_files
+from hgld.pipelines.hierarchy.review.decisions.decision_files import (
     append_decision,
     format_decision,
     parse_decisions,
     read_decisions,
 )
-from hgld.pipelines.hierarchy.review.decisions import Decision, Drop, Entry, Merge, Move, Rename, SetTop, Split
+from hgld.pipelines.hierarchy.review.decisions.decisions import (
+    Accept,
+    Decision,
+    Drop,
+    Entry,
+    GiveItem,
+    Merge,
+    Move,
+    New,
+    Refuse,
+    Rename,
+    SetTop,
+    Split,
+)
 
 WHEN = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 SAID = {"who": "ada", "when": WHEN, "why": "a reason"}
@@ -30,6 +43,14 @@ ONE_OF_EACH = [
     Drop(names=("bridge failure",), **SAID),
     Drop(group="junk", **SAID),
     SetTop(group="park", top="human-made", **SAID),
+    SetTop(group="oak", top="plants: trees", level="top", **SAID),
+    Accept(group="pass", names=("mountain pass",), **SAID),
+    Accept(group="pass", **SAID),
+    New(names=("a", "b"), to="c", **SAID),
+    Refuse(names=("a",), group="c", **SAID),
+    Refuse(group="lake", other="pond", **SAID),
+    GiveItem(split="train", id="12", name="a", group="c", **SAID),
+    GiveItem(split="train", id="12", group="c", **{**SAID, "why": None}),
 ]
 HEAD = "schema_version: 1\ndecisions:\n"
 ENTRY = (
@@ -171,7 +192,6 @@ def test_the_role_of_a_file_is_the_role_of_its_entries(tmp_path: Path):
         ("names: pass", "names: {a: b}", "names is not a list"),
         ("2026-11-21T09:30:00Z", "yesterday", "when is 'yesterday'; expected a time such as"),
         ("2026-11-21T09:30:00Z", "2026-11-21T09:30:00", "without a time zone"),
-        ('"it is one"', '""', "why is empty"),
         ("- action: move\n  names", "- move\n- names", "an entry is not a mapping"),
     ],
 )
@@ -232,7 +252,9 @@ def test_missing_folder_huge_and_repeated_files(tmp_path: Path, monkeypatch: pyt
         (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
         (lambda: Drop(**SAID), "either names or group"),
         (lambda: Drop(names=("a",), group="b", **SAID), "either names or group"),
-        (lambda: SetTop(group="a", top="both", **SAID), "expected natural or human-made"),  # pyright: ignore
+        (lambda: Refuse(group="a", **SAID), "either names or other"),
+        (lambda: Refuse(group="a", other="a", **SAID), "expected two groups"),
+        (lambda: GiveItem(split="a", id="1", **SAID), "expected name, group or both"),
         (lambda: Move(names=("a",) * 10_001, to="b", **SAID), "at most|1 to 10000"),
         (lambda: Move(names=("a",), to="b", **{**SAID, "who": "w" * 101}), "at most 100"),
         (lambda: Move(names=("a\ud800",), to="b", **SAID), "U\\+D800"),
@@ -249,7 +271,13 @@ def test_decisions_that_contradict_themselves(make, message: str):
 def test_times_are_written_in_utc():
     zone = timezone(timedelta(hours=2))
     written = format_decision(Drop(group="a", who="ada", when=datetime(2026, 1, 1, 1, tzinfo=zone), why="b"))
-    assert "  when: 2025-12-31T23:00:00Z\n" in written
+    assert written.endswith('  when: "2025-12-31T23:00:00Z"\n')
+
+
+def test_a_reason_may_be_left_out(tmp_path: Path):
+    for text in (ENTRY.replace('  why: "it is one"\n', ""), ENTRY.replace('"it is one"', '""')):
+        [entry] = read_decisions([write(tmp_path, HEAD + text)])
+        assert entry.decision.why is None
 
 
 def test_hand_written_files_keep_their_text_when_appended_to(tmp_path: Path):

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError, TableError
-from hgld.pipelines.hierarchy import embed
 from hgld.pipelines.hierarchy.config import EmbedConfig
-from hgld.pipelines.hierarchy.embed import EmbeddingCache, default_folder
 from hgld.pipelines.hierarchy.encoders.registry import make_encoder
+from hgld.pipelines.hierarchy.evidence import embed
+from hgld.pipelines.hierarchy.evidence.embed import EmbeddingCache, default_folder
 from hgld.pipelines.stage import Progress, StageResult, StageRun, silent
 
 NAMES = ["arch bridge", "art museum", "church building", "glacial lake", "lighthouse"]

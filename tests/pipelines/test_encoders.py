@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from hgld.errors import ConfigError, MissingResourceError
+from hgld.pipelines.hierarchy.encoders import clip as clip_module
 from hgld.pipelines.hierarchy.encoders.clip import TEMPLATES, ClipEncoder
 from hgld.pipelines.hierarchy.encoders.prompts import mean_of_prompts
 from hgld.pipelines.hierarchy.encoders.sbert import SbertEncoder
@@ -125,6 +126,23 @@ def test_clip_says_when_a_checkpoint_is_another_models(tiny: Path, tmp_path: Pat
     save_file({"weight": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(MissingResourceError, match="cannot be read as weights of hgld-tiny"):
         clip(tmp_path / "other.safetensors").encode(["lake"])
+
+
+def test_clip_weights_in_the_cache_are_read_without_asking_for_newer_ones(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "hub" / "models--some--clip" / "snapshots" / "0a"
+    snapshot.mkdir(parents=True)
+    (snapshot / "open_clip_model.safetensors").write_bytes(tiny.read_bytes())
+    stated = {"hf_hub": "some/clip/", "mean": (0.1,) * 3, "std": (0.2,) * 3, "interpolation": "bicubic"}
+    monkeypatch.setattr(clip_module, "get_pretrained_cfg", lambda model, tag: stated if tag == "tag" else {})
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    encoder = ClipEncoder("hgld-tiny/tag", device="cpu")
+    np.testing.assert_array_equal(encoder.encode(["lake"]), clip(tiny).encode(["lake"]))
+    assert encoder.name == "clip:hgld-tiny/tag"
+    picture = Image.new("RGB", (64, 64), (90, 20, 200))
+    seen, plain = encoder.encode_images([picture]), clip(tiny).encode_images([picture])
+    assert not np.allclose(seen, plain), "images are brought to the mean and spread that the weights were trained with"
 
 
 def test_clip_weights_that_cannot_be_downloaded(

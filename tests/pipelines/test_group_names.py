@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hgld.pipelines.hierarchy.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.clean import NameRules
-from hgld.pipelines.hierarchy.group_names import Member, propose_labels
+from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.clean import NameRules
 
 NO_GRAPH = ClassGraph({}, {})
 RULES = NameRules.read()

@@ -5,10 +5,10 @@ import polars as pl
 import pytest
 
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy import embed
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
 from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, make_encoder
+from hgld.pipelines.hierarchy.evidence import embed
 from hgld.pipelines.stage import StageResult, StageRun, silent
 
 NAMES = ["lake", "pond", "stone bridge", "castle"]
@@ -45,7 +45,7 @@ def test_text_that_one_part_does_not_know_rests_on_the_other():
 def test_new_names_cost_the_model_only_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     model = Counting()
 
-    def encoder_of(path: Path, config: EmbedConfig) -> JoinedEncoder:
+    def encoder_of(path: Path, config: EmbedConfig, domain: str) -> JoinedEncoder:
         return JoinedEncoder(model, LexicalEncoder(pl.read_parquet(path)["name"].to_list()))
 
     monkeypatch.setattr(embed, "encoder_of", encoder_of)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hgld.errors import TableError
 from hgld.pipelines import csv_rows
-from hgld.pipelines.hierarchy.landmark_tables import list_column, read_landmarks, run_names
+from hgld.pipelines.hierarchy.names.landmark_tables import list_column, read_landmarks, run_names
 from hgld.pipelines.stage import silent
 
 

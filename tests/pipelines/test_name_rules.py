@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError, SchemaError
-from hgld.pipelines.hierarchy.clean import NameRules, name_key
+from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
 
 RULES = NameRules.read()
 

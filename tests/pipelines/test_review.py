@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -10,8 +11,13 @@ import pytest
 from hgld.errors import InputError, TableError
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
+from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Entry, Merge, Refuse
+from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
+from hgld.pipelines.hierarchy.review.learning.proposals import TaughtBy
 from hgld.pipelines.stage import StageResult, StageRun, silent
+from tests.pipelines.made_teacher import MadeTeacher
 
+SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
 GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
 # group: (label, top, names with their landmarks)
 GROUPS = {
@@ -37,6 +43,7 @@ def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
             "group": [group for _, _, group in members],
             "confidence": [0.25] * len(members),
             "next_group": [0] * len(members),
+            "wrong": [0.75 if name.endswith("pass") or name == "tug" else 0.25 for name, _, _ in members],
             "doubtful": [name.endswith("pass") or name == "tug" for name, _, _ in members],
         },
         schema={
@@ -46,6 +53,7 @@ def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
             "group": pl.Int32,
             "confidence": pl.Float32,
             "next_group": pl.Int32,
+            "wrong": pl.Float32,
             "doubtful": pl.Boolean,
         },
     )
@@ -71,7 +79,7 @@ def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
     for stage, file, table in (("cluster", "names.parquet", names), ("toplevel", "groups.parquet", tops)):
         (root / stage).mkdir(parents=True, exist_ok=True)
         table.write_parquet(root / stage / file)
-        runs.append(StageRun(stage, root / stage, StageResult(), was_run=True, record={}))
+        runs.append(StageRun(stage, root / stage, StageResult(details={"doubt": "found"}), was_run=True, record={}))
     return runs[0], runs[1]
 
 
@@ -109,11 +117,13 @@ def test_groups_pass_through_without_decisions(tmp_path: Path):
         "landmarks": 1,
         "label": "ship",
         "confidence": 0.25,
+        "wrong": 0.75,
         "doubtful": True,
         "decided_by": None,
     }
     assert groups["ship"] == {
         "label": "ship",
+        "group": 3,
         "top": "human-made",
         "method": "p279",
         "evidence": "path to human-made",
@@ -139,23 +149,31 @@ def guide_examples(folder: Path) -> list[Path]:
 def test_the_guides_example_does_what_the_guide_says(tmp_path: Path):
     ada, eve = guide_examples(tmp_path)
     names, groups, dropped, report = tables(run(tmp_path, ada))
-    assert [row["action"] for row in report["applied"]] == ["rename", "move", "merge", "split", "drop", "set"]
+    assert [row["action"] for row in report["applied"]] == [
+        *("rename", "move", "merge", "split", "drop", "set"),
+        *("accept", "new", "refuse", "item"),
+    ]
     assert not any(report[part] for part in report.keys() - {"applied"})
     assert {name: row["label"] for name, row in names.items() if row["decided_by"]} == {
         "mountain pass": "pass",
         "rail mountain pass": "pass",
         "motor yacht": "ship",
         "stratovolcano": "volcano",
+        "mountain": "mountain",
+        "tug": "transport",
+        "road bridge": "transport",
     }
     assert {label: row["decided_by"] for label, row in groups.items() if row["decided_by"]} == {
         "building": "ada",
         "ship": "ada",
         "volcano": "ada",
         "park": "ada",
+        "transport": "ada",
     }
     assert groups["volcano"]["top"] == "natural"
     assert groups["park"] | {"names": 2} == {
         "label": "park",
+        "group": 5,
         "top": "human-made",
         "method": "decision",
         "evidence": "city parks are laid out",
@@ -163,7 +181,7 @@ def test_the_guides_example_does_what_the_guide_says(tmp_path: Path):
         "landmarks": 60,
         "decided_by": "ada",
     }
-    assert groups["ship"]["landmarks"] == 7
+    assert groups["ship"]["landmarks"] == 6
     assert "boat" not in groups
     assert dropped == [
         {
@@ -174,9 +192,12 @@ def test_the_guides_example_does_what_the_guide_says(tmp_path: Path):
             "why": "an event, not a place",
         }
     ]
+    assert pl.read_parquet(run(tmp_path, ada).path("items.parquet")).select("split", "id", "label").rows() == [
+        ("train", "31", "volcano")
+    ]
     both = run(tmp_path, ada, eve)
     assert tables(both)[0]["rail mountain pass"]["label"] == "railway"
-    assert both.result.counts["applied"] == 7
+    assert both.result.counts["applied"] == 11
 
 
 def test_names_are_no_longer_doubtful_once_somebody_looked_at_them(tmp_path: Path):
@@ -190,6 +211,22 @@ def test_names_are_no_longer_doubtful_once_somebody_looked_at_them(tmp_path: Pat
     assert {
         name: row["doubtful"] for name, row in names.items() if name in ("mountain pass", "rail mountain pass", "tug")
     } == {"mountain pass": False, "rail mountain pass": True, "tug": True}  # a merge looks at groups, not at names
+    assert names["mountain pass"]["wrong"] == 0 < 0.5 < names["tug"]["wrong"]
+
+
+def test_what_people_found_moves_the_other_probabilities(tmp_path: Path):
+    before = tables(run(tmp_path / "none"))[0]
+    asked = [name for name, row in before.items() if row["label"] not in ("ship", "park")]
+    moves = [f"action: move, names: [{name}], to: ship" for name in asked]  # all were wrong
+    stage = run(tmp_path, decided(tmp_path, "ada.yaml", *moves))
+    after = tables(stage)[0]
+    assert all(after[name]["wrong"] == 0 for name in asked)
+    left = [name for name in after if name not in asked]
+    assert left
+    assert all(after[name]["wrong"] > before[name]["wrong"] for name in left)
+    mean, low, high = stage.result.details["still_wrong"]["names"]
+    assert mean == pytest.approx(sum(after[name]["wrong"] for name in left), abs=0.5)
+    assert 0 < low < mean < high <= len(left)
 
 
 def test_a_new_group_is_decided_only_if_its_sources_agree(tmp_path: Path):
@@ -293,7 +330,7 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
     assert stage.result.notes == (
         "ada.yaml entry 4 (rename, ada) fits nothing: no group 'sea'.",
         "Conflict about the name 'tug' (ada: boat, bob: bridge): none is applied until an adjudicator decides.",
-        "ada and bob agree on 50% of the 2 names that both decided on: Cohen's kappa 0.33.",
+        "ada and bob agree on 50% of the 2 names that both decided on.",
     )
 
 
@@ -335,7 +372,10 @@ def test_the_same_decisions_make_the_same_bytes(tmp_path: Path):
         files = (ada, bob) if folder.name == "a" else (bob, ada)
         made.append({name: facts["sha256"] for name, facts in run(folder, *files).record["outputs"].items()})
     assert made[0] == made[1]
-    assert set(made[0]) == {"names.parquet", "groups.parquet", "dropped.parquet", "decisions.json"}
+    assert set(made[0]) == {
+        *("names.parquet", "groups.parquet", "items.parquet", "set_levels.parquet"),
+        *("dropped.parquet", "decisions.json"),
+    }
 
 
 def test_hostile_text_stays_text(tmp_path: Path):
@@ -374,3 +414,134 @@ def test_tables_of_different_builds_are_refused(tmp_path: Path, groups: dict, me
     _, toplevel = stages(tmp_path / "other", groups)
     with pytest.raises(TableError, match=message):
         review.run(tmp_path, clustered, toplevel, ReviewConfig(), silent)
+
+
+def test_new_groups_of_several_and_refusals(tmp_path: Path):
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: new, names: [stratovolcano, water gap], to: geology",
+        "action: accept, group: geology, names: [mountain pass]",
+        "action: accept, group: ship",
+        "action: refuse, group: geology, names: [water gap]",
+        "action: refuse, group: ship, other: boat",
+        "action: new, names: [tug], to: boat",
+        "action: accept, group: nowhere, names: [tug]",
+    )
+    names, groups, _, report = tables(run(tmp_path, file))
+    assert {n: r["label"] for n, r in names.items() if r["decided_by"]} == {
+        "stratovolcano": "geology",
+        "mountain pass": "geology",
+        "schooner": "ship",
+        "tug": "ship",
+    }
+    assert names["water gap"]["label"] == "pass"  # back where the clustering had it
+    assert (groups["geology"]["names"], groups["geology"]["decided_by"]) == (2, "ada")
+    assert [row["reason"] for row in report["unmatched"]] == [
+        "there is already a group 'boat'; move the names there",
+        "no group 'nowhere'",
+    ]
+    assert len(report["applied"]) == 5
+
+
+def test_refusals_follow_what_becomes_of_a_group():
+    entries = [
+        Refuse(group="ship", names=("peak",), **SAID),
+        Refuse(group="ship", other="boat", **SAID),
+        Refuse(group="a proposed one", names=("peak",), **SAID),
+        Merge(groups=("ship", "park"), to="park", **SAID),
+    ]
+    place, labels = {"peak": 0, "tug": 1, "yacht": 2, "urban park": 3}, {0: "hill", 1: "ship", 2: "boat", 3: "park"}
+    made = Grouping.of(place, labels).apply_all(Entry(d, Path("d.yaml"), i, 0) for i, d in enumerate(entries))
+    assert (made.refused, made.apart) == ({"peak": {3, "a proposed one"}}, {frozenset((2, 3))})
+    assert made.decided == {}  # only the group of the tug was meant
+    taken = Accept(group="park", names=("peak", "tug"), **SAID)
+    made.apply(Entry(taken, Path("d.yaml"), 9, 0))
+    assert made.refused == {"peak": {"a proposed one"}}
+    assert made.decided == {"peak": 3, "tug": 3}
+    made.apply(Entry(Merge(groups=("park",), to="green", **SAID), Path("d.yaml"), 10, 0))
+    assert made.decided == {"peak": "green", "tug": "green"}  # and not "urban park", which went along
+
+
+def test_one_accepts_what_another_refuses_is_a_conflict(tmp_path: Path):
+    ada = decided(tmp_path, "ada.yaml", "action: accept, group: pass, names: [mountain pass]")
+    bob = decided(tmp_path, "bob.yaml", "action: refuse, group: pass, names: [mountain pass]")
+    names, _, _, report = tables(run(tmp_path, ada, bob))
+    (conflict,) = report["conflicts"]
+    assert (conflict["kind"], conflict["of"], conflict["settled"]) == ("name", "mountain pass", None)
+    assert [(v["who"], v["verdict"]) for v in conflict["verdicts"]] == [("ada", "pass"), ("bob", "not pass")]
+    assert names["mountain pass"]["label"] == "mountain"
+    eve = decided(tmp_path, "eve.yaml", "action: move, names: [mountain pass], to: pass", role="adjudicator")
+    names, _, _, report = tables(run(tmp_path, ada, bob, eve))
+    assert (names["mountain pass"]["label"], report["conflicts"][0]["settled"]) == ("pass", "decided by eve")
+
+
+def test_one_merges_what_another_keeps_apart_is_a_conflict(tmp_path: Path):
+    ada = decided(tmp_path, "ada.yaml", "action: merge, groups: [boat, ship], to: ship")
+    bob = decided(tmp_path, "bob.yaml", "action: refuse, group: ship, other: boat")
+    names, _, _, report = tables(run(tmp_path, ada, bob))
+    (conflict,) = report["conflicts"]
+    assert (conflict["kind"], conflict["of"]) == ("group", "boat")
+    assert [v["verdict"] for v in conflict["verdicts"]] == ["merge into ship", "ship and boat are two groups"]
+    assert names["motor yacht"]["label"] == "boat"
+    assert len(report["withheld"]) == 2
+    eve = decided(tmp_path, "eve.yaml", "action: merge, groups: [boat, ship], to: ship", role="adjudicator")
+    names, _, _, report = tables(run(tmp_path, ada, bob, eve))
+    assert (names["motor yacht"]["label"], report["conflicts"][0]["settled"]) == ("ship", "decided by eve")
+
+
+def test_single_items_get_the_name_or_group_that_they_are_given(tmp_path: Path):
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: item, split: train, id: 7, group: boat",
+        "action: item, split: train, id: 8, name: tug",
+        "action: item, split: train, id: 9, name: a new name, group: ship",
+        "action: item, split: train, id: 9, name: a new name",
+        "action: merge, groups: [boat, ship], to: vessel",
+        "action: drop, names: [tug]",
+    )
+    stage = run(tmp_path, file)
+    rows = pl.read_parquet(stage.path("items.parquet")).select("id", "name", "label", "who").rows()
+    assert rows == [("7", None, "vessel", "ada"), ("8", "tug", None, "ada"), ("9", "a new name", "vessel", "ada")]
+    assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == ["no name 'a new name'"]
+
+
+def test_undecided_names_stand_where_the_decisions_teach(tmp_path: Path):
+    clustered, toplevel = stages(tmp_path)
+    sizes = {name: count for _, _, names in GROUPS.values() for name, count in names.items()}
+    taught_by = TaughtBy({"evidence": clustered.path("names.parquet")}, lambda: MadeTeacher(sizes))
+    move = decided(tmp_path, "ada.yaml", "action: move, names: [mountain], to: pass", "action: drop, group: ship")
+
+    def labels(files: tuple[Path, ...]) -> dict[str, str]:
+        stage = review.run(tmp_path, clustered, toplevel, ReviewConfig(files), silent, taught_by=taught_by)
+        return {name: row["label"] for name, row in tables(stage)[0].items()}
+
+    before = labels(())
+    assert before == {name: label for label, _, names in GROUPS.values() for name in names}
+    after = labels((move,))  # "mountain pass" begins as "mountain" does
+    assert {name for name in after if after[name] != before[name]} == {"mountain", "mountain pass"}
+    assert before.keys() - after.keys() == {"schooner", "tug"}
+
+
+def test_a_class_is_set_of_the_levels_that_the_build_has(tmp_path: Path):
+    clustered, toplevel = stages(tmp_path)
+    rows = [(g, level, label) for g in GROUPS for level, label in (("use", "to sail" if g in (3, 4) else "to see"),)]
+    pl.DataFrame(rows, schema=["group", "level", "label"], orient="row").write_parquet(toplevel.path("levels.parquet"))
+    details = {"levels": ["item", "group", "use", "top"], "tops": ["natural", "human-made"]}
+    toplevel = StageRun("toplevel", toplevel.directory, StageResult(details=details), was_run=True, record={})
+    file = decided(
+        tmp_path,
+        "ada.yaml",
+        "action: set, group: park, top: to sail, level: use",
+        "action: set, group: park, top: natural",
+        "action: set, group: park, top: to sail",
+        "action: set, group: park, top: natural, level: size",
+    )
+    stage = review.run(tmp_path, clustered, toplevel, ReviewConfig((file,)), silent)
+    assert tables(stage)[1]["park"]["top"] == "natural"
+    assert pl.read_parquet(stage.path("set_levels.parquet")).rows() == [("park", "use", "to sail", "ada")]
+    assert [row["reason"] for row in tables(stage)[3]["unmatched"]] == [
+        "top is 'to sail'; expected natural or human-made",
+        "there is no level 'size' above the groups; there are use, top",
+    ]

@@ -10,24 +10,41 @@ from typing import Any
 
 import pytest
 
-from hgld.pipelines.hierarchy.review.decision_files import append_decision, read_decisions
-from hgld.pipelines.hierarchy.review.decisions import Move, Rename, SetTop, Split
-from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions.decisions import Move, New, Rename, SetTop, Split
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
 from hgld.pipelines.hierarchy.review.server import serving
-from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
+from hgld.pipelines.hierarchy.review.state import Review
 from hgld.pipelines.hierarchy.review.tables import BuildTables
+from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
 from tests.pipelines.headless_chromium import CHROMIUM, Page
+from tests.pipelines.made_teacher import MadeTeacher
 from tests.pipelines.reviewed_build import SCRIPT, write_build
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+PROGRESS = "document.getElementById('progress').textContent"
 READY = "document.body?.dataset.ready === 'yes'"
 WIDE, PHONE = (1280, 800), (420, 800)
 
 
 @contextmanager
-def page_of(build: Path, profile: Path, size: tuple[int, int] = WIDE, others: tuple[Path, ...] = ()) -> Iterator[Page]:
-    """The page of a build, opened by ada; nothing on it may have thrown, been blocked or opened a dialog."""
-    review = Review(BuildTables(build), Journal(build / "ada.yaml", "ada", "annotator"), others, Thumbnails(None))
+def page_of(
+    build: Path,
+    profile: Path,
+    size: tuple[int, int] = WIDE,
+    others: tuple[Path, ...] = (),
+    kinds: tuple[str, ...] = (),
+    images: Path | None = None,
+    is_taught: bool = False,
+) -> Iterator[Page]:
+    """The page of a build, opened by ada; nothing on it may have thrown, been blocked or opened a dialog.
+
+    With ``kinds`` a teacher that knows nothing makes proposals of these kinds; with ``is_taught`` the build's own does.
+    """
+    tables = BuildTables(build)
+    teacher = Teacher.of(build) if is_taught else MadeTeacher(tables.sizes, kinds) if kinds else None
+    review = Review(tables, Journal(build / "ada.yaml", "ada", "annotator"), others, Thumbnails(images), teacher)
     addresses: list[str] = []
     server = serving(review, 0, addresses.append)
     thread = threading.Thread(target=server.run)
@@ -45,15 +62,18 @@ def page_of(build: Path, profile: Path, size: tuple[int, int] = WIDE, others: tu
         thread.join()
 
 
-def decided(build: Path) -> list[tuple[str, str]]:
-    if not (build / "ada.yaml").exists():
-        return []
-    return [(entry.decision.action, entry.decision.why) for entry in read_decisions([build / "ada.yaml"])]
+def decisions(build: Path) -> list[Any]:  # of the actions that a test is about
+    file = build / "ada.yaml"
+    return [entry.decision for entry in read_decisions([file])] if file.exists() else []
+
+
+def decided(build: Path) -> list[tuple[str, str | None]]:
+    return [(decision.action, decision.why) for decision in decisions(build)]
 
 
 def after(page: Page, number: int) -> None:
     """Wait until the page shows so many decisions."""
-    page.until(f"document.getElementById('progress').textContent.includes(' {number} decision')")
+    page.until(f"{PROGRESS}.includes(' {number} decision')")
 
 
 def answer(page: Page, *texts: str) -> None:
@@ -67,47 +87,58 @@ def answer(page: Page, *texts: str) -> None:
     page.until("!document.getElementById('dialog').open")
 
 
-def test_everything_by_keyboard(tmp_path):
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_everything_by_keyboard(tmp_path, size):
     build = write_build(tmp_path / "build")
-    with page_of(build, tmp_path / "profile") as page:
+    with page_of(build, tmp_path / "profile", size) as page:
         assert page.run("document.querySelector('#names .active .label').textContent") == SCRIPT  # the least sure first
         page.press("c")
         after(page, 1)
-        page.press("m")
-        answer(page, "pass", "tugs pass")  # the next doubtful name is the active one now
+        page.press("m")  # the next name is the active one now: the tug
+        answer(page, "pass", "tugs pass")
         after(page, 2)
+        page.run("document.getElementById('sort').value = 'label', document.getElementById('sort').onchange")
         page.press("ArrowLeft")
         page.press("End")
-        page.press("ArrowUp")
-        page.until("document.activeElement.id === 'groups' && document.querySelector('#title').textContent === 'ship'")
+        page.until("document.activeElement.id === 'groups'")
+        while page.run("document.getElementById('title').textContent") != "ship":
+            page.press("ArrowUp")
         page.press("r")
         answer(page, "vessel", "clearer")
         after(page, 3)
         page.until("document.querySelector('#title').textContent === 'vessel'")
         page.press("n")
-        answer(page, "driftwood")
         after(page, 4)
+        page.press("H", modifiers=8)
+        answer(page, "of wood")
+        after(page, 5)
         page.press("g")
         answer(page, "mountain", "joined")
-        after(page, 5)
+        after(page, 6)
         page.press("ArrowRight")
         page.press("s")
-        answer(page, "new one", "its own")
-        after(page, 6)
-        page.press("d")
-        answer(page, "no place")
+        answer(page, "new one")
         after(page, 7)
-        for left in range(6, 3, -1):
+        page.press("x")
+        after(page, 8)
+        page.press("d")
+        after(page, 9)
+        page.press("a")
+        page.until(f"{PROGRESS}.includes(' 10 decision')")
+        for left in (9, 8, 7, 6):
             page.press("u")
             after(page, left)
         page.press("/")
         page.write("gap")
         page.until("document.querySelectorAll('#names .row').length === 1")
+        assert page.run("document.documentElement.scrollWidth") <= size[0]
     assert decided(build) == [
-        ("move", "looked at: it belongs here"),
+        ("accept", None),
         ("move", "tugs pass"),
         ("rename", "clearer"),
-        ("set", "driftwood"),
+        ("set", None),
+        ("set", "of wood"),
+        ("merge", "joined"),
     ]
 
 
@@ -122,9 +153,11 @@ def test_hostile_names_stay_text(tmp_path):
             time.sleep(0.3)
         page.run("[...document.querySelectorAll('#groups .row')].find(r => r.textContent.includes('<script>')).click()")
         page.until("document.querySelector('#details h2').textContent.includes('<script>')")
-        page.press("m")
-        page.until("document.getElementById('dialog').open")
-        page.press("Escape")
+        for key in "mw":
+            page.press(key)
+            page.until("document.getElementById('dialog').open")
+            page.press("Escape")
+            page.until("!document.getElementById('dialog').open")
         assert page.run("window.broken") is None
         assert page.run("document.querySelectorAll('script').length") == 1
         assert page.run("document.querySelectorAll('svg, main img').length") == 0
@@ -135,20 +168,30 @@ def _move(who: str, name: str, to: str) -> Move:
 
 
 def test_two_annotators_side_by_side(tmp_path):
-    build = write_build(tmp_path / "build")
+    many_names = {
+        0: ("one", "natural", {f"name {i}": (1, 0.5, False, 1) for i in range(12)}),
+        1: ("two", None, {"x": (1, 0.5, False, 0)}),
+    }
+    build = write_build(tmp_path / "build", many_names)
     others = build / "bob.yaml"
-    append_decision(others, _move("bob", "tug", "pass"))
-    append_decision(build / "ada.yaml", _move("ada", "tug", "mountain"))
+    for number in range(10):
+        append_decision(others, _move("bob", f"name {number}", "two" if number < 6 else "one"))
+        if number < 9:
+            append_decision(build / "ada.yaml", _move("ada", f"name {number}", "two" if number < 5 else "one"))
     with page_of(build, tmp_path / "profile", others=(others,)) as page:
         page.press("t")
         page.until("document.querySelectorAll('#team .conflict .side').length === 2")
-        assert page.run("document.querySelector('#team .card b').textContent") == "κ 0.00"
+        assert "both decided 9 names" in page.run("document.querySelector('#team .few').textContent")
+        assert page.run("document.querySelector('#team .card')") is None  # nine names say nothing
         assert page.run("document.querySelector('#groups .active').classList.contains('team')")
         page.run("document.querySelector('#team .side button').click()")
-        answer(page, "bob is right")
         page.until("document.querySelectorAll('#team .conflict').length === 0")
-        assert page.run("document.querySelector('#team .card b').textContent") == "κ 1.00"
-    assert decided(build)[-1] == ("move", "bob is right")
+        append_decision(build / "ada.yaml", _move("ada", "name 9", "one"))
+        page.run("location.reload()")
+        page.until(f"{READY} && {PROGRESS}.includes(' 11 decision')")
+        page.press("t")
+        page.until("document.querySelector('#team .card b')?.textContent === 'κ 1.00'")
+    assert decisions(build)[-1] == Move(names=("name 5",), to="two", who="ada", when=decisions(build)[-1].when)
 
 
 def test_deciding_as_the_other_did_where_labels_differ(tmp_path):
@@ -175,13 +218,12 @@ def test_deciding_as_the_other_did_where_labels_differ(tmp_path):
         for left in (4, 3, 2, 1):
             page.until(f"document.querySelectorAll('#team .conflict').length === {left}")
             page.run("document.querySelector('#team .side button').click()")
-            answer(page, "bob is right")
         page.until("document.querySelectorAll('#team .conflict').length === 0")
     added = [e.decision for e in read_decisions([build / "ada.yaml"])[4:]]
     assert [(d.action, getattr(d, "to", None)) for d in added] == [
         ("rename", "gap"),
         ("move", "gap"),
-        ("split", "tugboat"),
+        ("new", "tugboat"),
         ("set", None),
     ]
 
@@ -197,7 +239,7 @@ def test_confirming_in_several_groups_is_one_action(tmp_path):
         after(page, 1)
         page.press("a", modifiers=2, text="")
         page.press("c")
-        after(page, 3)
+        after(page, 5)
         page.press("u")
         after(page, 1)
     assert len(decided(build)) == 1
@@ -259,7 +301,7 @@ DRAG = """(() => {
   const fire = (element, kind) =>
     element.dispatchEvent(new DragEvent(kind, { bubbles: true, cancelable: true, dataTransfer }));
   fire(row("names", "mountain pass"), "dragstart");
-  const to = row("groups", "pass");
+  const to = row("groups", "TO");
   fire(to, "dragover");
   fire(to, "drop");
 })()"""
@@ -268,19 +310,28 @@ DRAG = """(() => {
 def test_a_name_is_dragged_to_a_group(tmp_path):
     build = write_build(tmp_path / "build")
     with page_of(build, tmp_path / "profile") as page:
-        page.run(DRAG)
-        answer(page, "a way")
+        page.run(DRAG.replace("TO", "pass"))
         after(page, 1)
-    (entry,) = read_decisions([build / "ada.yaml"])
-    assert entry.decision == Move(names=("mountain pass",), to="pass", who="ada", when=entry.decision.when, why="a way")
+        page.run("document.querySelector('#groups .row.all').click()")
+        page.press("a", modifiers=2, text="")
+        page.run(DRAG.replace("TO", "＋ New group"))
+        answer(page, "all in one")
+        after(page, 2)
+    one, other = decisions(build)
+    assert one == Move(names=("mountain pass",), to="pass", who="ada", when=one.when)
+    assert isinstance(other, New)
+    assert (len(other.names), other.to) == (9, "all in one")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_runs_over_on_a_phone_and_text_stands_out(tmp_path, scheme):
-    with page_of(write_build(tmp_path / "build"), tmp_path / "profile", PHONE) as page:
+    kinds = ("sort", "accept")
+    with page_of(write_build(tmp_path / "build"), tmp_path / "profile", PHONE, kinds=kinds) as page:
+        page.press(" ")
         page.scheme(scheme)
         for pane in ("groups", "middle", "details"):
             page.run(f"document.body.dataset.pane = '{pane}'")
+            page.until("document.getAnimations().length === 0")
             assert page.run("document.documentElement.scrollWidth") <= PHONE[0]
             assert page.run(CONTRAST) >= 4.5, pane  # WCAG 2.2, AA
 

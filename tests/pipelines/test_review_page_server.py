@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 
 from hgld.cli.hierarchy_verbs import review_command
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.review.decision_files import append_decision, read_decisions
-from hgld.pipelines.hierarchy.review.decisions import Move
-from hgld.pipelines.hierarchy.review.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision, read_decisions
+from hgld.pipelines.hierarchy.review.decisions.decisions import Move
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
 from hgld.pipelines.hierarchy.review.server import application
 from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
 from hgld.pipelines.hierarchy.review.tables import BuildTables
@@ -38,7 +38,16 @@ def client(build):
     return TestClient(application(review, "secret"), base_url=HOME)
 
 
-API = ["/api/state", "/api/team", "/api/name?name=tug", "/api/examples?group=ship", "/api/thumbnail?split=a&id=1"]
+API = [
+    "/api/state",
+    "/api/team",
+    "/api/name?name=tug",
+    "/api/group?label=ship",
+    "/api/names",
+    "/api/groups",
+    "/api/queue",
+    "/api/thumbnail?split=a&id=1",
+]
 
 
 @pytest.mark.parametrize("path", API)
@@ -90,7 +99,7 @@ def test_only_the_pages_own_files_are_served(client, path):
 def test_decide_and_undo(client, build):
     answer = client.post("/api/decide", json={"decisions": [MOVE], "revision": 0}, headers=TOKEN | {"Origin": HOME})
     assert answer.status_code == 200
-    assert answer.json()["names"] == {"mountain pass": ["pass", False, "ada"]}
+    assert answer.json()["names"] == {"mountain pass": ["pass", 0.0, "ada"]}
     assert [entry.decision.why for entry in read_decisions([build / "ada.yaml"])] == ["a way"]
     assert client.get("/api/state", headers=TOKEN).json()["decisions"] == 1
     stale = client.post("/api/undo", json={"revision": 0}, headers=TOKEN)
@@ -112,7 +121,22 @@ def test_decide_and_undo(client, build):
         (b'{"decisions": [1], "revision": 0}', 400),
         (b'{"decisions": [{"action": "drop"}], "revision": "0"}', 400),
         (b'{"decisions": [{"action": "drop", "why": "w"}], "revision": 0}', 422),
-        (b'"' + b"x" * 2**21 + b'"', 413),
+        (b'"' + b"x" * 2**23 + b'"', 413),
+        (b'["' * 200_000, 400),
+        (b'{"a":' * 200_000, 400),
+        (b"1" * 10_000, 400),
+        (b'{"decisions": [{"action": ["drop"]}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "\\ud800": "w"}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "group": "\\ud800"}], "revision": 0}', 422),
+        (b'{"decisions": [{"action": "drop", "group": "x"}], "revision": true}', 400),
+        (b'{"decisions": [{"action": "drop", "group": "x"}], "revision": 0.0}', 400),
+        (b'{"actions": [], "revision": 0}', 400),
+        (b'{"actions": [[]], "revision": 0}', 400),
+        (b'{"actions": [[{"action": "drop"}], 3], "revision": 0}', 400),
+        (b'{"proposal": 3, "verdict": "accept", "revision": 0}', 400),
+        (b'{"proposal": "x", "verdict": "accept", "revision": 0}', 422),
+        (b'{"proposal": "x", "verdict": "maybe", "revision": 0}', 400),
+        (b'{"proposal": "x", "verdict": "accept", "except": "tug", "revision": 0}', 400),
     ],
 )
 def test_bodies_that_are_no_decision(client, build, body, status):

@@ -4,11 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from hgld.pipelines.hierarchy import clean, sample
-from hgld.pipelines.hierarchy.class_graph import ClassGraph
-from hgld.pipelines.hierarchy.clean import NameRules, name_key
+from hgld.pipelines.hierarchy import sample
 from hgld.pipelines.hierarchy.config import CleanConfig
-from hgld.pipelines.hierarchy.landmark_tables import CLASSES, SCRAPED
+from hgld.pipelines.hierarchy.names import clean
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.clean import NameRules, name_key
+from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES, SCRAPED
 from hgld.pipelines.stage import silent
 
 FIXED_CONSTRUCTION, NATURAL = "Q811430", "Q27096220"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import InputError
-from hgld.pipelines.hierarchy.review.agreement import settle
-from hgld.pipelines.hierarchy.review.decision_files import append_decision
-from hgld.pipelines.hierarchy.review.decisions import (
+from hgld.pipelines.hierarchy.review.decisions.agreement import settle
+from hgld.pipelines.hierarchy.review.decisions.decision_files import append_decision
+from hgld.pipelines.hierarchy.review.decisions.decisions import (
     ACTIONS,
     Decision,
     Drop,
@@ -23,9 +23,9 @@ from hgld.pipelines.hierarchy.review.decisions import (
     SetTop,
     Split,
 )
-from hgld.pipelines.hierarchy.review.grouping import Grouping
-from hgld.pipelines.hierarchy.review.journal import Journal
-from hgld.pipelines.hierarchy.review.side_by_side import adopting
+from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.pipelines.hierarchy.review.decisions.side_by_side import adopting
 from hgld.pipelines.hierarchy.review.state import Review, Thumbnails
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 from tests.pipelines.reviewed_build import write_build
@@ -215,7 +215,8 @@ def test_a_file_of_two_people_shows_the_others_decisions_as_theirs(build, tmp_pa
     review = opened(build, file, "bob")
     shown = review.snapshot()
     assert (shown["others"], shown["decisions"], [one["who"] for one in shown["history"]]) == (["ada"], 1, ["bob"])
-    assert shown["names"]["tug"] == ["mountain", False, "bob"]
+    tug = next(row for row in review.names(0)["rows"] if row[0] == "tug")
+    assert (tug[5], tug[7]) == ("mountain", "bob")
     assert "decisions of ada too" in shown["note"]
     assert "--decisions FILE --others" in shown["note"]
     (conflict,) = review.team()["conflicts"]

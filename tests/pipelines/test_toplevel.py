@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from hgld.errors import ConfigError, MissingResourceError, TableError
-from hgld.pipelines.hierarchy import toplevel
-from hgld.pipelines.hierarchy.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.toplevel import Anchors, PromptScores, decide_by_graph
+from hgld.pipelines.hierarchy.levels import toplevel
+from hgld.pipelines.hierarchy.levels.toplevel import Anchors, PromptScores, decide_by_graph
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.stage import StageResult, run_stage, silent
 
 ANCHORS = Anchors(
@@ -126,6 +126,7 @@ def inputs(tmp_path):
         "clustered": stage("cluster", cluster),
         "scraped": stage("scrape", lambda out: classes.write_parquet(out / "classes.parquet")),
         "embedded": stage("embed", embed),
+        "evidence": stage("evidence", lambda out: np.save(out / "meaning.npy", LexicalEncoder(NAMES).encode(NAMES))),
     }
 
 

@@ -12,18 +12,27 @@ from PIL import Image
 
 from hgld.errors import HgldError
 from hgld.pipelines import executor
-from hgld.pipelines.hierarchy import assign, clean, cluster, embed, toplevel
+from hgld.pipelines.hierarchy import assign
+from hgld.pipelines.hierarchy import build as building
 from hgld.pipelines.hierarchy.config import (
     AssignConfig,
     BuildConfig,
     CleanConfig,
     ClusterConfig,
     EmbedConfig,
+    EvidenceConfig,
+    LevelsConfig,
+    NamesConfig,
     ReviewConfig,
     ScrapeConfig,
     TopLevelConfig,
+    TreeConfig,
 )
 from hgld.pipelines.hierarchy.encoders import clip
+from hgld.pipelines.hierarchy.evidence import embed, evidence_stage
+from hgld.pipelines.hierarchy.groups import cluster
+from hgld.pipelines.hierarchy.levels import toplevel
+from hgld.pipelines.hierarchy.names import clean
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.scrape.scrape import plan, polite_client, run
 from hgld.pipelines.shards import build, examine_stage
@@ -180,8 +189,9 @@ def stages(root: Path, world: World, **given: Any) -> dict[str, Any]:
     begun = scraped(root, ROWS, GRAPH)
     cleaned = clean.run(root, begun, config.clean, silent)
     embedded = embed.run(root, cleaned, config.embed, silent)
-    clustered = cluster.run(root, cleaned, embedded, begun, config.cluster, silent)
-    topped = toplevel.run(root, cleaned, clustered, begun, embedded, config.toplevel, config.embed, silent)
+    weighed = evidence_stage.run(root, cleaned, embedded, begun, config.evidence, config.embed, config.cluster, silent)
+    clustered = cluster.run(root, cleaned, weighed, begun, config.cluster, silent)
+    topped = toplevel.run(root, cleaned, clustered, begun, embedded, weighed, config.toplevel, config.embed, silent)
     reviewed = review.run(root, clustered, topped, config.review, silent)
     assigned = assign.run(root, begun, cleaned, reviewed, config.assign, config.embed, silent)
     runs = (cleaned, embedded, clustered, topped, reviewed, assigned)
@@ -227,6 +237,137 @@ def cleaned(config: CleanConfig, world: World) -> Any:
 def divided(config: TopLevelConfig, world: World) -> Any:
     """The tables of all stages under options of the division in natural and human-made."""
     return from_the_finished(world, toplevel=config)
+
+
+def things(folder: Path) -> Path:
+    folder.mkdir()
+    kinds = (
+        "red apple",
+        "green apple",
+        "old apple",
+        "oak",
+        "red oak",
+        "blue whale",
+        "killer whale",
+        "old lakes",
+        "dry lakes",
+    )
+    (folder / "things.txt").write_text("\n".join(kinds))
+    return folder / "things.txt"
+
+
+def classes_built(world: World, **given: Any) -> Any:
+    """The labels of a list of names, and the levels of the tree."""
+    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    table = world.once("things", things)
+    config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
+    runs = building._label(world.new(), replace(config, **given), silent)
+    return runs["export"].path("labels.csv").read_bytes()
+
+
+def rows_of_things(folder: Path) -> Path:
+    (folder / "rows.txt").write_text(things(folder).read_text())
+    np.save(folder / "rows.npy", np.random.default_rng(0).normal(size=(9, 4)))
+    return folder / "rows.npy"
+
+
+@witness(EvidenceConfig, evidence=("none",), class_embeddings=lambda world: world.once("rows", rows_of_things))
+def weighed(config: EvidenceConfig, world: World) -> Any:
+    """The blocks of evidence about a list of names."""
+    return evidence_about(config, world)
+
+
+@witness(EvidenceConfig, image_encoder="clip:others/weights")
+def seen_by(config: EvidenceConfig, world: World) -> Any:
+    """The block of images of a list of names, by encoders of images that differ."""
+    world.patch.setattr(clip, "ClipEncoder", Eyes)
+    return evidence_about(config, world)
+
+
+def evidence_about(config: EvidenceConfig, world: World) -> Any:
+    table = world.new()
+    lines = things(table).read_text().splitlines()
+    Image.new("RGB", (8, 8), (90,) * 3).save(table / "0.png")
+    (table / "t.csv").write_text("name,image,description\n" + "".join(f"{name},0.png,a {name}\n" for name in lines))
+    built = BuildConfig("classes", (("classes", table / "t.csv"),))
+    root, domain = world.new(), {"domain": "general"}
+    begun = building._names(root, built, silent)
+    cleaned = clean.run(root, begun, built.clean, silent, **domain)
+    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    embedded = embed.run(root, cleaned, embedding, silent, **domain)
+    made = evidence_stage.run(
+        root, cleaned, embedded, begun, config, embedding, built.cluster, silent, **domain, images_from=table
+    )
+    return made.result.details["blocks"]
+
+
+@witness(NamesConfig, domain="landmarks", language_of_names="de")
+def named(config: NamesConfig, world: World) -> Any:
+    """The labels of a list of names."""
+    return classes_built(world, names=config)
+
+
+def sorts(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "sorts.txt").write_text("tree oak\ndry place\n")
+    return folder / "sorts.txt"
+
+
+@witness(LevelsConfig, into=lambda world: world.once("sorts", sorts))
+@witness(LevelsConfig, {"into": lambda world: world.once("sorts", sorts)}, none_below=0.9)
+def put_into_groups(config: LevelsConfig, world: World) -> Any:
+    """The labels of a list of names."""
+    return classes_built(world, levels=config, cluster=ClusterConfig())
+
+
+@witness(NamesConfig, wikidata=True)
+def looked_up(config: NamesConfig, world: World) -> Any:
+    """What is asked of Wikidata for a list of names."""
+    with WikimediaServer(wiki()) as server:
+        scraping = ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000)
+        classes_built(world, names=config, scrape=scraping)
+        return sorted(server.asked("search"))
+
+
+@witness(LevelsConfig, levels=("thing", "kind"), coarser=(2,), top=("fruit apple", "sea whale"))
+def levelled(config: LevelsConfig, world: World) -> Any:
+    """The labels of a list of names."""
+    return classes_built(world, levels=config)
+
+
+def trees(folder: Path) -> Path:
+    """A table of links that is a table of levels and of paths too, with a class under two parents."""
+    folder.mkdir()
+    rows = [
+        ("red apple", "toy", "toy"), ("oak", "tree", "oak"), ("red apple", "fruit", "apple"),
+        ("fruit", "food", "f"), ("tree", "plant", "t"), ("toy", "thing", "x"), ("food", "thing", "y"),
+    ]  # fmt: skip
+    lines = [f"{child},{parent},{other},{parent} > {child}" for child, parent, other in rows]
+    (folder / "tree.csv").write_text("\n".join(["child,parent,other,path", *lines, ""]))
+    return folder / "tree.csv"
+
+
+def tree_of(world: World) -> Path:
+    return world.once("trees", trees)
+
+
+LEVELS_OF_TREE = {"tree": tree_of, "tree_use": "levels", "parents": "first"}
+
+
+@witness(TreeConfig, tree=tree_of)
+@witness(TreeConfig, {"tree": tree_of}, tree_format="paths", tree_columns=("child", "other"), tree_use="levels")
+@witness(TreeConfig, LEVELS_OF_TREE, parents="most-specific", cut="leaves:1")
+def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
+    """The labels of a list of names, and the classes that these have in the tree."""
+    embedding = EmbedConfig("lexical", cache=world.folder / "cache")
+    build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
+    try:
+        runs = building._label(world.new(), build, silent)
+    except HgldError as error:
+        return type(error).__name__
+    matches = runs["scrape"].path("matches.parquet")
+    found = pl.read_parquet(matches).rows() if matches.exists() else None
+    return runs["export"].path("labels.csv").read_bytes(), found
 
 
 @witness(ReviewConfig, decisions=lambda world: world.once("decisions", decisions))

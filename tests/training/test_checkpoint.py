@@ -20,7 +20,7 @@ from hgld.training.checkpoint import (
     rewrite_state,
     write_checkpoint,
 )
-from hgld.training.embedder import load_model
+from hgld.training.inference.embedder import load_model
 from tests.training.untrained_run import write_run
 
 

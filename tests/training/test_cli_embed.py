@@ -14,7 +14,7 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.batch import normalize
 from hgld.data.views import TestView
-from hgld.training.embedding import embed
+from hgld.training.inference.embedding import embed
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 

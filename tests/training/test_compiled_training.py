@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hgld.training.embedder import load_model
+from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests.training.small_runs import STEPS, options, weights, write_small

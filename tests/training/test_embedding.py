@@ -14,8 +14,8 @@ from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.embedding_files import check_same_items, read_embeddings, read_labels
-from hgld.training import embedding as module
-from hgld.training.embedding import embed, faults_file, labels_file, scaled, write_embeddings
+from hgld.training.inference import embedding as module
+from hgld.training.inference.embedding import embed, faults_file, labels_file, scaled, write_embeddings
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import small_model

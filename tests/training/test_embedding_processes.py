@@ -13,8 +13,8 @@ import pytest
 from hgld import open_dataset
 from hgld.data.views import TestView
 from hgld.evaluation.report import RetrievalReport
-from hgld.training.embedder import load_model
-from hgld.training.embedding import embed
+from hgld.training.inference.embedder import load_model
+from hgld.training.inference.embedding import embed
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 

@@ -17,8 +17,6 @@ from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.report_page.runs import read_runs
 from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
-from hgld.training.embedder import load_model, trained_embedder
-from hgld.training.embedding import embed
 from hgld.training.evaluation import (
     RetrievalTask,
     evaluate_splits,
@@ -28,6 +26,8 @@ from hgld.training.evaluation import (
     parse_task,
     ranked_together,
 )
+from hgld.training.inference.embedder import load_model, trained_embedder
+from hgld.training.inference.embedding import embed
 from hgld.training.loop import train
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
@@ -87,7 +87,8 @@ def test_a_split_against_another_and_another_dataset(model, place, tmp_path):
     assert reports[entries[0]].settings["gallery_split"] == "gallery"
     kept = sorted(p.name for p in (tmp_path / "run/embeddings").iterdir())
     assert kept == sorted(f"{name}{end}" for name in ("test", "gallery", "small-test") for end in ENDS)
-    np.testing.assert_array_equal(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy())
+    # batches of other sizes may round the last bit otherwise, on some processors
+    np.testing.assert_allclose(np.load(tmp_path / "run/embeddings/test.npy"), query[0].numpy(), atol=1e-6)
 
 
 def test_datasets_of_one_name_do_not_take_each_others_files(model, place, tmp_path):
@@ -163,7 +164,7 @@ def test_a_report_that_cannot_be_written_is_said(model, place, tmp_path):
 
 
 def test_every_split_is_embedded_once(model, place, monkeypatch):
-    from hgld.training import embedder as module
+    from hgld.training.inference import embedder as module
 
     splits = []
 

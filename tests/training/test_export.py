@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
-from hgld.training import export
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, ImagesConfig, ModelConfig, TrainConfig, save_config
-from hgld.training.embedder import load_model
-from hgld.training.export import export_model
+from hgld.training.inference import export
+from hgld.training.inference.embedder import load_model
+from hgld.training.inference.export import export_model
 from hgld.training.models.backbones import build_model
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.training.inference.resolution import best_gem_p
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, GeM
-from hgld.training.resolution import best_gem_p
 
 CHANNELS, VIEWS, IMAGES = 8, 4, 12
 

@@ -14,7 +14,7 @@ from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
 from hgld.training import loop, state
 from hgld.training.checkpoint import find_checkpoint, read_checkpoint
-from hgld.training.embedder import load_model
+from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
 from hgld.training.progress import SilentReporter

@@ -11,13 +11,13 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
-from hgld.training import resolution
 from hgld.training.checkpoint import Checkpoint, write_checkpoint
 from hgld.training.config import CONFIG, save_config
-from hgld.training.embedder import load_model, trained_embedder
-from hgld.training.embedding import embed
+from hgld.training.inference import resolution
+from hgld.training.inference.embedder import load_model, trained_embedder
+from hgld.training.inference.embedding import embed
+from hgld.training.inference.resolution import best_gem_p, choose_gem_p, set_gem_p
 from hgld.training.models.backbones import build_model
-from hgld.training.resolution import best_gem_p, choose_gem_p, set_gem_p
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 

@@ -11,10 +11,10 @@ from PIL import Image
 from hgld import open_dataset
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
-from hgld.training.embedder import Embedder
-from hgld.training.embedding import embed, write_embeddings
-from hgld.training.search import kept_embeddings, search
-from hgld.training.search_index import kept_index
+from hgld.training.inference.embedder import Embedder
+from hgld.training.inference.embedding import embed, write_embeddings
+from hgld.training.inference.search import kept_embeddings, search
+from hgld.training.inference.search_index import kept_index
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model

@@ -20,8 +20,8 @@ from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.stage import silent
-from hgld.training.embedder import Embedder
-from hgld.training.search_index import INDEX, RECORD, FaissIndex, KeptIndex, kept_index, read_index
+from hgld.training.inference.embedder import Embedder
+from hgld.training.inference.search_index import INDEX, RECORD, FaissIndex, KeptIndex, kept_index, read_index
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model
 

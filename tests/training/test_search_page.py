@@ -10,8 +10,8 @@ from PIL import Image
 
 from hgld import open_dataset
 from hgld.errors import StorageError
-from hgld.training import search as module
-from hgld.training.search import Match, QueryMatches, write_search_page
+from hgld.training.inference import search as module
+from hgld.training.inference.search import Match, QueryMatches, write_search_page
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 

@@ -16,8 +16,8 @@ from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.files import file_lock
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import save_config
-from hgld.training.embedder import trained_embedder
 from hgld.training.evaluation import evaluate_trained, parse_task
+from hgld.training.inference.embedder import trained_embedder
 from hgld.training.log import read_rows
 from hgld.training.loop import LOCK, train
 from tests.hgld.range_server import serve

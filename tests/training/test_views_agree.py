@@ -3,8 +3,8 @@
 from hgld.data.views import TestView
 from hgld.distributed import launch
 from hgld.training.batches import TrainingData, evaluation_view
-from hgld.training.embedder import Embedder
-from hgld.training.export import _description
+from hgld.training.inference.embedder import Embedder
+from hgld.training.inference.export import _description
 from tests.training.small_runs import options, write_small
 from tests.training.untrained_run import small_model
 

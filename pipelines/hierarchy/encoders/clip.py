@@ -18,6 +18,7 @@ from PIL import Image
 from safetensors import SafetensorError
 
 from hgld.errors import ConfigError, MissingResourceError
+from hgld.pipelines.hierarchy.encoders.at_hand import cached_clip
 from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
 from hgld.pipelines.stage import Progress, silent
 
@@ -112,12 +113,21 @@ class ClipEncoder:
     @cached_property
     def _loaded(self) -> _Loaded:
         known = get_pretrained_cfg(self._model_name, self._pretrained)
+        cached = cached_clip(str(known.get("hf_hub", "")).strip("/")) if known else None
+        views: dict[str, Any] = {  # which a file does not state
+            "image_mean": known.get("mean"),
+            "image_std": known.get("std"),
+            "image_interpolation": known.get("interpolation"),
+            "image_resize_mode": known.get("resize_mode"),
+        }
         try:
             with _quiet_downloads():
                 loaded = open_clip.create_model_from_pretrained(
                     self._model_name,
-                    pretrained=self._pretrained,
+                    # of weights at hand the file: by their tag open_clip would ask the server for newer ones
+                    pretrained=str(cached or self._pretrained),
                     device=self._device,
+                    **(views if cached else {}),
                     force_quick_gelu=bool(known.get("quick_gelu")),  # some tags were trained so, under one model name
                     weights_only=True,
                     return_transform=True,

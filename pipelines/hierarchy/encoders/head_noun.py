@@ -10,7 +10,7 @@ classes of words. Two classes of nouns cannot be heads alone:
 * *transparent* nouns (group, section ...) name an amount of the thing that stands behind "of", which then is the
   head: "group of lakes" -> "lake".
 
-Names in other languages are taken as English ones: their last word is their head.
+Which names are English is not decided here (``languages.py``).
 """
 
 import re
@@ -131,6 +131,16 @@ def singular(word: str) -> str:
         if found := pattern.search(word):
             return word[: found.start(1)] + ending
     return word
+
+
+def plain_words(name: str) -> list[str]:
+    """Return the words of a name in lower case, as they are; a name without any word gives itself back.
+
+    >>> plain_words("Acer platanoides (L.)")
+    ['acer', 'platanoides', 'l']
+    """
+    text = unicodedata.normalize("NFC", name).strip().lower()
+    return _WORD.findall(text) or [text]
 
 
 def _words(name: str) -> list[str]:

@@ -31,7 +31,14 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import svd_flip
 
-from hgld.pipelines.hierarchy.encoders.head_noun import GENERAL_NOUNS, TRANSPARENT_NOUNS, NounPhrase, noun_phrase
+from hgld.pipelines.hierarchy.encoders.head_noun import (
+    GENERAL_NOUNS,
+    TRANSPARENT_NOUNS,
+    NounPhrase,
+    noun_phrase,
+    plain_words,
+)
+from hgld.pipelines.hierarchy.names.languages import EVERY, English, script_of
 from hgld.pipelines.stage import Progress, silent
 
 LEXICON = Path(__file__).with_name("place_nouns.yaml")
@@ -99,6 +106,7 @@ COARSER = 0.8  # how much less the kind above a kind counts
 LETTERS = 0.5  # share of the letters in the rest of the squared length; measured agreement is flat within 0.4..0.8
 GENERAL_HEAD, MODIFIER, FARTHER, COMPLEMENT = 0.35, 0.5, 0.6, 0.15
 NGRAMS = (3, 4, 5)
+SIGNS = (1, 2, 3)
 _AXES_PER_ROOT, _LEAST_AXES = 2.0, 24  # axes grow with the root of the number of names: 30 for 221, 151 for 5,700
 _DENSE_NAMES = 1000  # up to here the exact decomposition is cheap
 _POWER_ITERATIONS = 5
@@ -111,6 +119,8 @@ class LexicalEncoder:
     Args:
         names: the names it is fitted on, at least one; order and repetitions do not matter.
         kinds: the lexicon of nouns; hgld's own if None.
+        lexicon: whether there is one; without it names rest on words and letters.
+        english: which names are divided into a head and its modifiers; the words of others count alike.
 
     Attributes:
         name: ``lexical``.
@@ -124,17 +134,21 @@ class LexicalEncoder:
     name = "lexical"
     templates: tuple[str, ...] = ()
 
-    def __init__(self, names: Sequence[str], kinds: NounKinds | None = None) -> None:
+    def __init__(
+        self, names: Sequence[str], kinds: NounKinds | None = None, *, lexicon: bool = True, english: English = EVERY
+    ) -> None:
         self._names = sorted(set(names))
-        self._kinds = NounKinds.read() if kinds is None else kinds
+        self._kinds = (kinds or NounKinds.read()) if lexicon else NounKinds({})
         if not self._names:
             raise ValueError("the lexical encoder is fitted on names: at least one is needed")
-        stated = [self._kinds.fingerprint, *map(repr, self._names)]
+        self._english = english
+        foreign = [repr(name) for name in self._names if not english(name)]
+        stated = [self._kinds.fingerprint, *map(repr, self._names), *(["not English", *foreign] if foreign else [])]
         self.key = f"lexical/{VERSION}/{hashlib.sha256(chr(10).join(stated).encode()).hexdigest()}"
 
     @cached_property
     def _space(self) -> "_Space":
-        return _Space(self._names, self._kinds)
+        return _Space(self._names, self._kinds, self._english)
 
     @property
     def dim(self) -> int:
@@ -155,17 +169,16 @@ class LexicalEncoder:
 class _Space:
     """The features of some names and their axes."""
 
-    def __init__(self, names: Sequence[str], lexicon: NounKinds) -> None:
-        self._lexicon = lexicon
-        phrases = [noun_phrase(name) for name in names]
-        roles = [_roles(phrase) for phrase in phrases]
-        self._kinds = DictVectorizer().fit([_kinds(phrase, lexicon) for phrase in phrases])
+    def __init__(self, names: Sequence[str], lexicon: NounKinds, english: English) -> None:
+        self._lexicon, self._english = lexicon, english
+        roles = [self._roles(name) for name in names]
+        self._kinds = DictVectorizer().fit([self._kinds_of(name) for name in names])
         self._words = DictVectorizer().fit(roles)
         self._rarity = TfidfTransformer().fit(self._words.transform(roles))
         spelt = [_ngrams(word) for word in self._words.feature_names_]
         self._ngrams = DictVectorizer().fit(spelt)
         self._ngram_rarity = TfidfTransformer().fit(self._ngrams.transform(spelt))
-        features = self._features(phrases)
+        features = self._features(names)
         self._axes = _axes(features, len(names))
         lost = _length(features @ self._axes) <= _NO_LENGTH
         self._lost = frozenset(name for name, is_lost in zip(names, lost, strict=True) if is_lost)
@@ -173,18 +186,26 @@ class _Space:
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
         rows = np.zeros((len(names), self.dim))
-        rows[:, : self._axes.shape[1]] = self._features([noun_phrase(name) for name in names]) @ self._axes
+        rows[:, : self._axes.shape[1]] = self._features(names) @ self._axes
         rows[_length(rows) <= _NO_LENGTH] = 0.0
         rows[[name in self._lost for name in names], -1] = 1.0
         return np.asarray(normalize(rows))
 
-    def _features(self, phrases: Sequence[NounPhrase]) -> sparse.csr_matrix:
-        roles = [_roles(phrase) for phrase in phrases]
+    def _roles(self, name: str) -> dict[str, float]:
+        if self._english(name):
+            return _roles(noun_phrase(name))
+        return {part: 1.0 for word in plain_words(name) for part in word.split("-")}
+
+    def _kinds_of(self, name: str) -> dict[str, float]:
+        return _kinds(noun_phrase(name), self._lexicon) if self._english(name) else {}
+
+    def _features(self, names: Sequence[str]) -> sparse.csr_matrix:
+        roles = [self._roles(name) for name in names]
         words = self._rarity.transform(self._words.transform(roles))
         own_words = DictVectorizer().fit(roles)
         spelt = self._ngrams.transform([_ngrams(word) for word in own_words.feature_names_])
         letters = normalize(own_words.transform(roles) @ self._ngram_rarity.transform(spelt))
-        kinds = self._kinds.transform([_kinds(phrase, self._lexicon) for phrase in phrases])
+        kinds = self._kinds.transform([self._kinds_of(name) for name in names])
         kinds = normalize(kinds) if self._kinds.feature_names_ else kinds  # empty: no fitted name is of a known kind
         spelling = sparse.hstack([np.sqrt(1 - LETTERS) * words, np.sqrt(LETTERS) * letters])
         return sparse.csr_matrix(sparse.hstack([np.sqrt(1 - KINDS) * spelling, np.sqrt(KINDS) * kinds]))
@@ -216,9 +237,13 @@ def _kinds(phrase: NounPhrase, lexicon: NounKinds) -> dict[str, float]:
 
 
 def _ngrams(word: str) -> Counter[str]:
-    """Return the letter n-grams of a word with its ends marked; of a shorter word, the word itself."""
+    """Return the letter n-grams of a word with its ends marked; of a shorter word, the word itself.
+
+    A sign of Chinese, Japanese or Korean says about as much as two or three letters do.
+    """
     marked = f"^{word}$"
-    return Counter([marked[i : i + n] for n in NGRAMS for i in range(len(marked) - n + 1)] or [marked])
+    lengths = SIGNS if script_of(word) == "cjk" else NGRAMS
+    return Counter([marked[i : i + n] for n in lengths for i in range(len(marked) - n + 1)] or [marked])
 
 
 def _length(rows: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from hgld.errors import ConfigError, takes_extra
+from hgld.pipelines.hierarchy.names.languages import EVERY, English
 from hgld.pipelines.stage import Progress, silent
 from hgld.plugins import Plugins
 
@@ -109,6 +110,8 @@ def make_encoder(
     templates: Sequence[str] = (),
     device: str = "",
     batch_size: int = 256,
+    lexicon: bool = True,
+    english: English = EVERY,
 ) -> Encoder:
     """Return the encoder that ``spec`` names.
 
@@ -118,6 +121,8 @@ def make_encoder(
         templates: prompt templates with one ``{}``; empty: the encoder's own.
         device: ``cpu``, ``cuda``, ...; empty: a GPU when there is one.
         batch_size: names a forward pass.
+        lexicon: whether ``lexical`` knows hgld's nouns for places, which say nothing about names of other things.
+        english: which names ``lexical`` divides by the rules of English.
 
     Raises:
         ConfigError: an unknown encoder, model or tag (with the nearest names), a template without ``{}``, a device
@@ -126,12 +131,13 @@ def make_encoder(
     """
     if spec.endswith(JOINED):
         first = make_encoder(spec.removesuffix(JOINED), templates=templates, device=device, batch_size=batch_size)
-        return JoinedEncoder(first, make_encoder("lexical", names=names))
+        return JoinedEncoder(first, make_encoder("lexical", names=names, lexicon=lexicon, english=english))
     _check_templates(templates)
     if batch_size < 1:
         raise ConfigError(f"--batch-size is {batch_size}; expected at least 1.")
     make = _class_of(spec)
-    given = {"names": names, "templates": templates, "device": device, "batch_size": batch_size}
+    own = {"names": names, "lexicon": lexicon, "english": english}
+    given = {**own, "templates": templates, "device": device, "batch_size": batch_size}
     asked = inspect.signature(make).parameters
     if templates and "templates" not in asked:
         raise ConfigError(f"--encoder {spec} reads names as they are; leave --templates out, or take clip: or sbert:.")

@@ -40,7 +40,7 @@ class SbertEncoder:
         self._folder = Path(path)
         _check(self._folder)
         self.templates = tuple(templates) or TEMPLATES
-        self.name = f"sbert:{self._folder.resolve().name}"
+        self.name = f"sbert:{_name(self._folder.resolve())}"
         self.key = json.dumps(["sbert", VERSION, fingerprint(self._folder), self.templates])
         self._device = choose_device(device)
         self._batch_size = batch_size
@@ -79,6 +79,12 @@ class SbertEncoder:
                 f"{self._folder}: sentence-transformers cannot read this model ({reason}). Expected a folder written "
                 f"by SentenceTransformer.save with all its files. {_WAY_OUT}"
             ) from error
+
+
+def _name(folder: Path) -> str:
+    """Return a folder's name; of a snapshot in Hugging Face's cache, whose own is a hash, that of its model."""
+    repository = folder.parent.parent.name
+    return repository.rpartition("--")[2] if folder.parent.name == "snapshots" else folder.name
 
 
 def _check(folder: Path) -> None:

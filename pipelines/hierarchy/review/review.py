@@ -1,37 +1,44 @@
 """The review stage: annotators' decisions applied to the clustering's groups, on every run.
 
 Decisions refer to the data by text, so each is checked against this run's names and groups: a decision that fits
-nothing any more is reported, never skipped silently. Without decisions the groups pass through unchanged.
+nothing any more is reported, never skipped silently. Names that nobody decided about stand where the decisions about
+others teach, as on the page; without decisions the groups pass through unchanged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError
 from hgld.pipelines.hierarchy.config import ReviewConfig
-from hgld.pipelines.hierarchy.review.agreement import Conflict, Settlement, settle
-from hgld.pipelines.hierarchy.review.decision_files import read_decisions
-from hgld.pipelines.hierarchy.review.decisions import Entry, Merge, Split
-from hgld.pipelines.hierarchy.review.grouping import GroupId, Grouping, Subject, Unmatched
+from hgld.pipelines.hierarchy.groups import doubt
+from hgld.pipelines.hierarchy.review.decisions.agreement import Conflict, Settlement, settle
+from hgld.pipelines.hierarchy.review.decisions.classes_above import LEVELS, classes_above
+from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
+from hgld.pipelines.hierarchy.review.decisions.decisions import Entry, Merge, New, Split
+from hgld.pipelines.hierarchy.review.decisions.grouping import Classes, GroupId, Grouping, Subject, Unmatched
+from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, TaughtBy, taught
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 
-VERSION = 1
+VERSION = 4  # 2: the clustering's number of a group; 3: items, levels, taught names; 4: probabilities of being wrong
 _MOST_NOTES = 10
 _NAMES = {
     "name": pl.String,
     "landmarks": pl.Int64,
     "label": pl.String,
     "confidence": pl.Float32,
+    "wrong": pl.Float32,
     "doubtful": pl.Boolean,
     "decided_by": pl.String,
 }
 _GROUPS = {
     "label": pl.String,
+    "group": pl.Int32,
     "top": pl.String,
     "method": pl.String,
     "evidence": pl.String,
@@ -39,10 +46,27 @@ _GROUPS = {
     "landmarks": pl.Int64,
     "decided_by": pl.String,
 }
+_ITEMS = {
+    "split": pl.String,
+    "id": pl.String,
+    "name": pl.String,
+    "label": pl.String,
+    "who": pl.String,
+    "why": pl.String,
+}
+_LEVELS = {"label": pl.String, "level": pl.String, "class": pl.String, "who": pl.String}
 _DROPPED = {"name": pl.String, "landmarks": pl.Int64, "reason": pl.String, "who": pl.String, "why": pl.String}
 
 
-def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfig, progress: Progress) -> StageRun:
+def run(
+    root: Path,
+    clustered: StageRun,
+    toplevel: StageRun,
+    config: ReviewConfig,
+    progress: Progress,
+    *,
+    taught_by: TaughtBy | None = None,
+) -> StageRun:
     """Apply the decisions of ``config`` to the groups; write names, groups, drops and the fate of each decision.
 
     Args:
@@ -51,6 +75,7 @@ def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfi
         toplevel: the top-level stage (labels and tops of groups).
         config: the files of decisions; their contents are part of the stage's key.
         progress: told how many decisions there are.
+        taught_by: what the places of names that nobody decided about are estimated by; None: they stay where they are.
 
     Raises:
         InputError: a file of decisions is missing or one of its entries is not a decision.
@@ -61,37 +86,89 @@ def run(root: Path, clustered: StageRun, toplevel: StageRun, config: ReviewConfi
     if missing:
         raise InputError(f"--decisions: no file {', '.join(missing)}. Check the name, or leave the option out.")
     inputs = {"cluster/names": clustered.path("names.parquet"), "toplevel/groups": toplevel.path("groups.parquet")}
+    if (toplevel.directory / LEVELS).is_file():
+        inputs["toplevel/levels"] = toplevel.path(LEVELS)
+    classes = classes_above(toplevel.result.details, _table(inputs.get("toplevel/levels")))
+    doubted = clustered.result.details.get("doubt")
+    inputs |= taught_by.inputs if taught_by and config.decisions else {}
     inputs |= {f"decisions/{i}/{path.name}": path for i, path in enumerate(config.decisions)}
     return run_stage(
         "review",
         root,
         version=VERSION,
-        config={},
+        config={"classes": {level: list(names) for level, names in classes.items()}, "doubt": doubted},
         inputs=inputs,
-        work=partial(_review, inputs["cluster/names"], inputs["toplevel/groups"], config.decisions, progress),
+        work=partial(_review, inputs, config.decisions, classes, doubted, taught_by, progress),
     )
 
 
-def _review(names: Path, groups: Path, decisions: Sequence[Path], progress: Progress, directory: Path) -> StageResult:
-    name_table, group_table = pl.read_parquet(names), pl.read_parquet(groups)
+def _table(file: Path | None) -> pl.DataFrame | None:
+    return None if file is None else pl.read_parquet(file)
+
+
+def _review(
+    inputs: Mapping[str, Path],
+    decisions: Sequence[Path],
+    classes: Classes,
+    doubted: str | None,
+    taught_by: TaughtBy | None,
+    progress: Progress,
+    directory: Path,
+) -> StageResult:
+    name_table, group_table = pl.read_parquet(inputs["cluster/names"]), pl.read_parquet(inputs["toplevel/groups"])
     _check(name_table, group_table)
     entries = read_decisions(decisions)
     progress("review: decisions", 0, len(entries))
     place = dict(zip(name_table["name"].to_list(), name_table["group"].to_list(), strict=True))
     labels = dict(zip(group_table["group"].to_list(), group_table["label"].to_list(), strict=True))
-    settlement = settle(place, labels, entries)
+    settlement = settle(place, labels, entries, classes)
+    teacher = taught_by.make() if taught_by and settlement.grouping.claims else None
+    estimates, placed = taught(settlement.grouping, teacher)
     progress("review: decisions", len(entries), len(entries))
 
-    kept, dropped = reviewed_names(name_table, settlement.grouping)
-    reviewed = reviewed_groups(kept, place, group_table, settlement.grouping)
+    wrong = estimates.wrong if estimates else _recalibrated(name_table, placed, doubted)
+    kept, dropped = reviewed_names(name_table, placed, wrong)
+    reviewed = reviewed_groups(kept, place, group_table, placed)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
+    reviewed_items(placed).write_parquet(directory / "items.parquet")
+    _set_levels(placed).write_parquet(directory / "set_levels.parquet")
     write_json(directory / "decisions.json", _report(settlement))
+    moved = {"taught elsewhere": sum(placed.place[name] != fate for name, fate in settlement.grouping.place.items())}
     return StageResult(
-        counts=_counts(entries, settlement, kept, reviewed),
+        counts=_counts(entries, settlement, kept, reviewed) | (moved if teacher else {}),
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
+        details={"still_wrong": _still_wrong(kept, place, doubted, estimates)} if doubted else {},
     )
+
+
+def _recalibrated(names: pl.DataFrame, grouping: Grouping, doubted: str | None) -> dict[str, float]:
+    """Return the clustering's probabilities, moved by what people found out about single names."""
+    decided = np.array([grouping.is_decided(name) for name in names["name"].to_list()])
+    if not doubted or not decided.any():
+        return {}
+    groups = names["group"].to_numpy()
+    pairs = zip(names["name"].to_list(), groups.tolist(), strict=True)
+    found_wrong = np.array([grouping.place[name] != group for name, group in pairs])
+    model = doubt.Model.read(doubted)
+    moved = doubt.recalibrated(names["wrong"].to_numpy(), decided, found_wrong, groups=groups, model=model)
+    return dict(zip(names["name"].to_list(), moved.tolist(), strict=True))
+
+
+def _still_wrong(
+    kept: pl.DataFrame, place: Mapping[str, int], doubted: str, estimates: Estimates | None
+) -> dict[str, list[float]]:
+    """Return mean and 80% interval of the names and items that stand wrong, to a tenth."""
+    if estimates is not None:
+        ends = {"names": estimates.still_wrong(), "items": estimates.items_wrong()}
+    else:
+        groups = np.array([place[name] for name in kept["name"].to_list()], dtype=np.int64)
+        wrong, model = kept["wrong"].to_numpy(), doubt.Model.read(doubted)
+        left = partial(doubt.still_wrong, wrong, wrong == 0, groups=groups, model=model)
+        found = {"names": left(), "items": left(weights=kept["landmarks"].to_numpy())} if len(kept) else {}
+        ends = {of: (x.mean, x.low, x.high) for of, x in found.items()}
+    return {of: [round(float(end), 1) for end in three] for of, three in ends.items()}
 
 
 def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
@@ -108,48 +185,63 @@ def _check(names: pl.DataFrame, groups: pl.DataFrame) -> None:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def reviewed_names(table: pl.DataFrame, grouping: Grouping) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the names that stay, with their labels, and the names that decisions drop."""
+def reviewed_names(
+    table: pl.DataFrame, grouping: Grouping, taught_wrong: Mapping[str, float] | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the names that stay, with their labels, and the names that decisions drop.
+
+    Args:
+        table: the cluster stage's names.
+        grouping: the names in groups under the decisions.
+        taught_wrong: probabilities of standing wrong by what the decisions teach; those of the clustering elsewhere.
+    """
     kept, dropped = [], []
     for row in table.sort("name").iter_rows(named=True):
         group, claim = grouping.place[row["name"]], grouping.claims.get(Subject("name", row["name"]))
         if group is not None:
-            looked_at = claim is not None and claim.via is None  # the name itself was meant, not its group as a whole
+            looked_at = claim is not None and claim.by_name  # the name itself was meant, not its group as a whole
+            wrong = 0.0 if looked_at else float((taught_wrong or {}).get(row["name"], row["wrong"]))
             kept.append(
                 {
                     "name": row["name"],
                     "landmarks": row["landmarks"],
                     "label": grouping.labels[group],
                     "confidence": row["confidence"],
-                    "doubtful": row["doubtful"] and not looked_at,
+                    "wrong": wrong,
+                    "doubtful": wrong > doubt.DOUBTFUL,
                     "decided_by": ", ".join(claim.annotators) if claim else None,
                 }
             )
         elif claim is not None:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
-            said = "; ".join(dict.fromkeys(entry.decision.why for entry in claim.entries))
+            said = "; ".join(dict.fromkeys(entry.decision.why for entry in claim.entries if entry.decision.why)) or None
             who = ", ".join(claim.annotators)
             dropped.append({**row, "reason": reason, "who": who, "why": said})
     return pl.DataFrame(kept, schema=_NAMES), pl.DataFrame(dropped, schema=_DROPPED)
 
 
 def reviewed_groups(
-    kept: pl.DataFrame, place: dict[str, int], groups: pl.DataFrame, grouping: Grouping
+    kept: pl.DataFrame,
+    place: dict[str, int],
+    groups: pl.DataFrame,
+    grouping: Grouping,
+    only: GroupId | None = None,
 ) -> pl.DataFrame:
-    """Return the groups that have names, with their tops."""
+    """Return the groups that have names, or one of them, with their tops."""
     sizes = dict(kept.select("name", "landmarks").iter_rows())
     machine = {row["group"]: row for row in groups.iter_rows(named=True)}
     decided = _decided_by(grouping)
     rows = []
-    for group in grouping.live():
+    for group in grouping.live() if only is None else [only]:
         members = grouping.members[group]
         sources: dict[GroupId, int] = {}
-        for name in sorted(members):
+        for name in sorted(members) if isinstance(group, str) else ():  # nobody asks where the clustering's come from
             sources[place[name]] = sources.get(place[name], 0) + sizes[name]
         top, method, evidence = _top(group, sources, machine, grouping)
         rows.append(
             {
                 "label": grouping.labels[group],
+                "group": group if isinstance(group, int) else None,
                 "top": top,
                 "method": method,
                 "evidence": evidence,
@@ -159,6 +251,39 @@ def reviewed_groups(
             }
         )
     return pl.DataFrame(rows, schema=_GROUPS).sort("label")
+
+
+def reviewed_items(grouping: Grouping) -> pl.DataFrame:
+    """Return the items that decisions give to another name or group: split, id, name, label, who, why.
+
+    The label is null where the name, or the group, has been dropped since then.
+    """
+    rows = []
+    for (split, id_), given in sorted(grouping.items.items()):
+        claim = grouping.claims[Subject("item", split, id_)]
+        fate = given.group if given.group is not None else grouping.place.get(given.name or "")
+        label = grouping.labels[fate] if fate is not None and grouping.members.get(fate) else None
+        rows.append(
+            {
+                "split": split,
+                "id": id_,
+                "name": given.name,
+                "label": label,
+                "who": ", ".join(claim.annotators),
+                "why": "; ".join(dict.fromkeys(e.decision.why for e in claim.entries if e.decision.why)) or None,
+            }
+        )
+    return pl.DataFrame(rows, schema=_ITEMS)
+
+
+def _set_levels(grouping: Grouping) -> pl.DataFrame:
+    """Return the classes that decisions set at the levels below the coarsest: label, level, class, who."""
+    rows = [
+        {"label": grouping.labels[of], "level": also, "class": claim.value, "who": ", ".join(claim.annotators)}
+        for (kind, of, also), claim in grouping.claims.items()
+        if kind == "top" and also is not None and grouping.members.get(of)
+    ]
+    return pl.DataFrame(rows, schema=_LEVELS).sort("label", "level")
 
 
 def _top(
@@ -188,9 +313,9 @@ def _decided_by(grouping: Grouping) -> dict[GroupId, set[str]]:
     for subject, claim in grouping.effective_claims().items():
         if subject.kind != "name":
             decided.setdefault(subject.of, set()).update(claim.annotators)
-        elif claim.value is not None:
-            makers = {entry.decision.who for entry in claim.entries if isinstance(entry.decision, Merge | Split)}
-            decided.setdefault(claim.value, set()).update(makers)
+        elif claim.fate is not None:
+            makers = {entry.decision.who for entry in claim.entries if isinstance(entry.decision, Merge | Split | New)}
+            decided.setdefault(claim.fate, set()).update(makers)
     return decided
 
 
@@ -211,7 +336,7 @@ def _report(settlement: Settlement) -> dict[str, list[dict[str, Any]]]:
 
 def _record(entry: Entry) -> dict[str, Any]:
     said = {key: value for key, value in asdict(entry.decision).items() if value is not None}
-    said["when"] = entry.decision.when.isoformat()
+    said |= {"when": entry.decision.when.isoformat(), "why": entry.decision.why}
     return {"action": entry.decision.action, **said, "file": entry.file.name, "entry": entry.number}
 
 
@@ -242,9 +367,10 @@ def _notes(settlement: Settlement) -> list[str]:
     notes += _few([_conflict_note(c) for c in settlement.conflicts if c.settled is None], "conflicts")
     for agreement in settlement.agreements:
         if agreement.count and agreement.observed is not None:
+            kappa = f": Cohen's kappa {agreement.kappa:.2f}." if agreement.is_told else "."
             notes.append(
                 f"{' and '.join(agreement.annotators)} agree on {agreement.observed:.0%} of the {agreement.count} "
-                f"{agreement.about} that both decided on: Cohen's kappa {agreement.kappa:.2f}."
+                f"{agreement.about} that both decided on{kappa}"
             )
     return notes
 

@@ -3,6 +3,43 @@
 It listens on 127.0.0.1 alone. The page itself holds no data; every request for data carries a token that stands in
 the address which the command prints (behind ``#``, which browsers never send), in a header that no other site can
 set. So neither a form of another site nor a site that points its own name at this machine can reach the data.
+
+A program can decide as the page does. Every request carries ``X-Hgld-Token``; bodies and answers are JSON. What is long
+comes in pieces: ask again with ``start``.
+
+``GET /api/state``
+    who, role, file, levels (those above the groups, each with its classes), revision, decisions (the person's own),
+    history, progress: names, names_done, items, items_done, still_wrong, seconds_left.
+``GET /api/names?start=N``
+    rows of (name, items, confidence, the clustering's group, the next group, label of its group now or null, the
+    probability that this is wrong, who decided), 5,000 at a time, and total.
+``GET /api/groups?start=N``
+    rows of (label, top, who decided), 5,000 at a time, and total.
+``GET /api/queue?start=N&count=N``
+    total; proposals, the most useful first: id, kind (``sort``, ``accept``, ``place``, ``merge``, ``new``), group,
+    other, items (expected to be put right), size; of each of the first 200 names names, groups (where it stands now)
+    and wrong; blocks; still_wrong: names and items, each (mean, low, high) at 80%; moved: undecided names that the last
+    action put elsewhere.
+``GET /api/proposal?id=ID&start=N``
+    the same of one proposal, 5,000 names at a time.
+``POST /api/decide``
+    one action ``{"revision": R, "decisions": [{"action": "move", "names": [...], "to": "pass"}, ...]}``, several
+    ``{"revision": R, "actions": [[...], ...]}``, or an answer to a proposal ``{"revision": R, "proposal": ID,
+    "verdict": "accept" | "refuse", "except": [names that do not belong there], "also": [decisions about some of these],
+    "to": label, "why": text}``. All is written or nothing (422 with error); 409 if R is not the revision of now. The
+    answer: revision, names (label, wrong, who; of those that changed), more (if not all of them: ask
+    ``/api/changes``), groups (top, who; null if gone), queue (as above, the first 10), decisions, progress, history.
+``GET /api/changes?revision=R&start=N``
+    the names that the last action changed, 5,000 at a time.
+``POST /api/undo``
+    ``{"revision": R}`` takes the last action back; answers as above, with undone.
+``POST /api/skip``
+    ``{"proposal": ID}`` puts a proposal off until the estimates of most of its names change; answers with the queue.
+    Nothing is written.
+``POST /api/labels``
+    ``{"names": [...]}``: proposed labels for a group of them.
+``GET /api/name?name=T&start=N``, ``/api/group?label=T``, ``/api/team``, ``/api/thumbnail?split=T&id=N&number=N``
+    the items, classes and spellings of a name; evidence and examples of a group; annotators side by side; an image.
 """
 
 import json
@@ -22,14 +59,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hgld.errors import ConfigError, HgldError, ImageError
-from hgld.pipelines.hierarchy.review.journal import StaleError
-from hgld.pipelines.hierarchy.review.state import Review
+from hgld.pipelines.hierarchy.review.decisions.journal import StaleError
+from hgld.pipelines.hierarchy.review.state import QUEUED, Review
 
 HOST = "127.0.0.1"
 TOKEN_HEADER = "x-hgld-token"  # noqa: S105  # a header's name
 _PAGE = Path(__file__).with_name("page")
 _FILES = {"/": "index.html"} | {f"/{path.name}": path.name for path in _PAGE.glob("*.[jc]s*")}
-_LARGEST_BODY = 2**21  # 10,000 names of a decision
+_LARGEST_BODY = 2**23  # 50,000 names of an action
+_MOST_QUEUED = 100
 _MOST_LANDMARKS = 60
 _HEADERS = {
     "content-security-policy": (
@@ -90,12 +128,19 @@ def application(review: Review, token: str) -> Guard:
     api = _Api(review)
     routes += [
         Route("/api/state", api.state),
+        Route("/api/names", api.names),
+        Route("/api/groups", api.groups),
+        Route("/api/changes", api.changes),
+        Route("/api/queue", api.queue),
+        Route("/api/proposal", api.proposal),
         Route("/api/team", api.team),
         Route("/api/name", api.name),
-        Route("/api/examples", api.examples),
+        Route("/api/group", api.group),
         Route("/api/thumbnail", api.thumbnail),
         Route("/api/decide", api.decide, methods=["POST"]),
         Route("/api/undo", api.undo, methods=["POST"]),
+        Route("/api/skip", api.skip, methods=["POST"]),
+        Route("/api/labels", api.labels, methods=["POST"]),
     ]
     handlers: dict[Any, Any] = {HgldError: _refused, StaleError: _stale}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), token)
@@ -109,7 +154,8 @@ def _file(path: Path) -> Callable[[Request], Any]:
 
 
 async def _refused(_request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, status_code=422)
+    said = str(error).encode("utf-8", "backslashreplace").decode()  # half a letter may be quoted
+    return JSONResponse({"error": said}, status_code=422)
 
 
 async def _stale(_request: Request, _error: Exception) -> Response:
@@ -133,8 +179,26 @@ class _Api:
         start = _number(request, "start")
         return JSONResponse(self._review.name_details(_text(request, "name"), start, _MOST_LANDMARKS))
 
-    async def examples(self, request: Request) -> Response:
-        return JSONResponse(self._review.examples(_text(request, "group")))
+    async def names(self, request: Request) -> Response:
+        return JSONResponse(self._review.names(_number(request, "start")))
+
+    async def groups(self, request: Request) -> Response:
+        return JSONResponse(self._review.groups(_number(request, "start")))
+
+    async def changes(self, request: Request) -> Response:
+        if _number(request, "revision") != self._review.revision:
+            raise StaleError
+        return JSONResponse(self._review.changes(_number(request, "start")))
+
+    async def queue(self, request: Request) -> Response:
+        most = min(_number(request, "count", QUEUED), _MOST_QUEUED)
+        return JSONResponse(self._review.queue(_number(request, "start"), most))
+
+    async def proposal(self, request: Request) -> Response:
+        return JSONResponse(self._review.proposal(_text(request, "id"), _number(request, "start")))
+
+    async def group(self, request: Request) -> Response:
+        return JSONResponse(self._review.group_details(_text(request, "label")))
 
     async def thumbnail(self, request: Request) -> Response:
         landmark = _text(request, "split"), _number(request, "id")
@@ -148,13 +212,26 @@ class _Api:
 
     async def decide(self, request: Request) -> Response:
         given = await _body(request)
-        decisions = given.get("decisions")
-        if not (isinstance(decisions, list) and decisions and all(isinstance(one, dict) for one in decisions)):
-            raise HTTPException(400, "expected decisions")
-        return JSONResponse(self._review.decide(decisions, _revision(given)))
+        actions = [self._answer(given)] if "proposal" in given else _actions(given)
+        return JSONResponse(self._review.decide(actions, _revision(given)))
+
+    def _answer(self, given: dict[str, Any]) -> list[dict[str, Any]]:
+        verdict = given.get("verdict")
+        if verdict not in ("accept", "refuse"):
+            raise HTTPException(400, "expected accept or refuse as verdict")
+        said = {key: _said(given, key) for key in ("to", "why") if key in given}
+        return self._review.answer(
+            _said(given, "proposal"), verdict, _list(given, "except", str), _list(given, "also", dict), **said
+        )
 
     async def undo(self, request: Request) -> Response:
         return JSONResponse(self._review.undo(_revision(await _body(request))))
+
+    async def skip(self, request: Request) -> Response:
+        return JSONResponse(self._review.put_off(_said(await _body(request), "proposal")))
+
+    async def labels(self, request: Request) -> Response:
+        return JSONResponse({"labels": self._review.labels(_list(await _body(request), "names", str))})
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -165,18 +242,43 @@ async def _body(request: Request) -> dict[str, Any]:
             raise HTTPException(413, "the request is too large")
     try:
         given = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested too deep
         raise HTTPException(400, "expected JSON") from error
     if not isinstance(given, dict):
         raise HTTPException(400, "expected a JSON object")
     return given
 
 
+def _actions(given: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    actions: Any = given["actions"] if "actions" in given else [given.get("decisions")]
+    if not (isinstance(actions, list) and actions and all(map(_is_action, actions))):
+        raise HTTPException(400, "expected decisions, or actions: a list of them")
+    return actions
+
+
+def _is_action(action: object) -> bool:
+    return isinstance(action, list) and bool(action) and all(isinstance(one, dict) for one in action)
+
+
 def _revision(given: dict[str, Any]) -> int:
     revision = given.get("revision")
-    if not isinstance(revision, int):
+    if not isinstance(revision, int) or isinstance(revision, bool):
         raise HTTPException(400, "expected a revision")
     return revision
+
+
+def _said(given: dict[str, Any], field: str) -> str:
+    value = given.get(field)
+    if not isinstance(value, str):
+        raise HTTPException(400, f"expected a text as {field}")
+    return value
+
+
+def _list(given: dict[str, Any], field: str, of: type) -> list[Any]:
+    value = given.get(field, [])
+    if not (isinstance(value, list) and all(isinstance(one, of) for one in value)):
+        raise HTTPException(400, f"expected a list as {field}")
+    return value
 
 
 def _text(request: Request, field: str) -> str:
@@ -186,8 +288,8 @@ def _text(request: Request, field: str) -> str:
     return value
 
 
-def _number(request: Request, field: str) -> int:
-    value = request.query_params.get(field, "0")
+def _number(request: Request, field: str, default: int = 0) -> int:
+    value = request.query_params.get(field, str(default))
     if not (value.isascii() and value.isdigit() and len(value) < 19):
         raise HTTPException(400, f"expected a number as {field}")
     return int(value)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.pipelines.hierarchy.landmark_tables import VERSION, write_scraped
+from hgld.pipelines.hierarchy.names.landmark_tables import VERSION, write_scraped
 from hgld.pipelines.hierarchy.scrape.titles import category_title
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 

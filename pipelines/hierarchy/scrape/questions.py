@@ -10,11 +10,11 @@ from hgld.pipelines.hierarchy.scrape.infobox import instance_of
 from hgld.pipelines.hierarchy.scrape.status import Resolution, Unanswered, resolve, unanswered_classes
 from hgld.pipelines.hierarchy.scrape.store import InfoboxPage, Question, ScrapeStore
 from hgld.pipelines.hierarchy.scrape.titles import page_url
-from hgld.pipelines.hierarchy.scrape.wikidata import BATCH, entities_by_ids, entities_by_titles
+from hgld.pipelines.hierarchy.scrape.wikidata import BATCH, entities_by_ids, entities_by_titles, items_called
 from hgld.pipelines.stage import Progress
 from hgld.pipelines.web import AnswerError, BudgetSpentError, Client
 
-BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1}
+BATCHES: dict[Question, int] = {"sitelink": BATCH, "page": BATCH, "entity": BATCH, "infobox": 1, "label": 1}
 MAX_CLASSES = 1_000_000
 _MAX_FAILED_IN_A_ROW = 20
 _LEFT_OUT = "the server's answer leaves out what was asked for"
@@ -23,6 +23,7 @@ _TASKS: dict[Question, str] = {
     "page": "scrape: categories without a linked item",
     "entity": "scrape: items and classes",
     "infobox": "scrape: category pages",
+    "label": "wikidata: names",
 }
 
 
@@ -53,7 +54,7 @@ def answer_all(
         ServiceError: the servers cannot be reached, or answer nothing usable many times in a row.
         StorageError: the disk is full.
     """
-    asking = _Asking(store, connect, config)
+    asking = Asking(store, connect, config)
     resolved: dict[str, Resolution] = {}
     try:
         while len(resolved) < len(titles):
@@ -61,11 +62,7 @@ def answer_all(
             resolved |= fresh
             for question, keys in wanted.items():
                 asking.ask_batches(question, keys, progress)
-        classes = class_ids(resolved.values())
-        while lacking := unanswered_classes(classes, store)[1]:
-            if len(store.entities) + len(lacking) > MAX_CLASSES + len(titles):
-                raise ServiceError(f"{config.wikidata_url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
-            asking.ask_batches("entity", lacking, progress)
+        asking.ask_ancestors(class_ids(resolved.values()), len(titles), progress)
     except BudgetSpentError:
         left = len(titles) - len(open_questions(titles, store, config.route)[1])
         raise ConfigError(
@@ -96,7 +93,7 @@ def class_ids(resolutions: Iterable[Resolution]) -> list[str]:
     return list(dict.fromkeys(c for found in resolutions for c in found.classes if c is not None))
 
 
-class _Asking:
+class Asking:
     """A run of questions: fetches and records answers, and isolates the key that makes a batch fail."""
 
     def __init__(self, store: ScrapeStore, connect: Callable[[], Client], config: ScrapeConfig):
@@ -110,7 +107,22 @@ class _Asking:
     def _client(self) -> Client:
         return self._connect()
 
+    def ask_ancestors(self, classes: Sequence[str], items: int, progress: Progress) -> None:
+        """Ask for classes and all above them.
+
+        Args:
+            classes: to begin with.
+            items: number of further items that the store may have.
+            progress: told what is asked.
+        """
+        while lacking := unanswered_classes(classes, self._store)[1]:
+            if len(self._store.entities) + len(lacking) > MAX_CLASSES + items:
+                url = self._config.wikidata_url
+                raise ServiceError(f"{url} has over {MAX_CLASSES:,} classes; this cannot be Wikidata.")
+            self.ask_batches("entity", lacking, progress)
+
     def ask_batches(self, question: Question, keys: Sequence[str], progress: Progress) -> None:
+        """Ask for keys batch by batch, each answer kept at once."""
         size = BATCHES[question]
         for start in range(0, len(keys), size):
             progress(_TASKS[question], start, len(keys))
@@ -152,6 +164,11 @@ class _Asking:
             entities = entities_by_ids(self._client, config.wikidata_url, keys, config.language)
             self._store.record_entities(entities)
             return set(entities)
+        if question == "label":
+            for key in keys:
+                language, _, name = key.partition(":")
+                self._store.record_label(key, items_called(self._client, config.wikidata_url, name, language))
+            return set(keys)
         for title in keys:
             self._store.record_infobox(title, self._infobox(title))
         return set(keys)

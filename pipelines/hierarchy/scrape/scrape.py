@@ -10,7 +10,7 @@ import polars as pl
 
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import ScrapeConfig, key_fields
-from hgld.pipelines.hierarchy.landmark_tables import (
+from hgld.pipelines.hierarchy.names.landmark_tables import (
     CLASSES,
     VERSION,
     Landmark,
@@ -36,11 +36,12 @@ class Plan:
 
     Attributes:
         landmarks: landmarks in the tables.
-        categories: distinct Commons categories among them.
+        categories: distinct Commons categories among them; of names of anything, the distinct names.
         unanswered: number of those whose status the store does not know yet.
         requests: number of requests by what they ask; the first is exact, the others follow from its answers and are
             estimates on the high side.
         seconds: time that they take at the configured rate.
+        of_names: whether names are asked for, in place of landmarks' categories.
     """
 
     landmarks: int
@@ -48,6 +49,7 @@ class Plan:
     unanswered: int
     requests: Mapping[str, int]
     seconds: float
+    of_names: bool = False
 
 
 def run(
@@ -84,11 +86,11 @@ def run(
         before_asking()
         return connected
 
-    _check(config)
+    check_options(config)
     read = read_landmarks(tables)
     known = _titles(read.landmarks)
     titles = _distinct(known)
-    with ScrapeStore(root / STORE, _source(config)) as store:
+    with ScrapeStore(root / STORE, source_of(config)) as store:
         refreshes = _begin_refreshes(config, titles, store)
         resolved = answer_all(titles, store, connect, config, progress)
         for refresh in refreshes:
@@ -108,11 +110,11 @@ def run(
 
 def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
     """Count the requests that :func:`run` would make, without making one."""
-    _check(config)
+    check_options(config)
     landmarks = read_landmarks(tables).landmarks
     titles = _distinct(_titles(landmarks))
     if (root / STORE).exists():
-        with ScrapeStore(root / STORE, _source(config)) as store:
+        with ScrapeStore(root / STORE, source_of(config)) as store:
             new_refreshes = [status for status in config.refresh if not store.is_open(_refresh(config, status))]
             for status in config.refresh:
                 store.set_aside(_refresh(config, status))
@@ -159,7 +161,8 @@ def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteCl
     )
 
 
-def _check(config: ScrapeConfig) -> None:
+def check_options(config: ScrapeConfig) -> None:
+    """Refuse statuses that are none, and a rate that asks nothing; ConfigError."""
     unknown = [status for status in config.refresh if status not in STATUSES]
     if unknown:
         raise ConfigError(f"--refresh {unknown[0]!r} is not a status; expected some of {', '.join(STATUSES)}.")
@@ -167,7 +170,8 @@ def _check(config: ScrapeConfig) -> None:
         raise ConfigError(f"rate is {config.rate:g} requests a second; expected more than 0.")
 
 
-def _source(config: ScrapeConfig) -> dict[str, str]:
+def source_of(config: ScrapeConfig) -> dict[str, str]:
+    """Return the settings that the answers depend on, by which a store is known."""
     return {
         "commons_url": config.commons_url,
         "wikidata_url": config.wikidata_url,

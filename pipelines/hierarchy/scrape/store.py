@@ -15,12 +15,12 @@ from typing import Any, Literal, Self
 
 from hgld.errors import ConfigError, SchemaError, StorageError
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
-from hgld.pipelines.hierarchy.scrape.wikidata import Entity
+from hgld.pipelines.hierarchy.scrape.wikidata import Entity, LabelMatch
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x68676C64  # "hgld"
 
-Question = Literal["sitelink", "page", "entity", "infobox"]
+Question = Literal["sitelink", "page", "entity", "infobox", "label"]
 
 _SCHEMA = """
 CREATE TABLE source (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -34,8 +34,9 @@ CREATE TABLE infobox (key TEXT PRIMARY KEY, state TEXT NOT NULL, item TEXT, move
 CREATE TABLE failure (question TEXT NOT NULL, key TEXT NOT NULL, kind TEXT NOT NULL, detail TEXT NOT NULL,
     PRIMARY KEY (question, key)) WITHOUT ROWID;
 """
-# Separate from the schema, since stores without these tables are valid: no refresh is going on in them.
-_REFRESHES = """
+# Separate from the schema, since stores without these tables are valid: no refresh is going on, no name was asked for.
+_LATER_TABLES = """
+CREATE TABLE IF NOT EXISTS label (key TEXT PRIMARY KEY, matches TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS refresh (name TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS owed (question TEXT NOT NULL, key TEXT NOT NULL, refresh TEXT NOT NULL,
     PRIMARY KEY (question, key, refresh)) WITHOUT ROWID;
@@ -71,6 +72,7 @@ class ScrapeStore:
         self.pages: dict[str, CategoryPage] = {}
         self.entities: dict[str, Entity] = {}
         self.infoboxes: dict[str, InfoboxPage] = {}
+        self.labels: dict[str, tuple[LabelMatch, ...]] = {}
         self.failures: dict[tuple[Question, str], str] = {}
         self._owed: dict[str, set[tuple[Question, str]]] = {}
         self.answers: dict[Question, dict[str, Any]] = {
@@ -78,6 +80,7 @@ class ScrapeStore:
             "page": self.pages,
             "entity": self.entities,
             "infobox": self.infoboxes,
+            "label": self.labels,
         }
         with self._storage():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,6 +128,13 @@ class ScrapeStore:
         with self._transaction():
             self._answer("infobox", [row])
         self.infoboxes[title] = answer
+
+    def record_label(self, key: str, answer: tuple[LabelMatch, ...]) -> None:
+        """Store the items that are called by a name in a language."""
+        matches = json.dumps([[match.item, match.kind] for match in answer])
+        with self._transaction():
+            self._answer("label", [(key, matches)])
+        self.labels[key] = answer
 
     def record_failures(self, failures: Mapping[tuple[Question, str], tuple[str, str]]) -> None:
         """Store failures as (kind, detail) by (question, key); answers from before a refresh are deleted."""
@@ -180,7 +190,7 @@ class ScrapeStore:
                 f"{self.path}: schema version is {version}; this hgld reads version {SCHEMA_VERSION}. "
                 "Build into a new folder, or delete the file to scrape anew."
             )
-        for statement in _REFRESHES.split(";"):
+        for statement in _LATER_TABLES.split(";"):
             self._db.execute(statement)
         self._db.execute("COMMIT")
         known = dict(self._db.execute("SELECT name, value FROM source"))
@@ -199,6 +209,8 @@ class ScrapeStore:
             self.entities[key] = Entity(item, label, language, *(tuple(json.loads(text)) for text in lists))
         for key, state, item, moved_to, names in self._db.execute("SELECT * FROM infobox"):
             self.infoboxes[key] = InfoboxPage(state, item, moved_to, tuple(json.loads(names)))
+        for key, matches in self._db.execute("SELECT key, matches FROM label"):
+            self.labels[key] = tuple(LabelMatch(*match) for match in json.loads(matches))
         for question, key, kind in self._db.execute("SELECT question, key, kind FROM failure"):
             self.failures[question, key] = kind
         self._owed.update({name: set() for (name,) in self._db.execute("SELECT name FROM refresh")})

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from hgld.pipelines.hierarchy.names.landmark_tables import DROPPED
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, write_dropped, write_json
 
 TEXTS = pl.List(pl.String)
@@ -24,12 +25,12 @@ SCRAPED = [
     ("train", 6, "Category:Mont Blanc", "found", ["mountain"], ["Q8502"]),
     ("train", 7, "Category:Two", "found", ["bridge", "lake"], [None, None]),
 ]
-NAMES = {  # name: (group number, confidence, next group, doubtful)
-    "Cathedral": (0, 0.9, 1, False),
-    "bridge": (1, 0.8, 0, False),
-    "lake": (2, 0.7, 3, False),
-    "mountain": (3, 0.2, 2, True),
-    HOSTILE: (4, 0.1, 0, True),
+NAMES = {  # name: (group number, confidence, next group, probability of being wrong)
+    "Cathedral": (0, 0.9, 1, 0.1),
+    "bridge": (1, 0.8, 0, 0.2),
+    "lake": (2, 0.7, 3, 0.3),
+    "mountain": (3, 0.2, 2, 0.6),
+    HOSTILE: (4, 0.1, 0, 0.8),
 }
 LABELS = ["Cathedral", "bridge", "lake", "mountain", HOSTILE]
 TOPS = ["human-made", "human-made", "natural", "natural", None]
@@ -57,7 +58,7 @@ def _scrape(folder: Path) -> StageResult:
     ]
     schema = {"names": TEXTS, "classes": TEXTS, "redirected_to": pl.String, "item": pl.String}
     pl.DataFrame(rows, schema_overrides=schema).write_parquet(folder / "landmarks.parquet")
-    pl.DataFrame(schema={"reason": pl.String}).write_parquet(folder / "dropped.parquet")
+    pl.DataFrame(schema=DROPPED).write_parquet(folder / "dropped.parquet")
     return StageResult({"landmarks": len(rows)})
 
 
@@ -96,7 +97,8 @@ def _names(cleaned: StageRun) -> pl.DataFrame:
         pl.Series("group", [f[0] for f in facts], dtype=pl.Int32),
         pl.Series("confidence", [f[1] for f in facts], dtype=pl.Float32),
         pl.Series("next_group", [f[2] for f in facts], dtype=pl.Int32),
-        pl.Series("doubtful", [f[3] for f in facts]),
+        pl.Series("wrong", [f[3] for f in facts], dtype=pl.Float32),
+        pl.Series("doubtful", [f[3] > 0.5 for f in facts]),
     )
 
 
@@ -122,6 +124,7 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult
         "landmarks",
         pl.Series("label", [LABELS[g] for g in names["group"]]),
         "confidence",
+        "wrong",
         "doubtful",
         pl.lit(None, pl.String).alias("decided_by"),
     )
@@ -146,7 +149,18 @@ def _review(cleaned: StageRun, without: str | None, folder: Path) -> StageResult
         "conflicts": [],
     }
     write_json(folder / "decisions.json", {**decided, "kappa": []})
-    return StageResult({"groups": len(groups)}, write_dropped(folder, dropped))
+    text = ("split", "id", "name", "label", "who", "why")
+    pl.DataFrame(schema=dict.fromkeys(text, pl.String)).write_parquet(folder / "items.parquet")
+    wrong = {"still_wrong": {"names": [1.9, 1.0, 3.8], "items": [2.6, 1.5, 5.0]}}
+    return StageResult({"groups": len(groups)}, write_dropped(folder, dropped), details=wrong)
+
+
+def _levels(reviewed: StageRun, folder: Path) -> StageResult:
+    groups = pl.read_parquet(reviewed.path("groups.parquet"))
+    groups.select("label", hierarchical_label="label", natural_or_human_made="top").write_parquet(
+        folder / "groups.parquet"
+    )
+    return StageResult()
 
 
 @pytest.fixture(scope="session")
@@ -156,12 +170,14 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
     def make(root: Path, without: str | None = None) -> dict[str, StageRun]:
         scraped = _stage("scrape", root, _scrape)
         cleaned = _stage("clean", root, lambda folder: _clean(scraped, folder))
+        reviewed = _stage("review", root, lambda folder: _review(cleaned, without, folder))
         return {
             "scrape": scraped,
             "clean": cleaned,
             "embed": _stage("embed", root, _embed),
             "cluster": _stage("cluster", root, lambda folder: _cluster(cleaned, folder)),
-            "review": _stage("review", root, lambda folder: _review(cleaned, without, folder)),
+            "review": reviewed,
+            "levels": _stage("levels", root, lambda folder: _levels(reviewed, folder)),
         }
 
     return make

@@ -193,3 +193,24 @@ def test_a_real_clip_looks_at_every_image(tmp_path, tiny_stages, images, tiny_cl
     assert why["train", 7] == "unreadable-images"
     assert all(0.5 <= row["score"] <= 1 for row in given_names(one).values())
     assert one.result.details["encoder"] == "clip:tiny-assign/weights.pt"
+
+
+def test_single_landmarks_stand_where_decisions_put_them(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    before = assigned(tmp_path, stages, AssignConfig())
+    rows = {
+        (r["split"], r["landmark_id"]): r for r in pl.read_parquet(before.path("landmarks.parquet")).rows(named=True)
+    }
+    (split, number), row = next(iter(rows.items()))
+    label = next(r["hierarchical_label"] for r in rows.values() if r["hierarchical_label"] != row["hierarchical_label"])
+    items = stages["review"].path("items.parquet")
+    told = [(split, str(number), None, label, "ada", None), (split, "999", None, label, "ada", None)]
+    pl.DataFrame(told, schema=pl.read_parquet_schema(items), orient="row").write_parquet(items)
+    after = assigned(tmp_path, stages, AssignConfig())
+    now = {(r["split"], r["landmark_id"]): r for r in pl.read_parquet(after.path("landmarks.parquet")).rows(named=True)}
+    assert {key for key in rows if now[key] != rows[key]} == {(split, number)}
+    assert (now[split, number]["name"], now[split, number]["hierarchical_label"]) == (row["name"], label)
+    assert after.result.counts["put elsewhere by decision"] == 1
+    assert after.result.notes == (
+        f"A decision of ada about the item {split}/999 fits nothing: no item of this id has a name.",
+    )

@@ -1,19 +1,25 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import Literal, get_args, get_type_hints
 
 import numpy as np
 import polars as pl
 import pytest
+import yaml
 from matplotlib.patches import Rectangle
 
-from hgld.pipelines.hierarchy import report as build_report
-from hgld.pipelines.hierarchy import report as pictures
+from hgld.pipelines.hierarchy.build import STAGES_IN_ORDER
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
+from hgld.pipelines.hierarchy.groups.group_names import Proposal
 from hgld.pipelines.hierarchy.provenance import provenance
+from hgld.pipelines.hierarchy.report import pictures, words
+from hgld.pipelines.hierarchy.report import report as build_report
+from hgld.pipelines.hierarchy.scrape.status import STATUSES
 from hgld.pipelines.stage import silent
 
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
+Source = Literal["sample", "landmarks", "names", "classes"]
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
@@ -42,7 +48,7 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def write_report(root, tiny_stages, change=None):
+def write_report(root, tiny_stages, change=None, source: Source = "sample", levels=None):
     stages = tiny_stages(root)
     given = pl.read_parquet(stages["clean"].path("landmarks.parquet"))
     names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
@@ -54,7 +60,9 @@ def write_report(root, tiny_stages, change=None):
         change(stages)
     encoder = json.loads(stages["embed"].path("encoder.json").read_text())
     made = [stage for name, stage in stages.items() if name != "assign"]
-    facts = provenance(made, [], BuildConfig("sample", embed=EmbedConfig("lexical")), encoder)
+    facts = provenance(made, [], BuildConfig(source, embed=EmbedConfig("lexical")), encoder)
+    if levels:
+        facts["stages"]["export"] = {"details": {"levels": levels}, "dropped": {}, "notes": []}
     return build_report.run(root, stages, facts, silent)
 
 
@@ -79,23 +87,25 @@ def test_the_share_of_a_group_is_of_the_largest():
         "names": names,
         "proposals": pl.DataFrame({"label": []}),
         "groups": pl.DataFrame(rows),
+        "levels": pl.DataFrame({"label": ["bay", "cape", "lake"], "kind": ["x", None, "y"], "top": [None] * 3}),
     }
-    found = pictures._groups(tables)
+    found = build_report._groups(tables)
     assert [(group.label, group.landmarks, group.share) for group in found] == [
         ("lake", 4, 1),
         ("bay", 2, 0.5),
         ("cape", 1, 0.25),
     ]
+    assert [group.between for group in found] == [["y"], ["x"], ["undecided"]]
 
 
 def test_places_on_the_map_are_half_of_the_extent_and_half_of_the_ranks():
     """A name far from all others does not press those into a corner."""
     points = np.array([[0.0, 5.0], [1.0, 5.0], [1.0, 5.0], [10.0, 5.0]])
-    found = pictures._fit(points, 116, 66, edge=8)
+    found = build_report._fit(points, 116, 66, edge=8)
     ranks = np.array([0.5, 2.0, 2.0, 3.5]) / 4
     np.testing.assert_allclose(found[:, 0], 8 + 100 * (points[:, 0] / 10 + ranks) / 2, atol=0.06)
     np.testing.assert_allclose(found[:, 1], 33, atol=0.06)  # without extent: in the middle
-    upwards = pictures._fit(np.array([[0.0, 0.0], [0.0, 1.0]]), 116, 66, edge=8)
+    upwards = build_report._fit(np.array([[0.0, 0.0], [0.0, 1.0]]), 116, 66, edge=8)
     assert upwards[0, 1] > upwards[1, 1]  # y grows downwards
 
 
@@ -127,16 +137,77 @@ def test_nothing_comes_from_outside(page):
     assert "@import" not in page
 
 
-def test_the_page_shows_the_figures_and_their_published_neighbours(page):
-    text = " ".join(" ".join(Page(page).texts).split())
+def text_of(page):
+    return " ".join(" ".join(Page(page).texts).split())
+
+
+def test_the_page_shows_the_figures(page):
+    text = text_of(page)
     assert "6 landmarks in 5 groups" in text
-    assert "train: landmarks 7 203,094" in text
-    assert "groups 5 78" in text
+    assert "train: landmarks 7 train: with" in text
+    assert "groups (hierarchical label) 5" in text
     assert "several-names 1" in text
     assert "undecided" in text
     assert "cathedral > church building > architectural structure" in text
     assert "head-noun : <b>1 of 1</b> names" in text.replace("head-noun: ", "head-noun : ")
     assert "k = 3" in text
+
+
+def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, tiny_stages, page):
+    assert "203,094" not in page
+    assert ">published<" not in page
+    scraped = write_report(tmp_path, tiny_stages, source="landmarks").path("report.html").read_text(encoding="utf-8")
+    assert "train: landmarks 7 203,094" in text_of(scraped)
+    assert "groups (hierarchical label) 5 78" in text_of(scraped)
+
+
+def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages):
+    def of_things(stages):
+        file = stages["levels"].path("groups.parquet")
+        groups = pl.read_parquet(file).select(
+            "label", group="label", kind=pl.lit("a <kind>"), realm="natural_or_human_made"
+        )
+        groups.write_parquet(file)
+
+    built = write_report(tmp_path, tiny_stages, of_things, "classes", ["item", "group", "kind", "realm"])
+    page = built.path("report.html").read_text(encoding="utf-8")
+    text = text_of(page)
+    assert Page(page).open == []
+    assert "6 items in 5 groups" in text
+    assert "Levels, finest first: item, group, kind, realm." in text
+    assert "groups (group) 5 classes of kind 1 classes of realm 2" in text
+    assert "a <kind> › natural" in text
+    assert 'at the level "realm"' in text
+    for foreign in ("landmarks", "natural or human-made", "CC BY", "H-GLDv2"):
+        assert foreign not in text
+
+
+def test_two_levels_have_no_top(tmp_path, tiny_stages):
+    def without_levels_above(stages):
+        file = stages["levels"].path("groups.parquet")
+        pl.read_parquet(file).select("label").write_parquet(file)
+
+    built = write_report(tmp_path, tiny_stages, without_levels_above, "classes", ["item", "group"])
+    text = text_of(built.path("report.html").read_text(encoding="utf-8"))
+    assert "Undecided" not in text.partition("Words")[0]
+    assert "architectural structure" not in text
+
+
+def test_words_lead_to_their_explanation(page):
+    linked = set(re.findall(r'href="#word-([^"]+)"', page))
+    explained = re.findall(r'<dt id="word-([^"]+)">', page)
+    assert {"head-noun", "doubtful", "silhouette", "several-names", "left-out", "k-means"} <= linked
+    assert (linked, len(explained)) == (set(explained), len(linked))
+    marked = words.Words().mark("prompts: <b>lake</b>; margin .004 of marginal")
+    assert "&lt;b&gt;lake&lt;/b&gt;" in marked
+    assert marked.count("href=") == 2
+
+
+def test_what_stages_say_has_an_explanation():
+    known = set(yaml.safe_load(words.FILE.read_text(encoding="utf-8")))
+    methods = set(get_args(get_type_hints(Proposal)["method"])) | {"decision"}
+    assert methods | {"scrape", *STAGES_IN_ORDER} | set(STATUSES) - {"found"} <= known
+    assert {"applied", "unmatched", "conflicts", "withheld", "overruled", "kappa"} <= known
 
 
 def test_every_name_is_a_titled_dot_of_the_map(page):
@@ -145,10 +216,16 @@ def test_every_name_is_a_titled_dot_of_the_map(page):
     assert "lake – lake" in titles
 
 
+def test_the_page_says_how_many_names_are_still_wrong(page):
+    text = " ".join(" ".join(Page(page).texts).split())
+    said = "About 2 of 5 names are still wrong (80% interval: 1 to 4), and with them about 3 of the landmarks (2 to 5)."
+    assert said in text
+
+
 def test_doubtful_names_come_with_the_other_group(page):
     text = " ".join(" ".join(Page(page).texts).split())
-    assert re.search(r"mountain 1 mountain lake 0\.20", text)
-    assert text.index("=cmd() 1") < text.index("mountain 1 mountain lake")  # the least sure first
+    assert re.search(r"mountain 1 mountain lake 0\.60", text)
+    assert text.index("=cmd() 1") < text.index("mountain 1 mountain lake")  # the likeliest wrong first
 
 
 def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
@@ -169,6 +246,15 @@ def test_a_given_k_has_no_curve(tmp_path, tiny_stages):
     assert "so no curve was made" in report.path("report.html").read_text()
 
 
+def test_given_groups_come_of_no_clustering(tmp_path, tiny_stages):
+    def given(stages):
+        stages["cluster"].record["details"].clear()
+
+    text = text_of(write_report(tmp_path, tiny_stages, given).path("report.html").read_text(encoding="utf-8"))
+    assert "k-means" not in text
+    assert "no curve" not in text
+
+
 def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
     def one_place(stages):
         file = stages["cluster"].path("map.parquet")
@@ -181,7 +267,12 @@ def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
 def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
     def many(stages):
         names = [f"Gothic church building of some monastery in the state {i}" for i in range(5_700)]
-        columns = {"landmarks": [3] * 5_700, "confidence": [0.05] * 5_700, "doubtful": [True] * 5_700}
+        columns = {
+            "landmarks": [3] * 5_700,
+            "confidence": [0.05] * 5_700,
+            "wrong": [0.75] * 5_700,
+            "doubtful": [True] * 5_700,
+        }
         reviewed = pl.read_parquet(stages["review"].path("names.parquet"))
         more = pl.DataFrame({"name": names, "label": ["lake"] * 5_700, "decided_by": [None] * 5_700, **columns})
         pl.concat([reviewed, more.select(reviewed.columns).cast(reviewed.schema)]).write_parquet(
@@ -195,7 +286,7 @@ def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
     report = write_report(tmp_path, tiny_stages, many)
     text = report.path("report.html").read_text()
     assert len(text.encode()) < 3 * 2**20
-    assert "The 300 least sure of 5,702" in text
+    assert "The 300 most likely wrong of 5,702" in text
 
 
 def contrast(color, other):

@@ -16,14 +16,20 @@ from hgld.pipelines.hierarchy.provenance import provenance
 
 @pytest.fixture
 def written(tmp_path, tiny_stages):
+    return write(tmp_path, tiny_stages, "landmarks")
+
+
+def write(tmp_path, tiny_stages, source):
     stages = tiny_stages(tmp_path)
     encoder = json.loads(stages["embed"].path("encoder.json").read_text())
-    facts = provenance(list(stages.values()), [], BuildConfig("sample", embed=EmbedConfig("lexical")), encoder)
+    facts = provenance(list(stages.values()), [], BuildConfig(source, embed=EmbedConfig("lexical")), encoder)
     groups = pl.read_parquet(stages["review"].path("groups.parquet"))
     names = pl.read_parquet(stages["review"].path("names.parquet")).select("name", hierarchical_label="label")
     landmarks = pl.read_parquet(stages["clean"].path("landmarks.parquet")).join(names, on="name")
     file = tmp_path / "README.md"
-    card.write_card(file, facts, groups, landmarks.with_columns(assigned=pl.lit(None, pl.String)))
+    levels = pl.read_parquet(stages["levels"].path("groups.parquet")).rename({"natural_or_human_made": "realm"})
+    facts["stages"]["export"] = {"details": {"levels": ["item", "kind", "realm"]}, "dropped": {}}
+    card.write_card(file, facts, groups, landmarks.with_columns(assigned=pl.lit(None, pl.String)), levels)
     return file
 
 
@@ -52,6 +58,22 @@ def test_a_builds_card_is_a_dataset_card_with_its_own_counts_beside_the_publishe
     assert "| groups | 5 | 78 |" in sections["Counts"]
     assert "| clean | several-names | 1 |" in sections["Left out"]
     assert text.count("\n---\n") == 1
+
+
+def test_published_figures_are_left_out_beside_other_data(tmp_path, tiny_stages):
+    _, sections = read_card(write(tmp_path, tiny_stages, "sample"))
+    assert "| train: landmarks | 7 |\n" in sections["Counts"]
+    assert "203,094" not in sections["Counts"]
+
+
+def test_the_card_of_other_things_states_their_levels_and_no_licence(tmp_path, tiny_stages):
+    file = write(tmp_path, tiny_stages, "classes")
+    header, sections = read_card(file)
+    assert "license" not in header
+    assert header["configs"] == [{"config_name": "labels", "data_files": "labels.csv"}]
+    assert sections["Levels"].splitlines()[2:] == ["| item | 6 |", "| kind | 5 |", "| realm | 2 |"]
+    assert {"Left out", "Groups", "Files"} < set(sections)
+    assert "andmark" not in file.read_text()
 
 
 def test_names_are_text_in_the_card(written):

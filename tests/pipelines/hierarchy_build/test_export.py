@@ -8,6 +8,7 @@ from hgld import Hierarchy
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy import assign, export
 from hgld.pipelines.hierarchy.config import AssignConfig, EmbedConfig
+from hgld.pipelines.hierarchy.levels.levels import LevelPlan
 from hgld.pipelines.stage import silent
 
 HEADER = ["landmark_id", "category", "supercategory", "hierarchical_label", "natural_or_human_made"]
@@ -17,7 +18,8 @@ def build(root, stages):
     assigned = assign.run(
         root, stages["scrape"], stages["clean"], stages["review"], AssignConfig(), EmbedConfig("lexical"), silent
     )
-    return assigned, export.run(root, stages["scrape"], stages["clean"], assigned, silent)
+    levels = stages["levels"]
+    return assigned, export.run(root, stages["scrape"], stages["clean"], assigned, levels, silent)
 
 
 def rows_of(file):
@@ -35,6 +37,22 @@ def test_label_csvs_have_gldv2s_columns_and_every_labelled_landmark(tmp_path, ti
         expected = labelled.filter(pl.col("split") == split).sort("landmark_id").select(HEADER)
         assert rows == [["" if v is None else str(v) for v in row] for row in expected.iter_rows()]
         assert rows
+
+
+def test_another_top_level_is_not_told_as_natural_or_human_made(tmp_path, tiny_stages):
+    stages = tiny_stages(tmp_path)
+    made = (AssignConfig(), EmbedConfig("lexical"), silent)
+    assigned = assign.run(tmp_path, stages["scrape"], stages["clean"], stages["review"], *made)
+    levels = stages["levels"]
+    given = pl.read_parquet(levels.path("groups.parquet")).rename({"natural_or_human_made": "realm"})
+    given.with_columns(kind="label").write_parquet(levels.path("groups.parquet"))
+    plan = LevelPlan(("place", "kind", "realm"), (2,), ())
+    exported = export.run(tmp_path, stages["scrape"], stages["clean"], assigned, levels, silent, plan=plan)
+    rows = rows_of(exported.path("train_label_to_hierarchical.csv"))
+    assert {row[4] for row in rows[1:]} == {""}
+    header, *rows = rows_of(exported.path("labels.csv"))
+    assert header == ["id", "name", "kind", "realm"]
+    assert ["index/1", "lake", "lake", "natural"] in rows
 
 
 def test_bytes_are_those_of_pythons_minimal_quoting(tmp_path, tiny_stages):

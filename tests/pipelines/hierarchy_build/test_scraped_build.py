@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 
 from hgld.cli import hierarchy_verbs, main
-from hgld.pipelines.hierarchy import report
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
+from hgld.pipelines.hierarchy.report import report
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
 
 KINDS = {
@@ -169,6 +169,28 @@ def test_both_routes_label_alike(arguments, tmp_path):
         by_api = [row for i, row in labels(tmp_path / "out", split).items() if i not in NAMED]
         by_page = list(labels(html, split).values())
         assert [[row[c] for c in columns] for row in by_page] == [[row[c] for c in columns] for row in by_api]
+
+
+def test_labels_of_the_other_route_are_replaced_only_if_somebody_says_so(
+    arguments, server, tmp_path, capsys, monkeypatch
+):
+    assert build(*arguments) == 0
+    by_api, asked = labels(tmp_path / "out", "train"), len(server.log)
+    html = [*arguments, "--route", "html"]
+    assert build(*html) == 2
+    assert "holds labels made by --route api" in capsys.readouterr().err
+    assert build(*html, "--dry-run") == 0, "nothing is replaced"
+    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: stream is sys.stdin)
+    answers = iter(["n\n", "y\n"])
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda text: next(answers))
+    assert build(*html) == 2
+    assert (labels(tmp_path / "out", "train"), len(server.log)) == (by_api, asked)
+    assert build(*html) == 0
+    assert set(labels(tmp_path / "out", "train")) == set(by_api) - NAMED
+    monkeypatch.setattr(hierarchy_verbs, "is_terminal", lambda stream: False)
+    assert build(*html) == 0, "the same route again"
+    assert build(*arguments, "--replace") == 0
+    assert labels(tmp_path / "out", "train") == by_api
 
 
 def test_a_server_that_refuses_leaves_no_labels_and_the_next_run_goes_on(arguments, server, tmp_path, capsys):

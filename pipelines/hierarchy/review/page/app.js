@@ -1,166 +1,421 @@
-// The page: groups at the left, names in the middle, what is known of them at the right.
+// The page: the queue and the groups at the left, names in the middle, what is known of them at the right.
 
 import { Details, what } from "./details.js";
 import { ask, tell } from "./dialog.js";
 import { List } from "./list.js";
 import { Model } from "./model.js";
-import { count, node } from "./node.js";
+import { count, node, own, percent, some } from "./node.js";
+import { byGroup, fresh, namesOf, pieces, Screen } from "./screen.js";
 import { drawTeam } from "./team.js";
 
 const $ = (id) => document.getElementById(id);
 const model = new Model();
-const details = new Details($("details"), model);
-let view = { kind: "doubtful" };
-let queue = Promise.resolve(); // one action at a time, in the order they were made
+const details = new Details($("details"), model, give);
+let view = { kind: "queue" };
+let screen = null; // the proposal that is worked on
+let tray = []; // names put aside, of any groups
+const recent = []; // groups that names were put into, the last first
 const NAMES = "application/x-hgld-names"; // what is dragged: names, and of this page alone
 const PAGE = crypto.randomUUID();
 
 const searching = () => Boolean($("search").value.trim());
+const inQueue = () => view.kind === "queue" && !searching();
 // The group that its keys and buttons act on; a search shows names of many groups and opens none.
 const openGroup = () => (view.kind === "group" && !searching() ? view.label : null);
 
 const KEYS = [
-  ["↑ ↓ j k", "go through a list (Page Up, Page Down, Home, End)"],
-  ["← → Tab", "go between groups, names and details"],
-  ["Enter", "open"], ["Space", "select a name"], ["Shift+↓ Ctrl+a", "select several, all"],
-  ["m", "move the names to another group (or drag them there)"],
-  ["c", "confirm the names where they are"],
-  ["s", "split the names off into a new group"],
-  ["d", "drop the names, or in the list of groups the group"],
-  ["r", "rename the group"], ["g", "merge the group into another"],
-  ["n h", "the group is natural, human-made"],
-  ["u Ctrl+z", "undo"], ["/", "search"], ["t", "the annotators side by side"], ["?", "these keys"],
+  ["The proposal that is shown", [
+    ["a", "accept it as it is marked"], ["x", "refuse it"], ["o", "put it off, undecided"],
+    ["Space", "mark a name: belongs there, does not, left open"],
+    ["] [", "select what lies together with the name; more of it, less"],
+  ]],
+  ["Names, here and in every list", [
+    ["1 … 9", "put them into one of the groups above the list"],
+    ["m", "move them to another group (or drag them there)"],
+    ["c", "confirm them where they are"],
+    ["w", "make a new group of them, or of those put aside"],
+    ["b", "put them aside, for a new group of names of several groups"],
+    ["d", "drop them; in the list of groups the group"],
+    ["i", "give a single one of a name elsewhere"],
+    ["Space Shift+↓ Ctrl+a", "select one, several, all"],
+  ]],
+  ["The open group", [
+    ["a", "accept it, but for the selected names"], ["x", "the names do not belong to it"],
+    ["s", "split the names off"], ["r", "rename it"], ["g", "merge it into another"],
+    ["n h p", "it is natural, human-made; choose its class above"],
+  ]],
+  ["Everywhere", [
+    ["Shift+a …", "with Shift the same, and say why"],
+    ["↑ ↓ j k", "go through a list (Page Up, Page Down, Home, End)"], ["← → Tab", "go between queue, groups, names and details"],
+    ["Enter", "open"], ["q", "the queue"], ["/", "search"], ["u Ctrl+z", "undo"], ["t", "the annotators side by side"], ["?", "these keys"],
+  ]],
 ];
 
+const queue = new List($("queue"), {
+  key: (proposal) => proposal.id,
+  draw: drawProposal,
+  onActive: (proposal) => { open(proposal); },
+  onOpen: (proposal, clicked) => { open(proposal); pane("middle"); if (!clicked) names.element.focus(); },
+});
 const groups = new List($("groups"), {
   key: (item) => item.key,
   draw: drawGroup,
-  onActive: (item) => (searching() ? details.group(item.view.label).catch(say) : show(item.view)),
-  onOpen: (item, clicked) => { show(item.view); pane("middle"); if (!clicked) names.element.focus(); },
+  onActive: (item) => (searching() ? item.view.label && details.group(item.view.label).catch(say) : item.view.kind !== "new" && show(item.view)),
+  onOpen: (item, clicked) => { if (item.view.kind === "new") { act.fresh(); return; } show(item.view); pane("middle"); if (!clicked) names.element.focus(); },
 });
 const names = new List($("names"), {
   key: (item) => item.name,
   draw: drawName,
   multiple: true,
-  onActive: (item) => { drawActions(); detail(item); },
-  onOpen: (item) => { detail(item); pane("details"); },
+  onActive: (item) => { if (screen) screen.level = names.selected.size ? screen.level : -1; drawActions(); detail(item); },
+  onOpen: (item, clicked, again) => { detail(item); if (!clicked || (again && matchMedia("(max-width: 60rem)").matches)) pane("details"); },
+  onSpace: (item) => {
+    if (!inQueue() || !screen) return false;
+    screen.mark(namesOf(names.selected.has(item.name) ? names.chosen : [item]));
+    names.render();
+    drawActions();
+    return true;
+  },
 });
 
+// -- the queue ----------------------------------------------------------------------------------------------------
+
+const KINDS = { sort: "≡", accept: "✓", place: "→", merge: "∪", new: "＋" };
+
+function headline({ kind, group, other, size, names: listed }) {
+  const many = (one, more) => (size === 1 ? one : more.replace("#", size.toLocaleString("en")));
+  return {
+    sort: () => [own(listed[0]), size > 1 ? ` + ${(size - 1).toLocaleString("en")}` : ""],
+    accept: () => [many("A name of ", "# names of "), own(group)],
+    place: () => [many("A name for ", "# names for "), own(group)],
+    merge: () => [own(group), " and ", own(other)],
+    new: () => [many("A name as ", "# names as "), own(group)],
+  }[kind]();
+}
+
+// What is asked, in a sentence.
+function question({ kind, group, other, size }) {
+  const them = size === 1 ? "this one look as if it" : `these ${size.toLocaleString("en")} look as if they`;
+  return {
+    sort: () => ["Names that lie together"],
+    accept: () => [size === 1 ? "Does this one belong to " : `Do these ${size.toLocaleString("en")} belong to `, own(group), "?"],
+    place: () => [`${them[0].toUpperCase()}${them.slice(1).replace("one look ", "one looks ")} belonged to `, own(group), " too"],
+    merge: () => [own(group), " and ", own(other), " look like one group"],
+    new: () => [size === 1 ? "This one looks like a group of its own: " : `These ${size.toLocaleString("en")} look like a group of their own: `, own(group)],
+  }[kind]();
+}
+
+const HINTS = {
+  sort: "Move what stands wrong, then accept the rest. %: how likely it is wrong.",
+  accept: "The least certain come first. Mark what does not belong, then accept the others.",
+  place: "The least certain come first. Mark what does not belong, then accept the others.",
+  merge: "Accepting makes them one group; these are names of the second.",
+  new: "The least certain come first. Mark what does not belong, then accept the others.",
+};
+
+function drawProposal(row, proposal) {
+  row.classList.add("proposal");
+  row.append(
+    node("i", { className: "kind", textContent: KINDS[proposal.kind], title: proposal.kind }),
+    node("span", { className: "label" }, headline(proposal)),
+    node("small", { className: "dim", textContent: `about ${proposal.items < 10 ? proposal.items : Math.round(proposal.items).toLocaleString("en")} ${model.item}s to put right` }),
+  );
+}
+
+// The proposals: the one that is worked on, whatever the estimates say by now, and what comes after it.
+function drawQueue() {
+  const here = screen && !isThrough() ? [screen.proposal] : [];
+  const busy = new Set(here.flatMap((proposal) => proposal.names));
+  const others = model.queue.proposals.filter((one) => !done.has(one.id) && one.id !== screen?.proposal.id
+    && 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length);
+  queue.show([...here, ...others]);
+  if (here.length && queue.current !== here[0]) queue.go(0, { quiet: true });
+  queue.element.dataset.empty = "Nothing is proposed.";
+  queue.element.classList.toggle("empty", !queue.items.length);
+  $("queue-count").textContent = model.queue.total ? model.queue.total.toLocaleString("en") : "";
+}
+
+$("queue").addEventListener("scroll", async () => {
+  const { scrollTop, clientHeight, scrollHeight } = $("queue"), { queue: known } = model;
+  if (known.loading || known.proposals.length >= known.total || scrollTop + clientHeight < scrollHeight - 200) return;
+  known.loading = true;
+  try {
+    const more = await model.proposals(known.proposals.length);
+    if (more.revision === model.revision && model.queue === known) { known.proposals.push(...more.proposals); drawQueue(); }
+  } catch (error) { say(error); }
+  known.loading = false;
+});
+
+const done = new Set(); // proposals that were answered, which may stand in the queue until the answer to the press comes
+const isThrough = () => screen === null || done.has(screen.proposal.id) || (screen.isWhole && screen.kind !== "merge" && !screen.left.length);
+
+function open(proposal) {
+  if (searching()) { $("search").value = ""; drawGroups(); }
+  view = { kind: "queue" };
+  if (screen?.proposal.id !== proposal.id) begin(proposal);
+  drawMiddle(false);
+  markHere();
+  if (names.current) detail(names.current);
+}
+
+function begin(proposal) {
+  screen = proposal && new Screen(proposal, model, recent);
+  if (screen && !screen.isWhole) {
+    const one = screen;
+    screen.complete().then(() => { if (screen === one) redraw(); }, say);
+  }
+}
+
+// Go on with the next proposal, as the queue has it now. It is shown at once, so that a press after this one means it.
+function goOn() {
+  const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
+  const next = model.queue.proposals.find((one) => !done.has(one.id) && one.id !== screen?.proposal.id && 2 * one.names.filter(isFresh).length > one.names.length);
+  begin(next ?? null);
+  drawQueue();
+  if (view.kind === "queue") {
+    drawMiddle(false);
+    if (names.current) detail(names.current);
+  }
+}
+
 // -- drawing ------------------------------------------------------------------------------------------------------
+
+const topOf = (label) => model.groups.get(label)?.[0] ?? "undecided";
+const topClass = (label) => ({ natural: "natural", "human-made": "human-made", undecided: "undecided" })[topOf(label)] ?? "other";
 
 function drawGroup(row, item) {
   const { label, kind } = item.view;
   row.classList.add(kind);
   const title = node("span", { className: "label", textContent: item.title, dir: "auto" });
+  if (kind === "new") dropZone(row, (dropped) => act.fresh(dropped));
   if (kind !== "group") {
     row.append(title, node("span", { className: "number", textContent: item.number ?? "" }));
     return;
   }
-  const size = model.sizes.get(label);
+  const size = model.sizes.get(label), wrong = Math.round(size.wrong);
   row.append(
-    node("i", { className: `top ${model.groups.get(label)[0] ?? "undecided"}`, title: model.groups.get(label)[0] ?? "undecided" }),
+    ...(model.levels.length ? [node("i", { className: `top ${topClass(label)}`, title: topOf(label) })] : []),
     title,
-    ...(size.doubtful ? [node("span", { className: "badge", textContent: size.doubtful, title: `${size.doubtful} doubtful` })] : []),
-    node("small", { className: "dim", textContent: `${count(size.names, "name")} · ${count(size.landmarks, "landmark")}` }),
+    ...(wrong ? [node("span", { className: "badge", textContent: `~${wrong}`, title: `about ${wrong} stand wrong` })]
+      : size.open ? [] : [node("span", { className: "done", textContent: "✓", title: "every name is decided" })]),
+    node("small", { className: "dim", textContent: [count(size.names, "name"), ...(isCounted() ? [count(size.items, model.item)] : [])].join(" · ") }),
   );
-  row.ondragover = (event) => {
+  dropZone(row, (dropped) => put(dropped, label));
+}
+
+// Let names of this page be dropped on an element.
+function dropZone(element, take) {
+  element.ondragover = (event) => {
     if (!event.dataTransfer.types.includes(NAMES)) return;
     event.preventDefault();
-    row.classList.add("over");
+    element.classList.add("over");
   };
-  row.ondragleave = () => row.classList.remove("over");
-  row.ondrop = (event) => {
+  element.ondragleave = () => element.classList.remove("over");
+  element.ondrop = (event) => {
     event.preventDefault();
-    row.classList.remove("over");
-    if (event.dataTransfer.getData(NAMES) === PAGE) act.move(label);
+    element.classList.remove("over");
+    if (event.dataTransfer.getData(NAMES) === PAGE) take(dragged);
   };
 }
 
-function drawName(row, item) {
+let dragged = [];
+
+function drawName(row, item, index) {
   row.draggable = true;
   row.ondragstart = (event) => {
     if (!names.selected.has(item.name)) { names.selected.clear(); names.go(names.items.indexOf(item), { quiet: true }); }
+    dragged = names.chosen;
     event.dataTransfer.setData(NAMES, PAGE);
     event.dataTransfer.effectAllowed = "move";
   };
-  const where = view.kind === "group" ? (item.next ? `next: ${item.next}` : "") : (item.label ?? "dropped");
+  const pending = model.pending.has(item.name), decided = item.who !== null;
+  row.classList.toggle("pending", pending);
+  row.classList.toggle("decided", decided);
+  const mark = inQueue() && !decided && !pending ? screen?.marks.get(item.name) ?? "yes" : null;
+  if (inQueue()) {
+    row.classList.add("proposed");
+    const [start, stop] = screen?.wider(names.active) ?? [0, 0];
+    if (start <= index && index < stop) {
+      const bracket = node("i", { className: `bracket${index === start ? " first" : ""}${index === stop - 1 ? " last" : ""}`, title: "select what lies together ( ] )" });
+      bracket.onclick = (event) => { event.stopPropagation(); act.wider(); };
+      row.append(bracket);
+    }
+  }
+  const doubt = decided || pending || item.wrong === null ? null : percent(item.wrong);
   row.append(
-    node("span", { className: "tick", ariaHidden: "true" }),
+    node("span", { className: mark ? `tick ${mark}` : decided || pending ? "tick gone" : "tick", textContent: { yes: "✓", no: "✕", open: "–" }[mark] ?? (inQueue() && decided ? "✓" : ""), ariaHidden: "true", title: { yes: "belongs there", no: "does not belong there", open: "left open" }[mark] ?? "" }),
     node("span", { className: "label", textContent: item.name, dir: "auto" }),
-    item.open ? node("span", { className: "badge", textContent: "?", title: "doubtful" })
-      : item.who ? node("span", { className: "done", textContent: "✓", title: `decided by ${item.who}` }) : "",
-    node("small", { className: "dim", dir: "auto", textContent: [count(item.landmarks, "landmark"), item.confidence.toFixed(2), where].filter(Boolean).join(" · ") }),
+    ...chip(item, mark),
+    decided ? node("span", { className: "done", textContent: inQueue() ? "" : "✓", title: `decided by ${item.who}` })
+      : doubt ? node("span", { className: item.wrong >= 0.5 ? "badge" : "number", textContent: doubt, title: `${doubt} likely to stand wrong` }) : "",
+    node("small", { className: "dim" }, parts([isCounted() ? count(item.items, model.item) : null, ...whereabouts(item)])),
   );
+}
+
+// Whether names differ in their numbers of items; a plain list of names has one each.
+const isCounted = () => model.progress.items > model.progress.names;
+const parts = (texts) => texts.filter(Boolean).flatMap((text, index) => [index ? " · " : "", typeof text === "string" ? text : text]);
+
+// Where a name stands, if the list does not say it.
+function chip(item, mark) {
+  const here = openGroup() ?? (inQueue() && screen && screen.kind !== "sort" && screen.kind !== "merge" ? screen.proposal.group : null);
+  const label = item.label ?? "dropped";
+  if (view.kind === "dropped" && !searching()) return [];
+  if (label === here && mark !== "no") return [];
+  const shown = mark === "no" && here ? here : label, digit = inQueue() ? targets().indexOf(shown) + 1 : 0;
+  return [node("span", { className: `chip${mark === "no" ? " struck" : ""}${digit ? ` hue${digit}` : ""}`, title: `in ${label}` }, [own(shown)])];
+}
+
+function whereabouts(item) {
+  const moved = item.group !== item.label && item.label !== null;
+  return [
+    moved ? node("span", {}, ["clustered in ", own(item.group)]) : null,
+    item.next && item.next !== item.label ? node("span", {}, ["next ", own(item.next)]) : null,
+  ];
 }
 
 function drawGroups() {
   const search = $("search").value.trim().toLowerCase();
   const order = {
-    doubt: (a, b) => b.size.doubtful - a.size.doubtful || b.size.landmarks - a.size.landmarks,
-    size: (a, b) => b.size.landmarks - a.size.landmarks,
+    wrong: (a, b) => b.size.wrong - a.size.wrong || b.size.open - a.size.open || b.size.items - a.size.items,
+    size: (a, b) => b.size.items - a.size.items,
     label: () => 0,
   }[$("sort").value];
   const listed = [...model.sizes].filter(([label]) => label.toLowerCase().includes(search)).map(([label, size]) => ({ key: `=${label}`, title: label, size, view: { kind: "group", label } }));
   listed.sort((a, b) => order(a, b) || (a.title < b.title ? -1 : 1));
   const fixed = [
-    { key: "doubtful", title: "Doubtful names", number: model.doubtful, view: { kind: "doubtful" } },
-    { key: "all", title: "All names", number: model.names.size - model.dropped, view: { kind: "all" } },
-    ...(model.dropped ? [{ key: "dropped", title: "Dropped", number: model.dropped, view: { kind: "dropped" } }] : []),
+    { key: "open", title: "Undecided names", number: model.open.toLocaleString("en"), view: { kind: "open" } },
+    { key: "all", title: "All names", number: (model.names.size - model.dropped).toLocaleString("en"), view: { kind: "all" } },
+    ...(model.dropped ? [{ key: "dropped", title: "Dropped", number: model.dropped.toLocaleString("en"), view: { kind: "dropped" } }] : []),
     ...(model.others.length ? [{ key: "team", title: "Side by side", view: { kind: "team" } }] : []),
-    { key: "history", title: "Your decisions", number: model.decisions, view: { kind: "history" } },
+    { key: "history", title: "Your decisions", number: model.decisions.toLocaleString("en"), view: { kind: "history" } },
+    { key: "new", title: "＋ New group", number: "w", view: { kind: "new" } },
   ];
   groups.show(search ? listed : [...fixed, ...listed]);
   markHere();
 }
 
-// The list of groups marks what the middle shows, however one came there.
+// The lists at the left mark what the middle shows, however one came there.
 function markHere() {
-  const here = groups.items.findIndex((item) => item.key === (view.kind === "group" ? `=${view.label}` : view.kind));
+  const key = view.kind === "group" ? `=${view.label}` : view.kind;
+  const here = groups.items.findIndex((item) => item.key === key);
   if (here >= 0 && here !== groups.active) groups.go(here, { quiet: true });
+  $("groups").classList.toggle("away", inQueue());
+  $("queue").classList.toggle("away", !inQueue());
 }
 
 function drawNames(keep = true) {
   const search = $("search").value.trim().toLowerCase();
+  names.element.classList.toggle("compact", inQueue());
   const tests = {
-    doubtful: (_, label, doubtful) => doubtful,
-    all: (_, label) => label !== null,
-    dropped: (_, label) => label === null,
-    group: (_, label) => label === view.label,
+    open: (item) => item.who === null && item.label !== null,
+    all: (item) => item.label !== null,
+    dropped: (item) => item.label === null,
+    group: (item) => item.label === view.label,
   };
-  const test = search ? (name) => model.facts.get(name).lower.includes(search) : tests[view.kind] ?? (() => false);
-  names.show(model.list(test), { keep });
-  names.element.dataset.empty = search ? "No name contains this." : { doubtful: "No doubtful names are left." }[view.kind] ?? "";
+  if (inQueue()) {
+    names.show(screen ? screen.items : [], { keep });
+    if (!keep && screen) names.go(Math.max(0, names.items.findIndex((item) => screen.isLeft(item))), { quiet: true });
+  }
+  else names.show(model.list(search ? (item) => item.lower.includes(search) : tests[view.kind] ?? (() => false)), { keep });
+  const empty = { open: "Every name is decided.", queue: model.open ? "Nothing more is proposed. Look through the groups, or stop here." : "Every name is decided.", group: "No name is left here." };
+  names.element.dataset.empty = search ? "No name contains this." : empty[view.kind] ?? "";
   names.element.classList.toggle("empty", !names.items.length);
 }
 
 function drawTitle() {
   const search = $("search").value.trim();
-  const titles = { doubtful: "Doubtful names", all: "All names", dropped: "Dropped names", team: "Side by side", history: "Your decisions" };
-  $("title").textContent = search ? `Names with “${search}”` : titles[view.kind] ?? view.label;
-  const top = openGroup() !== null ? model.groups.get(view.label)[0] ?? "undecided" : null;
-  $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${top}`, textContent: top })] : []));
-  const share = model.doubtful ? `${count(model.doubtful, "doubtful name")} left` : "no doubtful names left";
-  $("progress").textContent = `${model.who} · ${count(model.decisions, "decision")} · ${share}`;
+  const titles = { queue: "Queue", open: "Undecided names", all: "All names", dropped: "Dropped names", team: "Side by side", history: "Your decisions" };
+  $("title").replaceChildren(...(search ? [`Names with “${search}”`] : inQueue() && screen ? question(screen.proposal) : [titles[view.kind] ?? view.label]));
+  const top = openGroup() !== null && model.levels.length ? topOf(view.label) : null;
+  $("tags").replaceChildren(...(top ? [node("span", { className: `tag ${topClass(view.label)}`, textContent: top })] : []));
+  $("about").hidden = !(inQueue() && screen);
+  if (inQueue() && screen) $("about").textContent = HINTS[screen.kind];
+  drawProgress();
   $("undo").disabled = !model.decisions;
 }
 
-function drawActions() {
-  const some = names.chosen.length, group = openGroup() !== null;
-  const buttons = [
-    ["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["split", "Split off", "s", some && group], ["drop", "Drop", "d", some],
-    ...(group ? [["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ["natural", "Natural", "n", true], ["made", "Human-made", "h", true], ["dropGroup", "Drop group", "", true]] : []),
-  ];
-  $("actions").hidden = !searching() && (view.kind === "team" || view.kind === "history");
-  $("actions").replaceChildren(
-    ...(names.selected.size ? [node("span", { className: "dim", textContent: `${names.selected.size} selected` })] : []),
-    ...buttons.map(([name, title, key, can]) => node("button", { type: "button", disabled: !can, onclick: () => act[name](), id: `act-${name}` }, [title, ...(key ? [node("kbd", { textContent: key })] : [])])),
-  );
+function drawProgress() {
+  const { names: all, names_done: decided, items, items_done: itemsDone, still_wrong: wrong, seconds_left: seconds } = model.progress;
+  const whole = (number) => Math.round(number).toLocaleString("en");
+  const [mean, low, high] = wrong?.names ?? [];
+  $("progress").replaceChildren(...parts([
+    node("span", {}, [own(model.who), ` · ${count(model.decisions, "decision")}`]),
+    `${whole(decided)} of ${whole(all)} names${isCounted() ? `, ${Math.floor((100 * itemsDone) / items)}% of the ${model.item}s,` : ""} done`,
+    wrong ? `about ${whole(mean)} of ${whole(all)} names are still wrong (80% interval ${whole(low)} to ${whole(high)})` : null,
+    seconds ? `${duration(seconds)} left at this pace` : null,
+  ]));
+  $("bar").firstElementChild.style.width = `${all ? (100 * decided) / all : 100}%`;
 }
+
+function duration(seconds) {
+  const minutes = Math.max(1, Math.round(seconds / 60));
+  return minutes < 90 ? `${minutes} min` : `${(minutes / 60).toFixed(minutes < 600 ? 1 : 0)} h`;
+}
+
+function drawActions() {
+  const some = names.chosen.length, group = openGroup() !== null, first = [], rest = [];
+  if (inQueue() && screen) {
+    const right = screen.right.length, denied = screen.denied.length;
+    const accept = { merge: "Merge", new: `Make the group of ${right.toLocaleString("en")}` }[screen.kind] ?? `Accept ${right.toLocaleString("en")}`;
+    first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"],
+      ...(screen.kind === "sort" ? [] : [["refuse", "Refuse", "x", !isThrough()]]), ["later", "Put off", "o", true]);
+    if (screen.kind === "new") rest.push(["rename", "Other label", "r", true]);
+  } else if (group) {
+    const left = stillOpen().length, but = names.selected.size;
+    first.push(["accept", but ? `Accept all but ${but}` : `Accept all ${left.toLocaleString("en")}`, "a", left > 0, "strong"]);
+    rest.push(["refuse", "Not here", "x", some], ["split", "Split off", "s", some], ["rename", "Rename", "r", true], ["merge", "Merge", "g", true], ...topButtons(), ["dropGroup", "Drop group", "", true]);
+  }
+  const chosen = [["move", "Move", "m", some], ["confirm", "Confirm", "c", some], ["fresh", tray.length ? "New group of these" : "New group", "w", some || tray.length],
+    ["aside", "Put aside", "b", some], ["drop", "Drop", "d", some]];
+  $("actions").hidden = $("primary").hidden = !searching() && (view.kind === "team" || view.kind === "history");
+  $("primary").replaceChildren(...first.map(button));
+  $("actions").replaceChildren(...[...chosen, ...rest].map(button));
+  $("tags").querySelector(".selected")?.remove();
+  if (names.selected.size) $("tags").append(node("span", { className: "tag selected", textContent: `${names.selected.size.toLocaleString("en")} selected` }));
+  drawTargets();
+  drawTray();
+}
+
+const button = ([name, title, key, can, className = ""]) => node("button", { type: "button", className, disabled: !can, onclick: () => act[name](), id: `act-${name}` },
+  [title, ...(key ? [node("kbd", { textContent: key })] : [])]);
+
+// The classes of the coarsest level.
+const tops = () => model.levels.at(-1)?.[1] ?? [];
+const isLandmarks = () => model.levels.length === 1 && tops().includes("natural") && tops().includes("human-made");
+const topButtons = () => (isLandmarks() ? [["natural", "Natural", "n", true], ["made", "Human-made", "h", true]] : model.levels.length ? [["top", "Class above", "p", true]] : []);
+
+// The groups that a digit puts names into: of the proposal as it was opened, or of the name that is active.
+function targets() {
+  if ($("actions").hidden || !names.current) return [];
+  if (inQueue()) return screen?.targets ?? [];
+  const { label, group, next } = names.current;
+  return [...new Set([label, group, next, ...recent])].filter((one) => one !== null && model.groups.has(one)).slice(0, 9);
+}
+
+function drawTargets() {
+  const found = targets();
+  $("targets").hidden = !found.length;
+  $("targets").replaceChildren(...found.map((label, index) => {
+    const button = node("button", { type: "button", className: inQueue() ? `target hue${index + 1}` : "target", onclick: () => put(names.chosen, label) }, [node("kbd", { textContent: index + 1 }), node("span", { textContent: label, dir: "auto" })]);
+    dropZone(button, (dropped) => put(dropped, label));
+    return button;
+  }));
+}
+
+function drawTray() {
+  $("tray").hidden = !tray.length;
+  $("tray").replaceChildren(node("b", { textContent: `Put aside: ${tray.length}` }),
+    ...tray.slice(0, 12).map((name) => node("button", { type: "button", className: "chip", textContent: `${name} ×`, dir: "auto", title: "take it back", onclick: () => { tray = tray.filter((one) => one !== name); drawActions(); } })),
+    ...(tray.length > 12 ? [node("span", { className: "dim", textContent: `and ${tray.length - 12} more` })] : []),
+    node("button", { type: "button", id: "tray-clear", textContent: "Clear", onclick: () => { tray = []; drawActions(); } }));
+}
+dropZone($("tray"), (dropped) => act.aside(dropped));
 
 async function drawTeamView() {
   drawTeam($("team"), await model.team(), {
     who: model.who,
-    adopt: (side) => decide(side.adopt, { action: "adopt", title: `Decide as ${side.who} did`, about: side.adopt.map((one) => `${one.action} ${what(one)}`).join(", then "), button: "Decide" }),
+    adopt: (side) => decide(side.adopt, `Written: as ${side.who} did.`),
     open: (kind, of) => { if (kind === "name") { $("search").value = of; redraw(false); } else show({ kind: "group", label: of }); },
   });
 }
@@ -179,8 +434,10 @@ function show(next) {
   }
   if (view.kind === "group") details.group(view.label).catch(say);
   else details.nothing(model.history);
+  if (view.kind === "queue" && isThrough()) goOn();
   drawMiddle(false);
   markHere();
+  if (view.kind === "queue" && names.current) detail(names.current);
 }
 
 function drawMiddle(keep) {
@@ -190,41 +447,46 @@ function drawMiddle(keep) {
   drawNames(keep);
   drawTitle();
   drawActions();
+  for (const tab of document.querySelectorAll("#tabs button")) tab.setAttribute("aria-current", tab.dataset.view ? inQueue() && document.body.dataset.pane === "middle" : tab.dataset.to === document.body.dataset.pane && !(tab.dataset.to === "middle" && inQueue()));
   if (team) drawTeamView().catch(say);
 }
 
 function redraw(keep = true) {
-  if (view.kind === "group" && !model.groups.has(view.label)) view = { kind: "doubtful" };
+  if (view.kind === "group" && !model.groups.has(view.label)) view = { kind: "queue" };
+  if (isThrough() && (view.kind === "queue" || screen)) { goOn(); keep = keep && view.kind !== "queue"; }
+  drawQueue();
   drawGroups();
   drawMiddle(keep);
 }
 
-const pane = (name) => { document.body.dataset.pane = name; };
+function pane(name) {
+  document.body.dataset.pane = name;
+  drawMiddle(true);
+}
 
-let timer;
-function say(message) {
-  $("toast").textContent = message.message ?? message;
-  $("toast").classList.toggle("bad", message instanceof Error);
-  $("toast").classList.add("on");
-  clearTimeout(timer);
-  timer = setTimeout(() => $("toast").classList.remove("on"), message instanceof Error ? 9000 : 3500);
+let hiding;
+function say(text) {
+  clearTimeout(hiding);
+  const bad = text instanceof Error;
+  $("toast").textContent = bad ? text.message : text;
+  $("toast").className = bad ? "on bad" : "on";
+  hiding = setTimeout(() => { $("toast").className = ""; }, bad ? 9000 : 3500);
 }
 
 // -- deciding -----------------------------------------------------------------------------------------------------
 
-function send(work, done) {
-  queue = queue.then(async () => {
-    try {
-      await work();
-      redraw();
-      refreshDetails();
-      done?.();
-    } catch (error) {
-      say(error);
-      if (error.stale) await model.load().then(() => redraw(), say);
-    }
-  });
-  return queue;
+// Write one action. What it is about is marked at once, and the next name or proposal is the active one, so that a
+// further press means what is then shown; requests go one after the other.
+function decide(decisions, done = `Written to ${model.file}.`) {
+  if (!decisions.length) { say("Nothing is left to decide here."); return null; }
+  const sent = model.decide(decisions);
+  sent.then(() => { later(); say(done); }, (error) => { later(); if (!error.told) say(error); });
+  return sent;
+}
+
+let drawn = null;
+function later() { // answers to many presses are drawn once
+  drawn ??= requestAnimationFrame(() => { drawn = null; redraw(); refreshDetails(); });
 }
 
 function refreshDetails() {
@@ -235,18 +497,45 @@ function refreshDetails() {
   else details.nothing(model.history);
 }
 
-// One action: a decision, or several that are taken back as one.
-async function decide(decisions, question) {
-  const focus = document.activeElement;
-  const answer = question ? await ask({ action: decisions[0].action, ...question }) : {};
-  (focus?.isConnected ? focus : names.element).focus();
-  if (!answer) return;
-  const whole = decisions.map((one) => ({ ...one, ...(answer.to === undefined ? {} : { to: answer.to }), ...(answer.why ? { why: answer.why } : {}) }));
-  await send(() => model.decide(whole), () => { names.selected.clear(); names.render(); drawActions(); say(`Written to ${model.file}.`); });
+// After names were decided: none is selected, and the next one that is left becomes the active one.
+function advance(items) {
+  const gone = new Set(namesOf(items));
+  const isLeft = (item) => !gone.has(item.name) && item.who === null && !model.pending.has(item.name);
+  const last = names.items.findLastIndex((item) => gone.has(item.name));
+  names.selected.clear();
+  if (screen) screen.level = -1;
+  const after = names.items.findIndex((item, index) => index > last && isLeft(item));
+  const next = after >= 0 ? after : names.items.findLastIndex((item, index) => index < last && isLeft(item));
+  if (next >= 0) names.go(next);
+  else names.render();
+  drawActions();
+}
+
+// What is chosen and not on its way already.
+const free = (items) => items.filter((item) => !model.pending.has(item.name));
+
+const reasonFor = async (asked, title) => (asked ? ask({ action: title, title, button: "Decide" }) : {});
+
+// Put names into a group that is there.
+function put(items, label, why) {
+  const chosen = free(items);
+  if (!chosen.length) return;
+  remember(label);
+  const here = chosen.every((item) => item.label === label);
+  const said = why ? { why } : {};
+  decide(here ? pieces("accept", namesOf(chosen), { group: label, ...said }) : pieces("move", namesOf(chosen), { to: label, ...said }), `${some(namesOf(chosen))} → ${label}`);
+  advance(chosen);
+}
+
+function remember(label) {
+  const at = recent.indexOf(label);
+  if (at >= 0) recent.splice(at, 1);
+  recent.unshift(label);
+  recent.length = Math.min(recent.length, 12);
 }
 
 const labels = () => [...model.groups.keys()].sort();
-const listed = (items) => (items.length > 6 ? `${items.slice(0, 5).join(", ")} and ${items.length - 5} more` : items.join(", "));
+const stillOpen = () => names.items.filter((item) => item.who === null && item.label !== null && !model.pending.has(item.name));
 
 function needGroup() {
   const label = openGroup();
@@ -254,65 +543,221 @@ function needGroup() {
   return label;
 }
 
+// Ask, then go back to where the person was.
+async function asked(question) {
+  const focus = document.activeElement;
+  const answer = await ask(question);
+  (focus?.isConnected && focus !== document.body ? focus : names.element).focus();
+  return answer;
+}
+
+const withWhy = (decisions, answer) => (answer.why ? decisions.map((one) => ({ ...one, why: answer.why })) : decisions);
+
 const act = {
-  move(to) {
-    const chosen = names.chosen.map((item) => item.name);
-    if (!chosen.length) return;
-    const value = to ?? (names.chosen.length === 1 && names.current.open ? names.current.next : "") ?? "";
-    decide([{ action: "move", names: chosen }], { title: `Move ${count(chosen.length, "name")}`, about: listed(chosen), button: "Move",
-      target: { label: "To the group", value, options: labels(), mustExist: true, settled: Boolean(to) } });
+  async accept(explain) {
+    if (!inQueue()) return act.acceptGroup(explain);
+    if (isThrough()) return say("Nothing is left to decide here.");
+    if (!screen.isWhole) return say("The names are still coming.");
+    const one = screen, answer = explain ? await asked({ action: "accept", title: question(one.proposal), button: "Accept" }) : {};
+    if (answer) finish(one, withWhy(one.accepted(), answer), one.kind === "merge" ? [one.proposal.group] : [...new Set(one.right.map((item) => one.target(item)))]);
   },
-  // A name is confirmed by moving it to where it is: so docs/decisions.md has it, and so kappa counts it.
-  confirm() {
-    const chosen = names.chosen.filter((item) => item.label !== null);
-    if (!chosen.length) return;
-    const places = new Map();
-    for (const { name, label } of chosen) places.set(label, [...(places.get(label) ?? []), name]);
-    decide([...places].map(([to, members]) => ({ action: "move", names: members, to, why: "looked at: it belongs here" })));
-  },
-  split() {
-    const chosen = names.chosen.map((item) => item.name), group = needGroup();
-    if (group === null || !chosen.length) return;
-    decide([{ action: "split", group, names: chosen }], { title: `Split ${count(chosen.length, "name")} off ${group}`, about: listed(chosen), button: "Split off",
-      target: { label: "New group", value: chosen.length === 1 ? chosen[0] : "", mustBeNew: true, taken: model.groups } });
-  },
-  drop() {
-    if (document.activeElement === groups.element) return act.dropGroup();
-    const chosen = names.chosen.map((item) => item.name);
-    if (chosen.length) decide([{ action: "drop", names: chosen }], { title: `Drop ${count(chosen.length, "name")}`, about: listed(chosen), button: "Drop" });
-  },
-  dropGroup() {
+  async acceptGroup(explain) {
     const group = needGroup();
-    if (group !== null) decide([{ action: "drop", group }], { title: "Drop the whole group", about: `${group}: ${count(model.sizes.get(group).names, "name")}`, button: "Drop group" });
+    if (group === null) return;
+    const but = names.selected.size ? names.chosen : [], chosen = stillOpen().filter((item) => !names.selected.has(item.name));
+    const answer = explain ? await asked({ action: "accept", title: ["Accept ", own(group)], button: "Accept" }) : {};
+    if (!answer) return;
+    decide(withWhy([...pieces("accept", namesOf(chosen), { group }), ...pieces("refuse", namesOf(free(but)), { group })], answer));
+    advance([...chosen, ...but]);
+  },
+  async refuse(explain) {
+    if (inQueue()) {
+      if (isThrough()) return say("Nothing is left to decide here.");
+      if (screen.kind === "sort") return say("Mark with Space what does not belong where it stands, or put all off with o.");
+      const one = screen, answer = explain ? await asked({ action: "refuse", title: question(one.proposal), button: "Refuse" }) : {};
+      if (answer) finish(one, withWhy(one.refused(), answer), []);
+      return;
+    }
+    const group = needGroup(), chosen = free(names.chosen).filter((item) => item.label === group);
+    if (group === null || !chosen.length) return;
+    const answer = explain ? await asked({ action: "refuse", title: ["Not in ", own(group)], about: some(namesOf(chosen)), button: "Refuse" }) : {};
+    if (!answer) return;
+    decide(withWhy(pieces("refuse", namesOf(chosen), { group }), answer));
+    advance(chosen);
+  },
+  async later() {
+    if (!inQueue() || !screen) return;
+    const { id } = screen.proposal;
+    done.add(id);
+    goOn();
+    try { await model.putOff(id); drawQueue(); } catch (error) { say(error); }
+    done.delete(id); // from now on the queue leaves it out, until its estimates change
+  },
+  wider: () => step(1),
+  narrower: () => step(-1),
+  async move() {
+    const chosen = free(names.chosen);
+    if (!chosen.length) return;
+    const near = chosen.length === 1 ? [chosen[0].next, chosen[0].group] : [];
+    const answer = await asked({ action: "move", title: `Move ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Move",
+      fields: [{ name: "to", label: "To the group", options: labels(), first: [...new Set([...targets(), ...near])].filter((label) => model.groups.has(label)), mustExist: true }] });
+    if (answer) put(chosen, answer.to, answer.why);
+  },
+  async confirm(explain) {
+    const chosen = free(names.chosen).filter((item) => item.label !== null && item.who === null);
+    if (!chosen.length) return say(free(names.chosen).length ? "Decided already." : "Nothing is left to decide here.");
+    const answer = explain ? await asked({ action: "confirm", title: `Confirm ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Confirm" }) : {};
+    if (!answer) return;
+    const target = inQueue() && screen ? (item) => screen.target(item) : (item) => item.label;
+    decide(withWhy(byGroup("accept", chosen.map((item) => ({ name: item.name, label: target(item) }))), answer));
+    advance(chosen);
+  },
+  async fresh(dropped) {
+    const aside = !Array.isArray(dropped) && tray.length > 0;
+    const chosen = Array.isArray(dropped) ? dropped : aside ? tray.map((name) => model.names.get(name)) : free(names.chosen);
+    if (!chosen.length) return;
+    const from = new Set(chosen.map((item) => item.label));
+    const answer = await asked({ action: "new", title: `New group of ${count(chosen.length, "name")}`, about: `${some(namesOf(chosen))}, of ${count(from.size, "group")}`, button: "Make the group",
+      fields: [{ name: "to", label: "Label", options: model.labels(namesOf(chosen).slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
+    if (!answer) return;
+    remember(answer.to);
+    decide(withWhy(fresh(namesOf(chosen), answer.to), answer), `New group: ${answer.to}`);
+    if (aside) tray = [];
+    advance(chosen);
+  },
+  split() { if (needGroup() !== null) { tray = []; act.fresh(); } },
+  aside(dropped) {
+    const chosen = Array.isArray(dropped) ? dropped : free(names.chosen);
+    tray = [...new Set([...tray, ...namesOf(chosen)])];
+    advance(chosen);
+    say(`${count(tray.length, "name")} put aside. w makes a group of them.`);
+  },
+  async drop(explain) {
+    if (document.activeElement === groups.element) return act.dropGroup(explain);
+    const chosen = free(names.chosen);
+    if (!chosen.length) return;
+    const answer = explain ? await asked({ action: "drop", title: `Drop ${count(chosen.length, "name")}`, about: some(namesOf(chosen)), button: "Drop" }) : {};
+    if (!answer) return;
+    decide(withWhy(pieces("drop", namesOf(chosen), {}), answer), `Dropped: ${some(namesOf(chosen))}. u takes it back.`);
+    advance(chosen);
+  },
+  // The names that are seen in it are dropped: a group may have others in the clustering, which stand elsewhere by now.
+  async dropGroup() {
+    const group = needGroup();
+    if (group === null) return;
+    const chosen = free(names.items);
+    const answer = await asked({ action: "drop", title: ["Drop the whole group ", own(group)], about: count(chosen.length, "name"), button: "Drop group" });
+    if (answer) decide(withWhy(pieces("drop", namesOf(chosen), {}), answer));
   },
   async rename() {
+    if (inQueue() && screen?.kind === "new") return act.relabel();
     const from = needGroup();
     if (from === null) return;
-    const answer = await ask({ action: "rename", title: "Rename the group", about: from, button: "Rename", target: { label: "New label", value: from, mustBeNew: true, taken: model.groups } });
-    if (answer) await send(async () => { await model.decide([{ action: "rename", group: from, ...answer }]); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
+    const answer = await asked({ action: "rename", title: "Rename the group", about: from, button: "Rename",
+      fields: [{ name: "to", label: "New label", value: from, options: model.labels(namesOf(names.items).slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
+    if (!answer) return;
+    remember(answer.to);
+    decide(withWhy([{ action: "rename", group: from, to: answer.to }], answer))?.then(() => { if (openGroup() === from) { view = { kind: "group", label: answer.to }; later(); } }, () => {});
+  },
+  // Another label for a group that is proposed and not made yet.
+  async relabel() {
+    const one = screen;
+    const answer = await asked({ action: "new", title: "Label of the new group", about: one.proposal.group, button: "Take it",
+      fields: [{ name: "to", label: "Label", value: one.proposal.group, options: model.labels(one.names.slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
+    if (answer) { one.proposal = { ...one.proposal, group: answer.to }; redraw(); }
   },
   async merge() {
     const from = needGroup();
     if (from === null) return;
-    const answer = await ask({ action: "merge", title: "Merge the group into another", about: `${from}: ${count(model.sizes.get(from).names, "name")}`, button: "Merge",
-      target: { label: "Into the group", options: labels().filter((label) => label !== from), mustExist: true } });
-    if (answer) await send(async () => { await model.decide([{ action: "merge", groups: [from, answer.to], ...answer }]); view = { kind: "group", label: answer.to }; }, () => say(`Written to ${model.file}.`));
+    const answer = await asked({ action: "merge", title: "Merge the group into another", about: `${from}: ${count(model.sizes.get(from).names, "name")}`, button: "Merge",
+      fields: [{ name: "to", label: "Into the group", options: labels().filter((label) => label !== from), first: recent.filter((label) => label !== from && model.groups.has(label)), mustExist: true }] });
+    if (!answer) return;
+    remember(answer.to);
+    decide(withWhy([{ action: "merge", groups: [from, answer.to], to: answer.to }], answer))?.then(() => { if (openGroup() === null || openGroup() === from) { view = { kind: "group", label: answer.to }; later(); } }, () => {});
   },
-  natural: () => set("natural"),
-  made: () => set("human-made"),
-  undo: () => send(async () => { const undone = await model.undo(); say(`Taken back: ${undone.length > 1 ? count(undone.length, "decision") : undone[0].action}.`); }),
+  natural: (explain) => set("natural", explain),
+  made: (explain) => set("human-made", explain),
+  async top() {
+    const group = needGroup();
+    if (group === null || !model.levels.length) return;
+    const several = model.levels.length > 1;
+    const answer = await asked({ action: "set", title: ["Class above ", own(group)], button: "Set",
+      fields: model.levels.map(([level, classes]) => ({ name: level, label: level, options: classes, mustExist: true, optional: several })).reverse() });
+    if (!answer) return;
+    const said = model.levels.filter(([level]) => answer[level]).map(([level]) => ({ action: "set", group, top: answer[level], ...(several ? { level } : {}) }));
+    decide(withWhy(said, answer));
+  },
+  undo() {
+    if (!model.decisions && !model.waiting.length) return;
+    done.clear();
+    model.undo().then((change) => {
+      say(`Taken back: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
+      if (view.kind === "queue") begin(model.queue.proposals[0] ?? null);
+      if (change.undone[0].action === "item") names.element.focus(); // what is shown of the item is old
+      later();
+    }, (error) => { later(); if (!error.told) say(error); });
+  },
+  item() {
+    const first = $("details").querySelector("figure");
+    const here = document.activeElement.closest?.("figure");
+    if (here?.give) here.give();
+    else if (first) { pane("details"); first.focus(); say(`Tab goes through the ${model.item}s, i gives one elsewhere.`); }
+    else say(`No single ${model.item} is shown.`);
+  },
+  queue: () => { show({ kind: "queue" }); pane("middle"); names.element.focus(); },
   team: () => { if (model.others.length) { show({ kind: "team" }); pane("middle"); $("team").focus(); } else say("Nobody to compare with: start hgld review with --others FILE."); },
 };
 
-function set(top) {
+const LONGEST = 10000;
+
+// A proposal is answered: it is gone from the queue, and the next one is shown.
+function finish(one, decisions, into) {
+  if (!decisions.length) return say("Nothing is left to decide here.");
+  for (const label of into.slice(0, 3)) remember(label);
+  const { id } = one.proposal;
+  done.add(id);
+  decide(decisions, `${decisions.length > 1 ? count(decisions.length, "decision") : what({ ...decisions[0], names_count: decisions[0].names?.length })}. u takes it back.`)
+    ?.then(() => done.delete(id), () => { done.delete(id); screen = one; later(); });
+  goOn();
+}
+
+function step(by) {
+  if (!inQueue() || !screen) return;
+  const range = screen.step(names.active, by);
+  if (range) names.select(...range);
+  else { names.selected.clear(); names.render(); drawActions(); }
+}
+
+async function set(top, explain) {
   const group = needGroup();
-  if (group !== null) decide([{ action: "set", group, top }], { title: `${group} is ${top}`, about: "", button: `Set ${top}` });
+  if (group === null) return;
+  if (!tops().includes(top)) return act.top();
+  const answer = explain ? await asked({ action: "set", title: [own(group), ` is ${top}`], button: "Set" }) : {};
+  if (answer) decide(withWhy([{ action: "set", group, top }], answer), `${group} is ${top}.`);
+}
+
+// Give a single item another name or group.
+async function give(row, title, given) {
+  const answer = await asked({ action: "item", title: ["Give ", own(title), " elsewhere"], about: `It has the name ${row.name ?? row.supercategory ?? ""}; only this ${model.item} changes.`, button: "Give it",
+    fields: [
+      { name: "group", label: "To the group", options: labels(), first: targets(), mustExist: true, optional: true },
+      { name: "name", label: "Or under the name", options: [...model.names.keys()], mustExist: true, optional: true },
+    ] });
+  if (answer) decide([{ action: "item", split: row.split, id: row.id, ...answer }], `${title} → ${answer.name ?? answer.group}`)?.then(() => given(answer), () => {});
 }
 
 // -- keys and buttons ---------------------------------------------------------------------------------------------
 
-const letters = { m: "move", c: "confirm", s: "split", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", u: "undo", t: "team" };
+const letters = { a: "accept", x: "refuse", o: "later", m: "move", c: "confirm", w: "fresh", b: "aside", s: "split", d: "drop", r: "rename", g: "merge", n: "natural", h: "made", p: "top", u: "undo", t: "team", i: "item", q: "queue", "]": "wider", "[": "narrower" };
+const NOT_EXPLAINED = new Set(["fresh", "aside", "undo", "team", "queue", "later", "item", "wider", "narrower", "split"]);
+const ONLY_PROPOSED = new Set(["later", "wider", "narrower"]);
+let held = null; // the key of the last press, while it is held: what it repeats decides nothing
 
+document.addEventListener("keyup", () => { held = null; }, true);
+document.addEventListener("keydown", (event) => { // held keys: a press is one decision, also in a dialog that it opened
+  const moves = /^(Arrow|Page|Home|End|Tab|Backspace|Delete|[jk]$)/.test(event.key);
+  if (event.repeat && (held === event.key || event.target.closest("button")) && !moves) { event.preventDefault(); event.stopPropagation(); }
+}, true);
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, select, textarea, dialog");
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
@@ -321,19 +766,24 @@ document.addEventListener("keydown", (event) => {
     names.element.focus();
     if (names.current) detail(names.current);
   } else if (typing) return;
-  else if ((event.ctrlKey || event.metaKey) && key === "z") act.undo();
+  else if ((event.ctrlKey || event.metaKey) && key === "z") { held = event.key; if (!event.repeat) act.undo(); }
   else if (event.ctrlKey || event.metaKey || event.altKey) return;
   else if (key === "/") { $("search").focus(); $("search").select(); }
   else if (key === "?") tell("Keys", KEYS);
-  else if (key in letters) act[letters[key]]();
-  else if (key === "ArrowRight") step(1);
-  else if (key === "ArrowLeft") step(-1);
+  else if (key === "Escape" && tray.length) { tray = []; drawActions(); }
+  else if (/^[1-9]$/.test(key)) { held = event.key; const label = targets()[key - 1]; if (label !== undefined) put(names.chosen, label); }
+  else if (key in letters) {
+    held = event.key;
+    const name = letters[key];
+    if (!ONLY_PROPOSED.has(name) || inQueue()) act[name](...(NOT_EXPLAINED.has(name) ? [] : [event.shiftKey]));
+  } else if (key === "ArrowRight") sideways(1);
+  else if (key === "ArrowLeft") sideways(-1);
   else return;
   event.preventDefault();
 });
 
-function step(by) {
-  const panes = [[groups.element, "groups"], [$("team").hidden ? names.element : $("team"), "middle"], [$("details"), "details"]];
+function sideways(by) {
+  const panes = [[queue.element, "groups"], [groups.element, "groups"], [$("team").hidden ? names.element : $("team"), "middle"], [$("details"), "details"]];
   const at = panes.findIndex(([element]) => element.contains(document.activeElement));
   const [element, name] = panes[Math.max(0, Math.min(at + by, panes.length - 1))];
   pane(name);
@@ -341,16 +791,22 @@ function step(by) {
 }
 
 document.addEventListener("click", (event) => {
-  const back = event.target.closest(".back");
-  if (back) pane(back.dataset.to);
+  const to = event.target.closest(".back, #tabs button");
+  if (!to) return;
+  if (to.dataset.view) act.queue();
+  else if (to.dataset.to === "middle" && inQueue() && to.closest("#tabs")) { show({ kind: "open" }); pane("middle"); }
+  else pane(to.dataset.to);
 });
 $("search").addEventListener("input", () => { if ($("search").value.trim()) pane("middle"); redraw(false); });
 $("sort").addEventListener("change", drawGroups);
-$("undo").addEventListener("click", act.undo);
+$("undo").addEventListener("click", () => act.undo());
 $("help").addEventListener("click", () => tell("Keys", KEYS));
+$("queue-title").addEventListener("click", () => act.queue());
 
 try {
-  await model.load();
+  await model.load((share) => { $("progress").textContent = `${Math.round(100 * share)}% of the names are here`; });
+  if (!model.queue.total) view = { kind: "open" };
+  begin(model.queue.proposals[0] ?? null);
   redraw(false);
   names.element.focus();
   if (names.current) detail(names.current);

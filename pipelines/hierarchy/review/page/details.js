@@ -1,16 +1,19 @@
 // The right-hand side: what is known of a name or a group, so that one can decide about it.
 
-import { count, node } from "./node.js";
+import { count, node, percent, some } from "./node.js";
 
-const shown = new Map(); // object URLs by landmark; the browser keeps the pictures
+const shown = new Map(); // object URLs by item; the browser keeps the pictures
+const word = (model, number) => count(number, model.item);
 
 export class Details {
-  constructor(element, model) {
-    Object.assign(this, { element, model, asked: 0 });
+  // `give` is called with an item that is to get another name or group.
+  constructor(element, model, give) {
+    Object.assign(this, { element, model, give, asked: 0 });
   }
 
   async name(item) {
     const turn = ++this.asked;
+    const { model } = this;
     const about = [
       back("middle"),
       node("h2", { textContent: item.name, dir: "auto" }),
@@ -18,73 +21,89 @@ export class Details {
         ["group", item.label ?? "dropped"],
         ["clustered as", item.group === item.label ? null : item.group],
         ["next nearest", item.next],
-        ["landmarks", item.landmarks.toLocaleString("en")],
+        [`${model.item}s`, item.items.toLocaleString("en")],
         ["decided by", item.who],
       ]),
-      confidence(item),
+      ...(item.who === null ? [doubt(item)] : []),
     ];
     this.element.replaceChildren(...about);
-    const found = await this.model.details(item.name, 0);
+    const found = await model.details(item.name, 0);
     if (turn !== this.asked) return;
-    const grid = node("div", { className: "landmarks" }, found.landmarks.map((row) => this.landmark(row, row.supercategory === item.name ? "" : row.supercategory)));
-    const more = node("button", { type: "button", textContent: "More landmarks" });
+    const below = (row) => (row.supercategory === item.name ? "" : row.supercategory ?? "");
+    const grid = node("div", { className: "landmarks" }, found.landmarks.map((row) => this.item(row, below(row))));
+    const more = node("button", { type: "button", textContent: `More ${model.item}s` });
     more.onclick = async () => {
-      const next = await this.model.details(item.name, grid.childElementCount);
-      grid.append(...next.landmarks.map((row) => this.landmark(row, row.supercategory === item.name ? "" : row.supercategory)));
-      more.hidden = grid.childElementCount >= item.landmarks || !next.landmarks.length;
+      const next = await model.details(item.name, grid.childElementCount);
+      grid.append(...next.landmarks.map((row) => this.item(row, below(row))));
+      more.hidden = grid.childElementCount >= item.items || !next.landmarks.length;
     };
-    more.hidden = found.landmarks.length >= item.landmarks || !found.landmarks.length;
+    more.hidden = found.landmarks.length >= item.items || !found.landmarks.length;
     const spellings = found.spellings.filter((text) => text !== item.name);
+    const part = (title, parts) => (parts.length ? [node("h3", { textContent: title }), ...parts] : []);
     this.element.replaceChildren(
       ...about,
-      ...(found.classes.length ? [node("h3", { textContent: "Wikidata, subclass of (P279)" }), ...found.classes.map(path)] : []),
-      ...(spellings.length ? [node("h3", { textContent: "Scraped as" }), node("p", { className: "dim", textContent: spellings.slice(0, 20).join(" · "), dir: "auto" })] : []),
-      node("h3", { textContent: "Landmarks" }), grid, more,
+      ...part("Does not belong to", found.not_in.length ? [node("p", { textContent: found.not_in.join(" · "), dir: "auto" })] : []),
+      ...part("A kind of", found.classes.map(path)),
+      ...part("Also written", spellings.length ? [node("p", { className: "dim", textContent: spellings.slice(0, 20).join(" · "), dir: "auto" })] : []),
+      ...part(`${model.item[0].toUpperCase()}${model.item.slice(1)}s`, found.landmarks.length ? [grid, more] : []),
     );
   }
 
   async group(label) {
     const turn = ++this.asked;
-    const [top, method, evidence, who, labelled] = this.model.groups.get(label);
-    const size = this.model.sizes.get(label);
+    const { model } = this;
+    const [top, who] = model.groups.get(label) ?? [null, null];
+    const size = model.sizes.get(label) ?? { names: 0, items: 0, open: 0, wrong: 0 };
     const about = [
       back("middle"),
       node("h2", { textContent: label, dir: "auto" }),
       facts([
-        ["kind", top ?? "undecided"],
+        [model.levels.at(-1)?.[0].replaceAll("_", " ") ?? "", model.levels.length ? top ?? "undecided" : null],
         ["decided by", who],
         ["names", size.names.toLocaleString("en")],
-        ["landmarks", size.landmarks.toLocaleString("en")],
-        ["doubtful", size.doubtful ? size.doubtful.toLocaleString("en") : null],
+        ["undecided", size.open ? size.open.toLocaleString("en") : null],
+        ["likely wrong", size.wrong >= 0.5 ? `about ${Math.round(size.wrong).toLocaleString("en")}` : null],
+        [`${model.item}s`, size.items.toLocaleString("en")],
       ]),
-      ...evidenceOf(top ? `Why ${top}` : "Why undecided", method, evidence),
-      ...evidenceOf("Why this label", null, labelled),
     ];
     this.element.replaceChildren(...about);
-    const rows = await this.model.examples(label);
+    const found = await model.group(label);
     if (turn !== this.asked) return;
-    const grid = node("div", { className: "landmarks" }, rows.map((row) => this.landmark(row, row.name)));
-    this.element.append(node("h3", { textContent: "Examples" }), grid);
+    const grid = node("div", { className: "landmarks" }, found.examples.map((row) => this.item(row, row.name)));
+    this.element.append(
+      ...evidenceOf(!model.levels.length ? "" : top ? `Why ${top}` : "Why undecided", found.method, found.evidence),
+      ...evidenceOf("Why this label", null, found.label_evidence),
+      node("h3", { textContent: "Examples" }), grid,
+    );
   }
 
   nothing(history) {
     this.asked++;
     this.element.replaceChildren(back("middle"), node("h2", { textContent: "Your decisions" }),
-      ...(history.length ? history.map(said) : [node("p", { className: "dim", textContent: "None yet. Choose a name and press m to move it, c to confirm it where it is, ? for all keys." })]));
+      ...(history.length ? history.map(said) : [node("p", { className: "dim", textContent: "None yet. Press ? for all keys." })]));
   }
 
-  landmark(row, below) {
-    const title = (row.title ?? "").replace(/^Category:/, "") || `${row.split}/${row.landmark_id}`;
-    const figure = node("figure", {}, []);
+  item(row, below) {
+    const title = (row.title ?? "").replace(/^Category:/, "") || (this.model.item === "item" ? row.id : `${row.split}/${row.id}`);
+    const figure = node("figure", { tabIndex: 0, dataset: { item: "yes" } });
+    figure.give = () => this.give(row, title, (given) => {
+      const now = this.item({ ...row, given }, below);
+      figure.replaceWith(now);
+      now.focus();
+    });
     if (row.images) figure.append(this.picture(row, title));
     const caption = node("figcaption", {});
-    if (row.title) {
+    if (/^https?:\/\//.test(row.link ?? "")) {
       const link = node("a", { textContent: title, target: "_blank", rel: "noopener noreferrer", dir: "auto" });
-      link.href = `https://commons.wikimedia.org/wiki/${encodeURIComponent(row.title.replaceAll(" ", "_"))}`;
+      link.href = row.link;
       caption.append(link);
-    } else caption.append(title);
-    caption.append(node("small", { className: "dim", textContent: below, dir: "auto" }));
-    figure.append(caption);
+    } else caption.append(node("span", { textContent: title, dir: "auto" }));
+    if (row.description) caption.append(node("small", { textContent: row.description, dir: "auto" }));
+    if (below) caption.append(node("small", { className: "dim", textContent: below, dir: "auto" }));
+    if (row.given) caption.append(node("small", { className: "given", textContent: `→ ${[row.given.name, row.given.group].filter(Boolean).join(", in ")}`, dir: "auto" }));
+    const button = node("button", { type: "button", className: "give", textContent: "Give elsewhere", tabIndex: -1 });
+    button.onclick = () => figure.give();
+    figure.append(caption, button);
     return figure;
   }
 
@@ -107,9 +126,7 @@ export class Details {
 }
 
 function back(pane) {
-  const button = node("button", { type: "button", className: "back", textContent: "‹ Names" });
-  button.dataset.to = pane;
-  return button;
+  return node("button", { type: "button", className: "back", textContent: "‹ Names", dataset: { to: pane } });
 }
 
 function facts(rows) {
@@ -117,41 +134,49 @@ function facts(rows) {
     .flatMap(([key, value]) => [node("dt", { textContent: key }), node("dd", { textContent: value, dir: "auto" })]));
 }
 
-function confidence(item) {
-  const meter = node("meter", { min: 0, max: 1, value: item.confidence, low: 0.1, title: "how much nearer the name is to its own group than to the next" });
-  meter.setAttribute("aria-label", "confidence");
-  return node("p", { className: "confidence" }, [meter, ` ${item.confidence.toFixed(2)} `, node("span", { className: item.open ? "warn" : "dim", textContent: item.open ? "doubtful" : "confidence" })]);
+// The probability that the name stands wrong; before anything is estimated, how near it is to its group.
+function doubt(item) {
+  const known = item.wrong !== null;
+  const meter = node("meter", { min: 0, max: 1, value: known ? item.wrong : item.confidence });
+  if (known) Object.assign(meter, { low: 0.3, high: 0.6, optimum: 0 });
+  meter.setAttribute("aria-label", known ? "probability that it stands wrong" : "confidence");
+  const text = known ? `${percent(item.wrong)} likely to stand wrong` : `confidence ${item.confidence.toFixed(2)}`;
+  return node("p", { className: "confidence" }, [meter, " ", node("span", { className: known && item.wrong >= 0.5 ? "warn" : "dim", textContent: text })]);
 }
 
 function evidenceOf(title, method, evidence) {
-  if (!evidence) return [];
+  if (!title || !evidence) return [];
   return [node("h3", { textContent: title }), node("p", { textContent: method && method !== "p279" ? `${method}: ${evidence}` : evidence, dir: "auto" })];
 }
 
 function path(steps) {
-  return node("p", { className: "path", dir: "auto" }, steps.flatMap(([id, label], index) => [
+  return node("p", { className: "path", dir: "auto" }, steps.flatMap(([id, label, link], index) => [
     ...(index ? [" → "] : []),
-    node("span", { textContent: label, title: id }),
+    link ? node("a", { textContent: label, title: id, href: link, target: "_blank", rel: "noopener noreferrer" }) : node("span", { textContent: label, title: id }),
   ]));
 }
 
 // A decision's subject and outcome, in a line.
 export function what(entry) {
+  const names = () => (entry.names_count > 3 ? `${entry.names.slice(0, 2).join(", ")} and ${(entry.names_count - 2).toLocaleString("en")} more` : some(entry.names));
   return {
     rename: () => `${entry.group} → ${entry.to}`,
-    move: () => `${some(entry.names)} → ${entry.to}`,
+    move: () => `${names()} → ${entry.to}`,
     merge: () => `${some(entry.groups)} → ${entry.to}`,
-    split: () => `${some(entry.names)} from ${entry.group} → ${entry.to}`,
-    drop: () => entry.group ?? some(entry.names),
+    split: () => `${names()} from ${entry.group} → ${entry.to}`,
+    drop: () => entry.group ?? names(),
     set: () => `${entry.group}: ${entry.top}`,
+    accept: () => (entry.names ? `${names()} in ${entry.group}` : `all of ${entry.group}`),
+    new: () => `${names()} → ${entry.to}`,
+    refuse: () => (entry.names ? `${names()} not in ${entry.group}` : `${entry.group} and ${entry.other} are two`),
+    item: () => `${[entry.split, entry.id].filter(Boolean).join("/")} → ${[entry.name, entry.group].filter(Boolean).join(", in ")}`,
   }[entry.action]();
 }
 
-function said(entry) {
+export function said(entry) {
+  const reason = [entry.why, `${entry.who}, ${entry.when.slice(0, 16).replace("T", " ")}`].filter(Boolean).join(" · ");
   return node("div", { className: "said" }, [
     node("b", { textContent: entry.action }), " ", node("span", { textContent: what(entry), dir: "auto" }),
-    node("small", { className: "dim", textContent: `${entry.why} · ${entry.who}, ${entry.when.slice(0, 16).replace("T", " ")}`, dir: "auto" }),
+    node("small", { className: "dim", textContent: reason, dir: "auto" }),
   ]);
 }
-
-const some = (names) => (names.length > 3 ? `${names.slice(0, 2).join(", ")} and ${count(names.length - 2, "more", "more")}` : names.join(", "));

@@ -5,21 +5,25 @@ import { node } from "./node.js";
 const dialog = document.getElementById("dialog");
 const reasons = new Map(); // the last reasons by action, newest first
 
-// Ask for the fields of a decision. `target`: {label, value, options, mustExist, mustBeNew} or null.
-// Resolves to {to, why}, or null where the person thinks better of it.
-export function ask({ title, about, target, action, button }) {
+// Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
+// optional}; `options` may be a promise, `first` are options that come before the others. Resolves to {name: text, why},
+// or null where the person thinks better of it. A reason may be given, and may be left out.
+export function ask({ title, about, fields = [], action, button }) {
   const known = reasons.get(action) ?? [];
-  const why = node("input", { id: "why", value: known[0] ?? "", required: true, maxLength: 5000, autocomplete: "off", placeholder: "for the team, and for you in a year" });
+  const why = node("input", { id: "why", maxLength: 5000, autocomplete: "off", dir: "auto" });
   why.setAttribute("list", "reasons");
-  const input = target && node("input", { id: "to", value: target.value ?? "", required: true, maxLength: 500, autocomplete: "off", spellcheck: false, dir: "auto" });
-  const options = node("div", { id: "options", role: "listbox", className: "options" });
-  const problem = node("p", { className: "problem" });
-  problem.setAttribute("role", "alert");
+  const problem = node("p", { className: "problem", role: "alert" });
+  const inputs = fields.map((field, index) => {
+    const id = index ? field.name : "to";
+    const input = node("input", { id, value: field.value ?? "", maxLength: 500, autocomplete: "off", spellcheck: false, dir: "auto" });
+    const options = node("div", { id: `${id}-options`, role: "listbox", className: "options" });
+    return { field, input, options };
+  });
   const form = node("form", { method: "dialog" }, [
-    node("h2", { id: "dialog-title", textContent: title }),
-    node("p", { className: "about dim", textContent: about, dir: "auto" }),
-    ...(input ? [node("label", { textContent: target.label }, [input]), options] : []),
-    node("label", { textContent: "Why" }, [why]),
+    node("h2", { id: "dialog-title" }, [].concat(title)),
+    ...(about ? [node("p", { className: "about dim", textContent: about, dir: "auto" })] : []),
+    ...inputs.flatMap(({ field, input, options }) => [node("label", { textContent: field.label }, [input]), options]),
+    node("label", { textContent: "Why (may be left out)" }, [why]),
     node("datalist", { id: "reasons" }, known.map((value) => node("option", { value }))),
     problem,
     node("div", { className: "buttons" }, [
@@ -27,7 +31,7 @@ export function ask({ title, about, target, action, button }) {
       node("button", { type: "submit", className: "strong", textContent: button }),
     ]),
   ]);
-  if (input && target.options) choose(input, options, target, why);
+  for (const one of inputs) if (one.field.options) choose(one, () => form.requestSubmit());
   dialog.replaceChildren(form);
   return new Promise((resolve) => {
     const done = (answer) => {
@@ -39,82 +43,104 @@ export function ask({ title, about, target, action, button }) {
     form.querySelector("#cancel").onclick = () => done(null);
     form.onsubmit = (event) => {
       event.preventDefault();
-      const answer = { to: input?.value.trim(), why: why.value.trim() };
-      const wrong = objection(answer, target);
+      const answer = Object.fromEntries(inputs.map(({ field, input }) => [field.name, input.value.trim()]).filter(([, text]) => text));
+      const wrong = objection(answer, fields);
       problem.textContent = wrong ?? "";
       if (wrong) return;
-      reasons.set(action, [answer.why, ...known.filter((r) => r !== answer.why)].slice(0, 12));
+      const reason = why.value.trim();
+      if (reason) {
+        reasons.set(action, [reason, ...known.filter((r) => r !== reason)].slice(0, 12));
+        answer.why = reason;
+      }
       done(answer);
     };
     dialog.showModal();
-    const first = input && !target.settled ? input : why;
+    const first = inputs[0]?.input ?? why;
     first.focus();
     first.select();
   });
 }
 
-function objection({ to, why }, target) {
-  if (target && !to) return `${target.label}: say which.`;
-  if (target?.mustExist && !target.options.includes(to)) return "There is no such group; choose one of the list, or split.";
-  if (target?.mustBeNew && target.taken.has(to)) return "There is such a group already; move the names there, or merge.";
-  return why ? null : "Say why: it is written beside the decision.";
+function objection(answer, fields) {
+  if (fields.length && fields.every((field) => field.optional) && !fields.some((field) => answer[field.name])) return `${fields[0].label}: say which.`;
+  for (const { name, label, optional, mustExist, mustBeNew, all, taken } of fields) {
+    const text = answer[name];
+    if (!text && !optional) return `${label}: say which.`;
+    if (text && mustExist && !all.includes(text)) return `There is no “${text}” here; choose one of the list${name === "to" ? ", or make a new group (w)" : ""}.`;
+    if (text && mustBeNew && taken.has(text)) return "There is such a group already; move the names there, or merge.";
+  }
+  return null;
 }
 
-// A combobox: the options that fit what is typed; arrows choose, Enter takes.
-function choose(input, box, target, next) {
-  let fitting = [], at = -1, typing = false;
+// A combobox: the options that fit what is typed; arrows choose, Enter takes the one that is marked and decides.
+function choose({ field, input, options: box }, submit) {
+  let fitting = [], at = -1, typing = false, reasonOf = new Map();
+  const first = field.first ?? [];
+  field.all = Array.isArray(field.options) ? field.options : [];
   input.setAttribute("role", "combobox");
-  input.setAttribute("aria-controls", "options");
+  input.setAttribute("aria-controls", box.id);
   input.setAttribute("aria-expanded", "true");
   const take = (value) => {
     input.value = value;
+    typing = false;
+    at = -1;
     draw();
-    next.focus();
-    next.select();
   };
   const draw = () => {
     const typed = typing ? input.value.trim().toLowerCase() : ""; // what was proposed does not narrow the choice
     const rank = (label) => (label.toLowerCase() === typed ? 0 : label.toLowerCase().startsWith(typed) ? 1 : 2);
-    fitting = target.options.filter((label) => label.toLowerCase().includes(typed));
-    if (typed) fitting.sort((a, b) => rank(a) - rank(b));
+    fitting = typed ? field.all.filter((label) => label.toLowerCase().includes(typed)).sort((a, b) => rank(a) - rank(b)) : [...new Set([...first, ...field.all.slice(0, 50)])];
     fitting = fitting.slice(0, 50);
     at = Math.min(at, fitting.length - 1);
     box.replaceChildren(...fitting.map((label, index) => {
-      const option = node("div", { id: `option-${index}`, textContent: label, dir: "auto", className: index === at ? "active" : "" });
-      option.setAttribute("role", "option");
+      const option = node("div", { id: `${box.id}-${index}`, role: "option", className: index === at ? "active" : "" }, [
+        node("span", { textContent: label, dir: "auto" }),
+        ...(reasonOf.get(label) ? [node("small", { className: "dim", textContent: reasonOf.get(label), dir: "auto" })] : []),
+      ]);
       option.setAttribute("aria-selected", index === at);
       option.onmousedown = (event) => { event.preventDefault(); take(label); };
       return option;
     }));
-    if (at >= 0) input.setAttribute("aria-activedescendant", `option-${at}`);
+    if (at >= 0) input.setAttribute("aria-activedescendant", `${box.id}-${at}`);
     else input.removeAttribute("aria-activedescendant");
     box.children[at]?.scrollIntoView({ block: "nearest" });
   };
-  input.oninput = () => { typing = true; at = input.value.trim() && target.mustExist ? 0 : -1; draw(); };
+  input.oninput = () => { typing = true; at = input.value.trim() && field.mustExist ? 0 : -1; draw(); };
   input.onkeydown = (event) => {
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       at = Math.max(0, Math.min(at + (event.key === "ArrowDown" ? 1 : -1), fitting.length - 1));
       draw();
       event.preventDefault();
-    } else if (event.key === "Enter" && at >= 0 && fitting[at] !== undefined && fitting[at] !== input.value) {
+    } else if (event.key === "Enter" && !event.repeat && at >= 0 && fitting[at] !== undefined) {
       take(fitting[at]);
+      submit();
       event.preventDefault();
     }
   };
   draw();
+  if (!Array.isArray(field.options)) field.options.then((found) => {
+    field.all = found.map((one) => one.label);
+    reasonOf = new Map(found.map((one) => [one.label, one.why]));
+    if (!input.value && !typing && found.length) { input.value = found[0].label; input.select(); }
+    draw();
+  }, () => {});
 }
 
-export function tell(title, rows) {
+export function tell(title, sections) {
   dialog.onclose = null;
-  const table = node("dl", { className: "keys" }, rows.flatMap(([keys, does]) => [
-    node("dt", {}, keys.split(" ").map((key) => node("kbd", { textContent: key }))),
-    node("dd", { textContent: does }),
+  const parts = sections.map(([name, rows]) => node("section", {}, [
+    node("h3", { textContent: name }),
+    node("dl", { className: "keys" }, rows.flatMap(([keys, does]) => [
+      node("dt", {}, keys.split(" ").map((key) => node("kbd", { textContent: key }))),
+      node("dd", { textContent: does }),
+    ])),
   ]));
   const form = node("form", { method: "dialog" }, [
     node("h2", { id: "dialog-title", textContent: title }),
-    table,
+    node("div", { className: "sections" }, parts),
     node("div", { className: "buttons" }, [node("button", { className: "strong", textContent: "Close" })]),
   ]);
   dialog.replaceChildren(form);
   dialog.showModal();
+  dialog.scrollTop = 0;
 }

@@ -2,8 +2,8 @@
 // Rows are as high as --row says; arrows, Home, End, Page Up and Down move, Space selects, Shift extends.
 
 export class List {
-  constructor(element, { key, draw, onActive, onOpen, multiple = false }) {
-    Object.assign(this, { element, key, draw, onActive, onOpen, multiple });
+  constructor(element, { key, draw, onActive, onOpen, onSpace, multiple = false }) {
+    Object.assign(this, { element, key, draw, onActive, onOpen, onSpace, multiple });
     this.items = [];
     this.active = 0;
     this.anchor = 0;
@@ -21,15 +21,18 @@ export class List {
     return parseFloat(getComputedStyle(this.element).getPropertyValue("--row")) || 48;
   }
 
+  // Show other items. The active one stays active, and where it is on the screen, if it is among them.
   show(items, { keep = true } = {}) {
-    const before = keep ? this.current : null;
+    const before = keep ? this.current : null, at = this.active;
     this.items = items;
     const known = new Set(items.map(this.key));
     this.selected = keep ? new Set([...this.selected].filter((k) => known.has(k))) : new Set();
     const found = before === null ? 0 : items.findIndex((item) => this.key(item) === this.key(before));
     this.active = Math.max(0, found >= 0 ? found : Math.min(this.active, items.length - 1));
     this.anchor = this.active;
+    this.space.style.height = `${items.length * this.rowHeight}px`;
     if (!keep) this.element.scrollTop = 0;
+    else if (found >= 0 && found !== at) this.element.scrollTop += (found - at) * this.rowHeight;
     this.render();
   }
 
@@ -60,6 +63,13 @@ export class List {
     if (!quiet && this.current !== null) this.onActive?.(this.current);
   }
 
+  // Select the rows of a range, the active one among them.
+  select(start, stop) {
+    this.selected = new Set(this.items.slice(start, stop).map(this.key));
+    this.render();
+    this.onActive?.(this.current);
+  }
+
   toggle(index) {
     const key = this.key(this.items[index]);
     if (!this.selected.delete(key)) this.selected.add(key);
@@ -81,7 +91,7 @@ export class List {
     const steps = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key in steps) this.go(this.active + steps[key], { extend: event.shiftKey });
-    else if (event.key === " " && this.multiple && this.current !== null) this.toggle(this.active);
+    else if (event.key === " " && this.multiple && this.current !== null) { if (!event.repeat) this.spaced(this.active); }
     else if (event.key === "Enter" && this.current !== null) this.onOpen?.(this.current);
     else if (event.key === "Escape" && this.selected.size) {
       this.selected.clear();
@@ -92,17 +102,25 @@ export class List {
     event.stopPropagation();
   }
 
+  spaced(index) {
+    if (!this.onSpace?.(this.items[index])) this.toggle(index);
+  }
+
   click(event) {
     const row = event.target.closest("[data-index]");
     if (!row) return;
     const index = Number(row.dataset.index);
-    if (this.multiple && (event.ctrlKey || event.metaKey || event.target.closest(".tick"))) {
+    if (this.multiple && event.target.closest(".tick")) {
+      this.active = this.anchor = index;
+      this.spaced(index);
+    } else if (this.multiple && (event.ctrlKey || event.metaKey)) {
       this.active = this.anchor = index;
       this.toggle(index);
     } else {
       if (!event.shiftKey) this.selected.clear();
+      const again = index === this.active;
       this.go(index, { extend: event.shiftKey });
-      if (!event.shiftKey) this.onOpen?.(this.current, true);
+      if (!event.shiftKey) this.onOpen?.(this.current, true, again);
     }
   }
 
@@ -125,7 +143,7 @@ export class List {
       row.setAttribute("aria-selected", chosen);
       row.classList.toggle("active", index === this.active);
       row.style.transform = `translateY(${index * height}px)`;
-      this.draw(row, item);
+      this.draw(row, item, index);
       rows.push(row);
     }
     this.space.replaceChildren(...rows);

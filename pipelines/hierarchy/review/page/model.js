@@ -1,6 +1,7 @@
 // The page's copy of the model, and its only way to the server.
 
 const TOKEN = takeToken();
+const MOST_TOGETHER = 50; // actions that wait are sent in one request, so that fast presses do not pile up
 
 // The token comes behind the address's #; it is kept for this tab alone, so that reloading works.
 function takeToken() {
@@ -29,70 +30,185 @@ async function request(path, body) {
   const text = await answer.text();
   let said = { error: text };
   try { said = JSON.parse(text); } catch { /* plain text is said as it is */ }
-  throw Object.assign(new Error(said.error), { stale: said.stale === true });
+  throw Object.assign(new Error(said.error), { stale: said.stale === true, refused: answer.status === 422 });
 }
 
 const json = async (path, body) => (await request(path, body)).json();
 const query = (path, fields) => `${path}?${new URLSearchParams(fields)}`;
+const STATE = ["revision", "history", "decisions", "progress"];
 
 export class Model {
-  async load() {
-    const state = await json("/api/state");
-    Object.assign(this, state);
-    this.facts = new Map(state.facts.map(([name, landmarks, confidence, doubtful, group, next]) =>
-      [name, { name, landmarks, confidence, doubtful, group, next, lower: name.toLowerCase() }]));
-    this.names = new Map(Object.entries(state.names));
-    this.groups = new Map(Object.entries(state.groups));
-    this.count();
-  }
+  waiting = []; // actions that were pressed and not sent yet, in the order of the presses
+  pending = new Set(); // names that they are about
+  sending = null;
 
-  // The decisions of one action: all are taken, or none.
-  async decide(decisions) {
-    this.take(await json("/api/decide", { decisions, revision: this.revision }));
-  }
-
-  async undo() {
-    const change = await json("/api/undo", { revision: this.revision });
-    this.take(change);
-    return change.undone;
-  }
-
-  take(change) {
-    for (const part of ["names", "groups"])
-      for (const [key, value] of Object.entries(change[part]))
-        if (value === null) this[part].delete(key);
-        else this[part].set(key, value);
-    for (const key of ["revision", "history", "decisions"]) this[key] = change[key];
-    this.count();
-  }
-
-  count() {
-    this.sizes = new Map([...this.groups.keys()].map((label) => [label, { names: 0, landmarks: 0, doubtful: 0 }]));
-    this.doubtful = this.dropped = 0;
-    for (const [name, [label, doubtful]] of this.names) {
-      if (doubtful) this.doubtful++;
-      if (label === null) { this.dropped++; continue; }
-      const size = this.sizes.get(label);
-      size.names++;
-      size.landmarks += this.facts.get(name).landmarks;
-      if (doubtful) size.doubtful++;
+  // `loading` is told the share of the names that is here.
+  async load(loading = () => {}) {
+    for (let attempt = 0; ; attempt++) {
+      const state = await json("/api/state");
+      const [names, groups] = [new Map(), new Map()];
+      const still = (piece) => piece.revision === state.revision;
+      const whole = (await pieces("/api/groups", still, (row) => groups.set(row[0], row.slice(1)), () => {}))
+        && (await pieces("/api/names", still, (row, rank) => names.set(row[0], named(row, rank)), loading));
+      const queue = whole && (await json(query("/api/queue", { start: 0 })));
+      if (whole && still(queue)) {
+        Object.assign(this, state, { names, groups, queue });
+        this.count();
+        return;
+      }
+      if (attempt > 9) throw new Error("The decisions change all the time; close the other windows and reload.");
     }
   }
 
-  // Names that a test lets through: doubtful ones first, the least sure first, then by size.
-  list(test) {
-    const found = [];
-    for (const [name, [label, doubtful, who]] of this.names)
-      if (test(name, label, doubtful)) found.push({ ...this.facts.get(name), label, open: doubtful, who });
-    return found.sort((a, b) => b.open - a.open || (a.open ? a.confidence - b.confidence : b.landmarks - a.landmarks) || (a.name < b.name ? -1 : 1));
+  // -- deciding: one press is one action; actions are sent one after the other, in the order of the presses ---------
+
+  // Write the decisions of one action. Resolves when the disk has them and the page's copy knows what follows.
+  decide(decisions) {
+    return this.enqueue({ decisions, names: decisions.flatMap((one) => one.names ?? []) });
   }
 
+  // Accept or refuse a whole proposal, of whose names only some need to be here.
+  answer(proposal, names, said) {
+    return this.enqueue({ body: { proposal, ...said }, names });
+  }
+
+  undo() {
+    return this.enqueue({ path: "/api/undo", body: {}, names: [] });
+  }
+
+  enqueue(action) {
+    const sent = new Promise((resolve, reject) => Object.assign(action, { resolve, reject }));
+    for (const name of action.names) this.pending.add(name);
+    this.waiting.push(action);
+    this.sending ??= this.send().finally(() => { this.sending = null; });
+    return sent;
+  }
+
+  async send() {
+    while (this.waiting.length) {
+      const batch = this.waiting.splice(0, this.together());
+      try {
+        const change = await this.sendTogether(batch);
+        for (const action of batch) { this.settle(action); action.resolve(change); }
+      } catch (error) {
+        await this.failed(error, batch);
+      }
+    }
+  }
+
+  // Number of waiting actions that go into one request.
+  together() {
+    const other = this.waiting.findIndex((action) => !action.decisions);
+    return Math.max(1, Math.min(other < 0 ? this.waiting.length : other, MOST_TOGETHER));
+  }
+
+  async sendTogether(batch) {
+    const [{ path = "/api/decide", body, decisions }] = batch;
+    const said = body ?? (batch.length > 1 ? { actions: batch.map((action) => action.decisions) } : { decisions });
+    const change = await json(path, { ...said, revision: this.revision });
+    await this.take(change);
+    return change;
+  }
+
+  async failed(error, batch) {
+    if (error.refused && batch.length > 1) { // none was written: one after the other, so that only the wrong one fails
+      for (const action of batch) {
+        try {
+          const change = await this.sendTogether([action]);
+          this.settle(action);
+          action.resolve(change);
+        } catch (one) {
+          await this.failed(one, [action]);
+        }
+      }
+      return;
+    }
+    const lost = error.refused ? batch : [...batch, ...this.waiting.splice(0)];
+    for (const action of lost) this.settle(action);
+    if (error.stale) await this.load().catch((worse) => { error = worse; });
+    const others = lost.length - 1;
+    if (others) error.message += ` ${others === 1 ? "One more press was" : `${others} more presses were`} not written.`;
+    lost[0].reject(error);
+    for (const action of lost.slice(1)) action.reject(Object.assign(new Error(error.message), { told: true }));
+  }
+
+  settle(action) {
+    for (const name of action.names) this.pending.delete(name);
+    for (const left of this.waiting) for (const name of left.names) this.pending.add(name);
+  }
+
+  async take(change) {
+    let piece = change;
+    for (let start = 0; ; ) {
+      for (const [name, state] of Object.entries(piece.names)) {
+        const item = this.names.get(name);
+        [item.label, item.wrong, item.who] = state;
+        start++;
+      }
+      if (!piece.more) break;
+      piece = await json(query("/api/changes", { revision: change.revision, start }));
+    }
+    for (const [label, state] of Object.entries(change.groups))
+      if (state === null) this.groups.delete(label);
+      else this.groups.set(label, state);
+    for (const key of STATE) this[key] = change[key];
+    this.queue = change.queue;
+    this.count();
+  }
+
+  async putOff(id) {
+    this.queue = await json("/api/skip", { proposal: id });
+  }
+
+  // -- what is known ------------------------------------------------------------------------------------------------
+
+  count() {
+    this.sizes = new Map([...this.groups.keys()].map((label) => [label, { names: 0, items: 0, open: 0, wrong: 0 }]));
+    this.open = this.dropped = 0;
+    for (const item of this.names.values()) {
+      if (item.label === null) { this.dropped++; continue; }
+      let size = this.sizes.get(item.label);
+      if (!size) this.sizes.set(item.label, size = { names: 0, items: 0, open: 0, wrong: 0 });
+      size.names++;
+      size.items += item.items;
+      if (item.who === null) { this.open++; size.open++; size.wrong += item.wrong ?? 0; }
+    }
+  }
+
+  // Names that a test lets through: undecided ones first, the likeliest to stand wrong first, then by size.
+  list(test) {
+    const found = [];
+    for (const item of this.names.values()) if (test(item)) found.push(item);
+    const doubt = (item) => (item.who === null ? 1 + (item.wrong ?? 1 - item.confidence) : 0);
+    return found.sort((a, b) => doubt(b) - doubt(a) || b.items - a.items || a.rank - b.rank);
+  }
+
+  proposals = (start) => json(query("/api/queue", { start, count: 50 }));
+  proposal = (id, start) => json(query("/api/proposal", { id, start }));
+  labels = async (names) => (await json("/api/labels", { names })).labels;
   details = (name, start) => json(query("/api/name", { name, start }));
-  examples = (group) => json(query("/api/examples", { group }));
+  group = (label) => json(query("/api/group", { label }));
   team = () => json("/api/team");
 
   async thumbnail(split, id, number) {
     const answer = await request(query("/api/thumbnail", { split, id, number }));
     return URL.createObjectURL(await answer.blob());
   }
+}
+
+function named([name, items, confidence, group, next, label, wrong, who], rank) {
+  return { name, items, confidence, group, next, label, wrong, who, rank, lower: name.toLowerCase() };
+}
+
+// Read all pieces of a table; false if it changed meanwhile.
+async function pieces(path, still, each, loading) {
+  for (let start = 0, total = 1; start < total; ) {
+    const piece = await json(query(path, { start }));
+    if (!still(piece)) return false;
+    piece.rows.forEach((row, index) => each(row, start + index));
+    total = piece.total;
+    start += piece.rows.length || total;
+    loading(total ? start / total : 1);
+  }
+  return true;
 }

@@ -3,12 +3,14 @@
 import { count, node } from "./node.js";
 
 export function drawTeam(element, team, { who, adopt, open }) {
-  const kappa = team.agreements.filter((a) => a.count);
+  const both = team.agreements.filter((a) => a.count);
+  const kappa = both.filter((a) => a.kappa !== null);
   const conflicts = team.conflicts.filter((c) => !c.settled);
   element.replaceChildren(
     node("h3", { textContent: "Agreement" }),
-    kappa.length ? node("div", { className: "cards" }, kappa.map(agreement))
-      : node("p", { className: "dim", textContent: "No two annotators decided on the same names yet." }),
+    ...(kappa.length ? [node("div", { className: "cards" }, kappa.map(agreement))] : []),
+    ...both.filter((a) => a.kappa === null).map((a) => tooFew(a, team.least_shared)),
+    ...(both.length ? [] : [node("p", { className: "dim", textContent: "No two annotators decided on the same names yet." })]),
     node("h3", { textContent: count(conflicts.length, "open disagreement") }),
     ...(conflicts.length ? conflicts.map((c) => conflict(c, who, adopt, open)) : [node("p", { className: "dim", textContent: "What both decided, they decided alike." })]),
     ...settled(team.conflicts.filter((c) => c.settled)),
@@ -23,6 +25,11 @@ function agreement({ annotators, about, count: number, observed, kappa }) {
   ]);
 }
 
+function tooFew({ annotators, about, count: number }, least) {
+  const [one, other] = annotators;
+  return node("p", { className: "dim few", dir: "auto", textContent: `${one} and ${other} both decided ${number} ${number === 1 ? about.replace(/s$/, "") : about}; agreement is shown from ${least} on.` });
+}
+
 function conflict({ kind, of, verdicts }, who, adopt, open) {
   const title = node("button", { type: "button", className: "link", textContent: of, dir: "auto", onclick: () => open(kind, of) });
   return node("article", { className: "conflict" }, [
@@ -32,7 +39,7 @@ function conflict({ kind, of, verdicts }, who, adopt, open) {
       const box = node("div", { className: mine ? "side mine" : "side" }, [
         node("small", { className: "dim", textContent: mine ? `${side.who} (you)` : side.who, dir: "auto" }),
         node("b", { textContent: side.verdict, dir: "auto" }),
-        node("small", { textContent: side.why, dir: "auto" }),
+        ...(side.why ? [node("small", { textContent: side.why, dir: "auto" })] : []),
       ]);
       if (!mine && side.adopt.length)
         box.append(node("button", { type: "button", textContent: "Decide so too", onclick: () => adopt(side) }));

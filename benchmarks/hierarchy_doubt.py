@@ -1,0 +1,434 @@
+"""Measure of doubt: probabilities of wrong placements against known groupings, leaving one taxonomy out.
+
+    python benchmarks/hierarchy_doubt.py --data DIR --encoder lexical --encoder sbert:PATH --encoder sbert:PATH+lexical
+
+DIR holds the shared sets of names. Every set is grouped by every encoder, into its own number of groups, half and
+twice as many, and as many as the data give; and its names are put into its own groups by their names (``--into``), all
+of them and two thirds of them. A placement is wrong if the reference group of its name is not the one most frequent in
+its group (in given groups: not the group, or "none of these" where it was not given). The model of all other
+taxonomies says how likely that is; figures are at the set's own number of groups.
+
+    ... --fit       fits the model on all sets and writes pipelines/hierarchy/groups/doubt.yaml
+"""
+
+import argparse
+import csv
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy.optimize import minimize
+from scipy.special import expit, logit, ndtri
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.preprocessing import StandardScaler
+
+from hgld.pipelines.hierarchy.config import ClusterConfig
+from hgld.pipelines.hierarchy.encoders.registry import JoinedEncoder, is_fitted_on_names, make_encoder
+from hgld.pipelines.hierarchy.groups import doubt
+from hgld.pipelines.hierarchy.groups.clustering import cluster_names
+from hgld.pipelines.hierarchy.groups.given_groups import GivenGroup
+from hgld.pipelines.hierarchy.groups.into import embed_groups, place_names
+
+SETS = (  # shown as, folder, column of names, column of groups
+    ("washington", "gldv2_washington_landmarks", "label", "mid"),
+    ("geonames", "taxonomies/geonames", "label", "mid"),
+    ("places365", "taxonomies/places365", "label", "mid"),
+    ("schemaorg_places mid", "taxonomies/schemaorg_places", "label", "mid"),
+    ("schemaorg_places top", "taxonomies/schemaorg_places", "label", "top"),
+    ("overture_places", "taxonomies/overture_places", "label", "mid"),
+    ("cub200", "taxonomies/cub200", "label", "mid"),
+    ("grocery", "grocery", "fine", "coarse"),
+)
+SAMPLE = Path(doubt.__file__).with_name("sample") / "expected_groups.csv"
+NUMBERS = (1.0, 0.5, 2.0, 0.0)  # groups, as multiples of the reference's; 0: as the data give
+GIVEN = (1.0, 2 / 3)  # share of the reference's groups that are given
+ALONE = 0.1  # how wrong a name alone in its group counts in the fit if most of its reference group stands elsewhere
+PENALTY = 0.003
+MOST_NAMES = 400  # of one placement in the fit
+DECISIONS = 50
+SHARE = 0.2
+
+
+# -- placements -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """The placements of one set by one encoder: marks of every name, whether it is wrong, and the old confidence."""
+
+    kind: str  # found or given
+    shown: str
+    source: str  # the taxonomy
+    encoder: str
+    number: float
+    groups: np.ndarray
+    marks: Mapping[str, np.ndarray]
+    wrong: np.ndarray  # bool, a tie decided for the first reference group
+    soft: np.ndarray  # 0..1, for the fit: ties and names alone by their chances
+    confidence: np.ndarray
+
+
+def names_and_groups(data: Path, folder: str, name: str, group: str) -> tuple[list[str], np.ndarray, list[str]]:
+    """Return the distinct names of a set with one group, the numbers of their groups, and the groups' names."""
+    found: dict[str, str] = {}
+    with (data / folder / "labels.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row[group] and "|" not in row[group]:
+                found.setdefault(row[name].replace("-", " "), row[group].replace("-", " "))
+    names = sorted(found)
+    titles = sorted(set(found.values()))
+    return names, np.array([titles.index(found[name]) for name in names]), titles
+
+
+def placements(data: Path, encoders: Sequence[str]) -> Iterator[Placements]:
+    for shown, folder, *columns in SETS:
+        names, truth, titles = names_and_groups(data, folder, *columns)
+        for spec in encoders:
+            lexicon = spec != "words"
+            encoder = make_encoder("lexical" if spec == "words" else spec, names=names, lexicon=lexicon)
+            parts = encoder.parts if isinstance(encoder, JoinedEncoder) else ()
+            blocks = [part.encode(names) for part in parts]
+            rows = encoder.join(blocks) if isinstance(encoder, JoinedEncoder) else encoder.encode(names)
+            about = {"shown": shown, "source": folder, "encoder": spec if spec == "words" else encoder.name}
+            for number in NUMBERS:
+                groups = round(number * len(titles))
+                if groups > 0.6 * len(names):
+                    continue
+                placed = cluster_names(rows, names, config=ClusterConfig(groups=groups, restarts=3))
+                marks = doubt.marks(rows, placed.groups, names, blocks=blocks)
+                wrong, soft = against_majorities(placed.groups, truth)
+                yield Placements(
+                    "found", **about, number=number, groups=placed.groups, marks=marks, wrong=wrong, soft=soft,
+                    confidence=placed.confidence,
+                )  # fmt: skip
+            fitted = is_fitted_on_names("lexical" if spec == "words" else spec)
+            for share in GIVEN:
+                kept = np.sort(np.random.default_rng(0).permutation(len(titles))[: round(share * len(titles))])
+                given = [GivenGroup(line, titles[place]) for line, place in enumerate(kept)]
+                embedded = embed_groups(encoder, given)
+                into = place_names(rows, names, given, embedded, fitted=fitted)
+                target = np.full(len(titles), len(kept))
+                target[kept] = np.arange(len(kept))
+                labels = [*(group.name for group in given), ""]
+                given_marks = doubt.Given(labels, into.confidence)
+                marks = doubt.marks(rows, into.groups, names, blocks=blocks, given=given_marks)
+                wrong = into.groups != target[truth]
+                yield Placements(
+                    "given", **about, number=share, groups=into.groups, marks=marks, wrong=wrong,
+                    soft=wrong.astype(float), confidence=into.confidence,
+                )  # fmt: skip
+
+
+def against_majorities(groups: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return which names are not of their group's most frequent reference group; and that softly, for the fit."""
+    table = np.zeros((groups.max() + 1, truth.max() + 1))
+    np.add.at(table, (groups, truth), 1)
+    most = table.max(axis=1)
+    tied = (table == most[:, None]).sum(axis=1)
+    soft = np.where(table[groups, truth] < most[groups], 1.0, 1 - 1 / tied[groups])
+    home = table.argmax(axis=0)
+    soft[(table.sum(axis=1)[groups] == 1) & (home[truth] != groups)] = ALONE
+    return table.argmax(axis=1)[groups] != truth, soft
+
+
+# -- the fit --------------------------------------------------------------------------------------------------------
+
+
+def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
+    """Return a section of ``doubt.yaml``; every taxonomy weighs the same.
+
+    The spreads are those of models that were fitted on all but one taxonomy, on that one.
+    """
+    marks = list(train[0].marks)
+    drawn = [np.sort(np.random.default_rng(0).permutation(len(p.soft))[:MOST_NAMES]) for p in train]
+    total = Counter[str]()
+    for p, chosen in zip(train, drawn, strict=True):
+        total[p.source] += len(chosen)
+    features = np.vstack(
+        [np.stack([p.marks[m][chosen] for m in marks], axis=1) for p, chosen in zip(train, drawn, strict=True)]
+    )
+    soft = np.concatenate([p.soft[chosen] for p, chosen in zip(train, drawn, strict=True)])
+    weights = np.concatenate([np.full(len(c), 1 / total[p.source]) for p, c in zip(train, drawn, strict=True)])
+    weights /= weights.sum()
+    mean = weights @ features
+    scale = np.sqrt(weights @ (features - mean) ** 2) + 1e-9
+    shifted = np.tile((features - mean) / scale, (2, 1))
+    sides, shares = np.repeat([1, 0], len(soft)), np.concatenate([weights * soft, weights * (1 - soft)])
+    model = LogisticRegression(C=1 / PENALTY, max_iter=1000).fit(shifted, sides, shares)
+    stated: dict[str, Any] = {
+        "intercept": float(model.intercept_[0]),
+        "marks": {
+            mark: {"mean": float(m), "scale": float(s), "weight": float(w)}
+            for mark, m, s, w in zip(marks, mean, scale, model.coef_[0], strict=True)
+        },
+        "between_sets": 1.0,
+        "between_slopes": 0.3,
+        "between_groups": 0.5,
+        "unlearnt": 0.0,
+    }
+    if spreads:
+        stated |= _spreads(train)
+    return stated
+
+
+def _spreads(train: Sequence[Placements]) -> dict[str, float]:
+    levels: list[float] = []
+    slopes: list[float] = []
+    within: list[float] = []
+    shares: list[float] = []
+    for source in sorted({p.source for p in train}):
+        held = [p for p in train if p.source == source]
+        model = doubt.Model.of(fit([p for p in train if p.source != source], spreads=False))
+        for p in held:
+            odds = logit(model.probabilities(p.marks))
+
+            def loss(at: np.ndarray, odds: np.ndarray = odds, p: Placements = p) -> float:
+                prior = (at[0] / 2) ** 2 / 2 + (at[1] - 1) ** 2 / 2
+                return float(
+                    -(p.soft * _log(at[0] + at[1] * odds) + (1 - p.soft) * _log(-at[0] - at[1] * odds)).sum() + prior
+                )
+
+            level, slope = minimize(loss, [0.0, 1.0]).x
+            centred = expit(level + slope * odds)
+            rest = np.bincount(p.groups, p.soft - centred)
+            room = np.bincount(p.groups, centred * (1 - centred))
+            levels.append(float(minimize(lambda at, loss=loss: loss(np.array([at[0], 1.0])), [0.0]).x[0]))
+            slopes.append(slope - 1)
+            within.append((rest**2 - room).sum() / (room**2).sum())
+            shares.append(1 / len(held))
+    weights = np.array(shares) / sum(shares)
+    spreads = {
+        "between_sets": float(np.sqrt(weights @ np.square(levels))),
+        "between_slopes": float(np.sqrt(weights @ np.square(slopes))),
+        "between_groups": float(np.sqrt(max(weights @ np.array(within), 0.01))),
+    }
+    return spreads | {"unlearnt": _unlearnt(train, spreads)}
+
+
+def _unlearnt(train: Sequence[Placements], spreads: Mapping[str, float]) -> float:
+    """Return the spread by which four intervals of five hold what was found among the rest, after decisions."""
+    found = []
+    for source in sorted({p.source for p in train}):
+        held = [p for p in train if p.source == source]
+        stated = fit([p for p in train if p.source != source], spreads=False)
+        model = doubt.Model.of({**stated, **spreads})
+        for p in held:
+            wrong = model.probabilities(p.marks)
+            for place, decided in enumerate(_decided(wrong)):
+                now = doubt.recalibrated(wrong, decided, p.wrong, groups=p.groups, model=model)[~decided]
+                surprise = p.wrong[~decided].sum() - now.sum()
+                room = float((now * (1 - now)).sum())
+                groups = np.bincount(p.groups[~decided], now * (1 - now))
+                by_groups = spreads["between_groups"] ** 2 * float((groups**2).sum())
+                told = 1 / (spreads["between_sets"] ** -2 + room / len(now) * int(decided.sum()))
+                needed = ((surprise / ndtri((1 + doubt.INTERVAL) / 2)) ** 2 - room - by_groups) / room**2 - told
+                found.append((needed, (5 if place == 5 else 1) / len(held)))
+    needed, shares = np.array(sorted(found)).T
+    enough = np.searchsorted(np.cumsum(shares), doubt.INTERVAL * shares.sum())
+    return float(np.sqrt(max(needed[enough], 0.01)))
+
+
+def _decided(wrong: np.ndarray) -> list[np.ndarray]:
+    """Return five random choices of 50 names, at most half of all, and the most doubtful ones, as (N,) bool."""
+    count = min(DECISIONS, len(wrong) // 2)
+    orders = [np.random.default_rng(seed).permutation(len(wrong)) for seed in range(5)]
+    return [np.isin(np.arange(len(wrong)), order[:count]) for order in (*orders, np.argsort(-wrong, kind="stable"))]
+
+
+def _log(odds: np.ndarray) -> np.ndarray:
+    return -np.logaddexp(0, -odds)
+
+
+# -- figures --------------------------------------------------------------------------------------------------------
+
+
+def auroc(wrong: np.ndarray, score: np.ndarray) -> float:
+    return float(roc_auc_score(wrong, score)) if 0 < wrong.sum() < len(wrong) else float("nan")
+
+
+def recall(wrong: np.ndarray, score: np.ndarray) -> float:
+    """Return the share of errors among the 20% most doubtful, of what is possible there."""
+    most = np.argsort(-score, kind="stable")[: round(SHARE * len(wrong))]
+    return float(wrong[most].sum() / max(min(wrong.sum(), len(most)), 1))
+
+
+def calibration_error(wrong: np.ndarray, p: np.ndarray) -> float:
+    """Return the mean distance of probability and frequency over bins of equal size, 20 names each or ten bins."""
+    order = np.argsort(p, kind="stable")
+    bins = np.array_split(order, int(np.clip(len(p) // 20, 1, 10)))
+    return float(sum(abs(p[b].mean() - wrong[b].mean()) * len(b) for b in bins) / len(p))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Printed figures of one set and encoder."""
+
+    errors: float
+    old: float
+    auroc: float
+    recall: float
+    before: float
+    after_random: float
+    after_doubtful: float
+    auroc_after: float
+    expected: doubt.Expected
+    inside: float
+    inside_after: float
+    ceiling: float
+    by_chance: float
+
+
+def figures(p: Placements, model: doubt.Model) -> Figures:
+    wrong = model.probabilities(p.marks)
+    errors, areas, inside = [], [], []
+    for decided in _decided(wrong):
+        now = doubt.recalibrated(wrong, decided, p.wrong, groups=p.groups, model=model)
+        errors.append(calibration_error(p.wrong[~decided], now[~decided]))
+        areas.append(auroc(p.wrong[~decided], now[~decided]))
+        left = doubt.still_wrong(now, decided, groups=p.groups, model=model)
+        inside.append(left.low <= p.wrong[~decided].sum() <= left.high)
+    drawn = np.random.default_rng(0).random((20, len(wrong)))
+    expected = doubt.still_wrong(wrong, groups=p.groups, model=model)
+    return Figures(
+        errors=float(p.wrong.mean()),
+        old=auroc(p.wrong, -p.confidence),
+        auroc=auroc(p.wrong, wrong),
+        recall=recall(p.wrong, wrong),
+        before=calibration_error(p.wrong, wrong),
+        after_random=float(np.mean(errors[:-1])),
+        after_doubtful=errors[-1],
+        auroc_after=float(np.mean(areas[:-1])),
+        expected=expected,
+        inside=float(expected.low <= p.wrong.sum() <= expected.high),
+        inside_after=float(np.mean([np.mean(inside[:-1]), inside[-1]])),
+        ceiling=_fitted_within(p),
+        by_chance=float(np.mean([calibration_error(d < wrong, wrong) for d in drawn])),
+    )
+
+
+def _fitted_within(p: Placements) -> float:
+    """Return the AUROC of the same model fitted on the other four fifths of this very placement."""
+    features = StandardScaler().fit_transform(np.stack(list(p.marks.values()), axis=1))
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    learner = LogisticRegression(C=0.1)
+    found = np.asarray(cross_val_predict(learner, features, p.wrong, cv=folds, method="predict_proba"))
+    return auroc(p.wrong, found[:, 1])
+
+
+def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
+    """Yield the lines of a table, every set judged by the model of the other taxonomies."""
+    chosen = [p for p in found if p.kind == kind]
+    models = {s: doubt.Model.of(fit([p for p in chosen if p.source != s])) for s in sorted({p.source for p in chosen})}
+    judged = [(p, figures(p, models[p.source])) for p in chosen]
+    yield f"Groups {kind}, each taxonomy judged by the model of the others:"
+    yield ""
+    yield (
+        "| set | encoder | wrong | AUROC of margin | AUROC | fitted within | AUROC after 50 | recall in a fifth "
+        "| calibration error | by chance | after 50 | after the 50 most doubtful | wrong: expected (80%) | found |"
+    )
+    yield f"|---|---|{'---:|' * 12}"
+    own = [(p, f) for p, f in judged if p.number == 1]
+    for p, f in own:
+        e = f.expected
+        yield (
+            f"| {p.shown} | {p.encoder} | {f.errors:.2f} | {f.old:.2f} | {f.auroc:.2f} | {f.ceiling:.2f} | "
+            f"{f.auroc_after:.2f} | {f.recall:.2f} | {f.before:.2f} | {f.by_chance:.2f} | {f.after_random:.2f} | "
+            f"{f.after_doubtful:.2f} | "
+            f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) | {p.wrong.sum()} |"
+        )
+    for encoder in dict.fromkeys(p.encoder for p, _ in own):
+        yield _mean(encoder, [f for p, f in own if p.encoder == encoder])
+    yield _mean("all", [f for _, f in own])
+    yield _mean("all numbers of groups", [f for _, f in judged])
+
+
+def _mean(title: str, found: Sequence[Figures]) -> str:
+    def mean(name: str) -> str:
+        return f"{np.nanmean([getattr(f, name) for f in found]):.2f}"
+
+    shown = ("errors", "old", "auroc", "ceiling", "auroc_after", "recall", "before", "by_chance", "after_random")
+    shown += ("after_doubtful",)
+    cells = " | ".join(mean(name) for name in shown)
+    return f"| mean | {title} | {cells} | in the interval: {mean('inside')} | after 50: {mean('inside_after')} |"
+
+
+def sample_table() -> Iterator[str]:
+    """Yield the lines of a table of the sample that hgld ships, which the model was not fitted on."""
+    with SAMPLE.open(encoding="utf-8") as file:
+        expected = {row["name"]: row["group"] for row in csv.DictReader(file)}
+    names, titles = sorted(expected), sorted(set(expected.values()))
+    truth = np.array([titles.index(expected[name]) for name in names])
+    rows = make_encoder("lexical", names=names).encode(names)
+    yield "The sample that hgld ships, `lexical`, by the model as shipped:"
+    yield ""
+    yield "| groups | wrong | doubtful | recall | confidence < .1 | AUROC | of margin | in a fifth | expected (80%) |"
+    yield f"|{'---:|' * 9}"
+    for config in (ClusterConfig(criterion="silhouette"), ClusterConfig()):
+        placed = cluster_names(rows, names, config=config)
+        wrong, _ = against_majorities(placed.groups, truth)
+        p = doubt.wrong_probabilities(rows, placed.groups, names)
+        found, before = (wrong[marked].sum() / wrong.sum() for marked in (p > doubt.DOUBTFUL, placed.confidence < 0.1))
+        e = doubt.still_wrong(p, groups=placed.groups)
+        yield (
+            f"| {placed.groups.max() + 1} | {wrong.sum()} | {(p > doubt.DOUBTFUL).sum()} | {found:.2f} | {before:.2f} "
+            f"| {auroc(wrong, p):.2f} | {auroc(wrong, -placed.confidence):.2f} | {recall(wrong, p):.2f} | "
+            f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) |"
+        )
+
+
+def write_model(found: Sequence[Placements], file: Path) -> None:
+    """Write the coefficients, with what they were fitted on."""
+    about = {
+        "what": "how doubt.py turns marks into probabilities; made by benchmarks/hierarchy_doubt.py --fit",
+        "sets": sorted({p.shown for p in found}),
+        "encoders": sorted({p.encoder for p in found}),
+        "names": {p.shown: len(p.wrong) for p in found},
+        "placements": {kind: sum(p.kind == kind for p in found) for kind in ("found", "given")},
+        "penalty": PENALTY,
+        "versions": {name: version(name) for name in ("numpy", "scipy", "scikit-learn")},
+    }
+    stated = {kind: _rounded(fit([p for p in found if p.kind == kind])) for kind in ("found", "given")}
+    file.write_text(
+        yaml.safe_dump({"schema_version": 1, "about": about, **stated}, sort_keys=False, width=110), encoding="utf-8"
+    )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rounded(member) for name, member in value.items()}
+    return round(value, 4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=os.environ.get("HGLD_DATA"), help="default: HGLD_DATA")
+    parser.add_argument(
+        "--encoder",
+        action="append",
+        help="as of build-hierarchy, or words: lexical without its lexicon; again for more",
+    )
+    parser.add_argument("--fit", action="store_true", help="write the coefficients that hgld ships with")
+    options = parser.parse_args()
+    if options.data is None:
+        parser.error("--data is needed, or HGLD_DATA")
+    found = list(placements(Path(options.data), options.encoder or ["words", "lexical"]))
+    if options.fit:
+        write_model(found, doubt.MODEL)
+    for kind in ("found", "given"):
+        for line in table(found, kind):
+            print(line, flush=True)
+        print()
+    for line in sample_table():
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Names of the formats of taxonomies, with a line on each, for the help of the command line."""
+
+AUTO = "auto"
+
+FORMAT_LINES = {
+    "hgld": "hierarchy.parquet of hgld, or the folder of a build or dataset",
+    "hgld-json": "hgld's JSON: levels, names, parents",
+    "wordnet": "WordNet's database files: data.noun, or the folder of it",
+    "node-link": "node-link JSON (networkx), links from parent to child",
+    "node-link-up": "node-link JSON (networkx), links from child to parent",
+    "open-images": "Open Images' hierarchy JSON, with the class-descriptions CSV in its folder",
+    "inaturalist": "iNaturalist's categories JSON, with a key a rank",
+    "coco": "categories JSON with supercategories, as COCO has them",
+    "darwin-core": "Darwin Core taxa: parentNameUsageID, or columns of ranks",
+    "edge-list": "a table with columns child and parent",
+    "paths": "a table with a column path: animal > dog > beagle",
+    "columns": "a table with a column a level, finest first",
+    "folders": "a folder tree: a folder a class",
+}
+"""The formats, in the order in which a document is tried."""
+
+PARENTS_RULES = ("refuse", "first", "most-specific")

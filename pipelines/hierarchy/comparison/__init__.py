@@ -1,0 +1,1 @@
+"""Comparison of two hierarchies: their tables read, the items of both paired, the agreement measured and told."""

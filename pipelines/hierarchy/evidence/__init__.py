@@ -1,0 +1,1 @@
+"""Evidence about names: rows of numbers, and how much each kind counts."""

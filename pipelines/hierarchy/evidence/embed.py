@@ -1,0 +1,249 @@
+"""The embed stage: canonical names become unit rows, each name once for each encoder.
+
+Embeddings are kept between builds, in one SQLite file for each encoder key, with one row for each name. A row is
+written once, in a transaction with its batch, so that a process killed anywhere leaves whole batches and the next run
+embeds only what is missing. The key holds model, templates and versions; the file's name is its hash.
+"""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from platformdirs import user_cache_path
+
+from hgld.errors import StorageError, TableError
+from hgld.pipelines.hierarchy.config import EmbedConfig
+from hgld.pipelines.hierarchy.encoders.at_hand import AtHand, encoder_at_hand
+from hgld.pipelines.hierarchy.encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
+from hgld.pipelines.hierarchy.names.languages import EVERY, read_english
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, silent, write_json
+
+SCHEMA_VERSION = 1
+_ASKED_AT_ONCE = 500  # below SQLite's limit of variables in a statement
+_WAIT = 60.0  # seconds for another build to finish its batch
+
+
+def default_folder() -> Path:
+    """Return the folder of embeddings for a configuration that names none."""
+    return user_cache_path("hgld") / "embeddings"
+
+
+class EmbeddingCache:
+    """The cached rows of one encoder.
+
+    Args:
+        folder: made if it is not there.
+        key: the encoder's key.
+
+    Raises:
+        StorageError: the folder cannot be written, or the file is damaged or of another version.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.path = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.sqlite"
+        self._key = key
+        with self._connection() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS about (schema_version INTEGER, key TEXT)")
+            connection.execute("CREATE TABLE IF NOT EXISTS rows (name TEXT PRIMARY KEY, vector BLOB) WITHOUT ROWID")
+            found = connection.execute("SELECT schema_version, key FROM about").fetchone()
+            if found is None:
+                connection.execute("INSERT INTO about VALUES (?, ?)", (SCHEMA_VERSION, key))
+            elif found != (SCHEMA_VERSION, key):
+                raise StorageError(f"{self.path}: made for {found}, not for {(SCHEMA_VERSION, key)}. {self._way_out()}")
+
+    def get(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Return the (D,) float32 rows of the names that are in the cache."""
+        found: dict[str, np.ndarray] = {}
+        with self._connection() as connection:
+            for start in range(0, len(names), _ASKED_AT_ONCE):
+                part = names[start : start + _ASKED_AT_ONCE]
+                marks = ",".join("?" * len(part))
+                query = f"SELECT name, vector FROM rows WHERE name IN ({marks})"  # noqa: S608  # only marks
+                for name, vector in connection.execute(query, part):
+                    found[name] = self._row(name, vector)
+        return found
+
+    def put(self, names: Sequence[str], rows: np.ndarray) -> None:
+        """Store (N, D) rows, all of them or, if the process dies, none."""
+        entries = [(name, row.astype("<f4").tobytes()) for name, row in zip(names, np.asarray(rows), strict=True)]
+        with self._connection() as connection:
+            connection.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", entries)
+
+    def _row(self, name: str, vector: object) -> np.ndarray:
+        if not isinstance(vector, bytes) or not vector or len(vector) % 4:
+            raise StorageError(f"{self.path}: the row of {name!r} is not a vector. {self._way_out()}")
+        row = np.frombuffer(vector, dtype="<f4").astype(np.float32)
+        if not np.isfinite(row).all():
+            raise StorageError(f"{self.path}: the row of {name!r} holds numbers that are not finite. {self._way_out()}")
+        return row
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Open a connection with one transaction: committed at the end, rolled back on any error."""
+        connection = None
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            connection = sqlite3.connect(self.path, timeout=_WAIT)
+            with connection:
+                yield connection
+        except (OSError, sqlite3.Error) as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(
+                f"{self.path}: cannot be used as a cache of embeddings ({error}). {self._way_out()}"
+            ) from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _way_out(self) -> str:
+        return "Delete the file, or choose another folder with --cache; embeddings are then made anew."
+
+
+# -- the stage -----------------------------------------------------------------------------------------------------
+
+VERSION = 1
+_BLOCK = 1024  # names between two commits to the cache: the most that a kill can lose
+
+
+def run(
+    root: Path, cleaned: StageRun, config: EmbedConfig, progress: Progress, *, domain: str = "landmarks"
+) -> StageRun:
+    """Embed the names of clean's ``names.parquet`` into ``root/embed`` (see docs/stages.md for the files).
+
+    Args:
+        root: the build's directory of stages.
+        cleaned: the run of the clean stage.
+        config: which encoder, and where its embeddings are kept.
+        progress: told about names embedded.
+        domain: of the names (:func:`encoder_of`).
+
+    Raises:
+        ConfigError: the encoder's name or options cannot be served.
+        MissingResourceError: its weights or package cannot be had here.
+        StorageError: the disk or the cache.
+        TableError: there is no name.
+    """
+    names = cleaned.path("names.parquet")
+    encoder = encoder_of(names, config, domain)
+    return run_stage(
+        "embed",
+        root,
+        version=VERSION,
+        config={"encoder": encoder.name, "key": encoder.key},
+        inputs={"names": names},
+        work=partial(_embed, names, encoder, config.cache or default_folder(), progress),
+    )
+
+
+AUTO = "auto"
+PUBLISHED = "clip:ViT-L-14/laion2b_s32b_b82k"
+
+
+def choose_encoder(config: EmbedConfig, source: str) -> tuple[EmbedConfig, str]:
+    """Return options that name an encoder, and in words why it was taken; empty if the options named it.
+
+    Args:
+        config: the options; ``auto`` is replaced.
+        source: the build's: ``classes`` take the best encoder at hand, ``sample`` takes ``lexical``, landmarks the
+            published one.
+
+    Raises:
+        MissingResourceError: ``HGLD_SENTENCE_ENCODER`` names no model's folder.
+    """
+    if config.encoder != AUTO:
+        return config, ""
+    if source == "classes":
+        found = encoder_at_hand()
+    elif source == "sample":
+        found = AtHand("lexical", "the sample needs no weights")
+    else:
+        found = AtHand(PUBLISHED, "as published for landmarks")
+    return replace(config, encoder=found.spec), found.why
+
+
+def encoder_of(names: Path, config: EmbedConfig, domain: str = "landmarks") -> Encoder:
+    """Return the encoder that a build embeds with, for other texts in the same space.
+
+    Args:
+        names: clean's ``names.parquet``, which ``lexical`` is fitted on.
+        config: the embed stage's.
+        domain: ``landmarks``, or ``general``: then ``lexical`` goes without its lexicon of places, and without English
+            rules for names that are not English.
+    """
+    return make_encoder(
+        config.encoder,
+        names=_names(names) if is_fitted_on_names(config.encoder) else (),
+        templates=config.templates,
+        device=config.device,
+        batch_size=config.batch_size,
+        lexicon=domain == "landmarks",
+        english=read_english(names, domain) if is_fitted_on_names(config.encoder) else EVERY,
+    )
+
+
+def embed_names(encoder: Encoder, names: list[str], cache: EmbeddingCache, progress: Progress) -> np.ndarray:
+    """Return the rows of names, from the cache where it has them; new ones are stored block by block.
+
+    Returns:
+        (N, D) float32 rows.
+    """
+    blocks: list[np.ndarray] = []
+    for start in range(0, len(names), _BLOCK):
+        block = names[start : start + _BLOCK]
+        known = cache.get(block)
+        missing = sorted(set(block) - known.keys())
+        if missing:
+            rows = encoder.encode(missing, silent)
+            cache.put(missing, rows)
+            known.update(zip(missing, rows, strict=True))
+        blocks.append(np.stack([known[name] for name in block]))
+        progress("embed", start + len(block), len(names))
+    return np.concatenate(blocks)
+
+
+def read_embeddings(file: Path) -> np.ndarray:
+    """Read the (N, D) rows of ``embeddings.npy``.
+
+    Raises:
+        TableError: the file is not such an array.
+    """
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise TableError(f"{file}: not an array of numbers ({error}). Remove the stage's folder.") from error
+    if rows.ndim != 2 or rows.dtype != np.float32:
+        raise TableError(
+            f"{file}: an array of shape {rows.shape} and type {rows.dtype}; expected (names, dimensions) of float32. "
+            "Remove the stage's folder."
+        )
+    return rows
+
+
+def _rows(encoder: Encoder, names: list[str], folder: Path, progress: Progress) -> np.ndarray:
+    """Return the rows of names; a joined encoder's are cached by part, so that a model encodes only the new names."""
+    if isinstance(encoder, JoinedEncoder):
+        return encoder.join([_rows(part, names, folder, progress) for part in encoder.parts])
+    return embed_names(encoder, names, EmbeddingCache(folder, encoder.key), progress)
+
+
+def _names(path: Path) -> list[str]:
+    names = pl.read_parquet(path, columns=["name"])["name"].to_list()
+    if not names:
+        raise TableError(f"{path}: there is no name to embed; expected at least one row.")
+    return names
+
+
+def _embed(path: Path, encoder: Encoder, folder: Path, progress: Progress, directory: Path) -> StageResult:
+    names = _names(path)
+    rows = _rows(encoder, names, folder, progress)
+    np.save(directory / "embeddings.npy", rows, allow_pickle=False)
+    about = {"name": encoder.name, "key": encoder.key, "dim": int(rows.shape[1]), "templates": list(encoder.templates)}
+    write_json(directory / "encoder.json", about)
+    return StageResult({"names": len(names), "dimensions": int(rows.shape[1])}, details={"encoder": about})

@@ -1,0 +1,1 @@
+"""Levels above the groups."""

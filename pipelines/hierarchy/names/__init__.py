@@ -1,0 +1,1 @@
+"""Names: tables of them read, cleaned, with the classes that taxonomies give them."""

@@ -1,0 +1,406 @@
+"""The clean stage: scraped names become canonical names, one a landmark.
+
+The rules for spellings and irrelevant classes are data, kept in ``name_rules.yaml``. Names are compared without their
+case; of the spellings of one name the most common one is shown, so that acronyms and proper nouns keep the capitals
+that most people give them.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from hgld.errors import InputError, SchemaError, TableError
+from hgld.pipelines.hierarchy.config import CleanConfig, key_fields
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.landmark_tables import ITEMS, with_item_columns
+from hgld.pipelines.hierarchy.names.languages import english_names
+from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
+
+RULES = Path(__file__).with_name("name_rules.yaml")
+SCHEMA_VERSION = 1
+
+
+def name_key(name: str) -> str:
+    """Return the key that spellings of one name share: letters without their case."""
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A rule that replaces the matches of a pattern."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Irrelevance:
+    """A rule that leaves out the names that fully match a pattern, and the classes of these ids."""
+
+    pattern: re.Pattern[str]
+    class_ids: frozenset[str]
+    reason: str
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """The rules of one file.
+
+    >>> rules = NameRules.read()
+    >>> rules.canonical("Church  building (1172-1954)")
+    'Church building'
+    >>> rules.canonical("county hall (")
+    'county hall'
+    >>> rules.irrelevance("Wikimedia category")
+    'a page of the wiki, not a thing in the world'
+    """
+
+    max_length: int
+    rewrites: tuple[Rewrite, ...]
+    irrelevances: tuple[Irrelevance, ...]
+
+    @classmethod
+    def read(cls, path: Path = RULES, domain: str = "landmarks") -> "NameRules":
+        """Read a file of rules, without those of another domain.
+
+        Raises:
+            SchemaError: the file is of another schema version.
+            InputError: it is not YAML, or a rule lacks a field or has a pattern that is not a regular expression.
+        """
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: not valid YAML ({error}).") from error
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise SchemaError(
+                f"{path}: schema version is {version!r}; this hgld reads rules of version {SCHEMA_VERSION}."
+            )
+        try:
+            rewrites = tuple(
+                Rewrite(_pattern(path, rule), str(rule["replacement"]), str(rule["reason"]))
+                for rule in data["rewrite"]
+                if rule.get("domain", domain) == domain
+            )
+            irrelevances = tuple(
+                Irrelevance(_pattern(path, rule), frozenset(rule.get("class_ids", ())), str(rule["reason"]))
+                for rule in data["irrelevant"]
+                if rule.get("domain", domain) == domain
+            )
+            return cls(int(data["max_length"]), rewrites, irrelevances)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"{path}: a rule is incomplete ({error!r}); expected max_length, "
+                "rewrite (pattern, replacement, reason) and irrelevant (pattern, reason, optional class_ids)."
+            ) from error
+
+    def canonical(self, raw: str) -> str:
+        """Return the canonical spelling of a scraped name: NFC, rewrites applied until nothing changes, case kept.
+
+        Returns:
+            The spelling; ``""`` if nothing is left of it, or if it has more than ``max_length`` characters and so is
+            not a label.
+
+        Raises:
+            InputError: the rewrites undo one another and never settle.
+        """
+        if len(raw) > self.max_length:
+            return ""
+        name = raw
+        for _ in range(2 * self.max_length):  # "(((" loses one parenthesis at a time
+            before, name = name, unicodedata.normalize("NFC", name)
+            for rule in self.rewrites:
+                name = rule.pattern.sub(rule.replacement, name)
+            if name == before:
+                return name
+        raise InputError(f"the rewrite rules never settle on {raw!r}: two of them undo each other. Change one.")
+
+    def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
+        """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
+        key = name_key(name)
+        for rule in self.irrelevances:
+            if class_id in rule.class_ids or rule.pattern.fullmatch(key):
+                return rule.reason
+        return None
+
+
+def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
+    try:
+        return re.compile(rule["pattern"])
+    except re.error as error:
+        raise InputError(f"{path}: {rule['pattern']!r} is not a regular expression ({error}).") from error
+
+
+# -- the stage -----------------------------------------------------------------------------------------------------
+
+VERSION = 3  # 2: facts of items; 3: hyphens for spaces
+PUBLISHED: dict[str, Any] = {
+    "source": "Ramzi et al., Optimization of Rank Losses for Image Retrieval, arXiv 2309.08250; rounded",
+    "splits": {
+        "train": {"landmarks": 203_094, "scraped": 129_100, "kept": 128_800},
+        "index": {"landmarks": 101_000, "scraped": 68_100, "kept": 67_900},
+    },
+    "names": 5_700,
+}
+_LANDMARK = ["split", "landmark_id"]
+_MOST_DETAIL = 300  # characters of a detail: scraped text may be anything
+
+
+def run(
+    root: Path,
+    scraped: StageRun,
+    config: CleanConfig,
+    progress: Progress,
+    *,
+    domain: str = "landmarks",
+    language: str = "",
+) -> StageRun:
+    """Clean the names of scraped landmarks into ``root/clean`` (see docs/stages.md for the files).
+
+    Beside those, ``left_out.parquet`` (split, landmark_id, raw, class_id, reason) holds the names that a landmark
+    had besides the one that it keeps. The result's details hold this build's figures (``own``) and the published ones
+    (``published``) in the same form.
+
+    Args:
+        root: the build's directory of stages.
+        scraped: the run of the scrape (or of the sample, or of ``--names``).
+        config: the policy for landmarks of several names.
+        progress: told about the distinct spellings and the landmarks.
+        domain: whose rules apply.
+        language: of the names of which the scrape says none; those of landmarks are English.
+
+    Raises:
+        TableError: no landmark has a name left, or the table of classes cannot be read.
+    """
+    landmarks, classes = scraped.path("landmarks.parquet"), scraped.path("classes.parquet")
+    return run_stage(
+        "clean",
+        root,
+        version=VERSION,
+        config=key_fields(config) | {"domain": domain, "language": language},
+        inputs={"landmarks": landmarks, "classes": classes, "rules": RULES},
+        work=partial(_clean, landmarks, classes, config, (domain, language), progress),
+    )
+
+
+def _clean(
+    landmarks: Path, classes: Path, config: CleanConfig, spoken: tuple[str, str], progress: Progress, directory: Path
+) -> StageResult:
+    domain, language = spoken
+    table = with_item_columns(pl.read_parquet(landmarks)).sort(_LANDMARK)
+    rules = NameRules.read(domain=domain)
+    if domain != "landmarks" and hyphens_are_spaces(table["names"].explode().drop_nulls().to_list()):
+        rules = replace(rules, rewrites=(*rules.rewrites, HYPHENS))
+    mentions = _mentions(table, rules, progress)
+    relevant = mentions.filter(pl.col("reason").is_null()).unique(
+        [*_LANDMARK, "name"], keep="first", maintain_order=True
+    )
+    chosen, notes = _choose(relevant, ClassGraph.read(classes), config)
+    kept = (
+        table.select(*_LANDMARK, "category", "title")
+        .join(chosen, on=_LANDMARK)
+        .rename({"raw": "supercategory"})
+        .select(*_LANDMARK, "category", "title", "supercategory", "name", "class_id")
+        .sort(_LANDMARK)
+    )
+    dropped = _dropped(table, mentions, kept, config)
+    if kept.is_empty():
+        raise TableError(
+            f"{landmarks}: none of its {len(table)} landmarks has a name that can be used "
+            f"({_tally(dropped)}). Check the scrape's statuses, or the rules in {RULES.name}."
+        )
+    names = _with_english(_names(kept, table), domain, language)
+    left_out = _left_out(mentions, kept, config)
+    kept.write_parquet(directory / "landmarks.parquet")
+    names.write_parquet(directory / "names.parquet")
+    left_out.write_parquet(directory / "left_out.parquet")
+    progress("clean", len(table), len(table))
+    counts, details = _figures(table, kept, names, left_out)
+    return StageResult(counts, write_dropped(directory, dropped), notes, details)
+
+
+HYPHENS = Rewrite(re.compile(r"(?<=\w)-+(?=\w)"), " ", "in a list without spaces hyphens are spaces")
+_LEAST_HYPHENATED = 0.25
+
+
+def hyphens_are_spaces(names: Sequence[str]) -> bool:
+    """Tell whether a list writes hyphens for spaces, as folders' names do: no name has a space, a quarter have hyphens.
+
+    >>> hyphens_are_spaces(["Golden-Delicious", "Royal-Gala", "Kiwi"]), hyphens_are_spaces(["T-shirt", "red coat"])
+    (True, False)
+    """
+    hyphenated = sum(HYPHENS.pattern.search(name) is not None for name in names)
+    return hyphenated >= _LEAST_HYPHENATED * len(names) and not any(re.search(r"\s", name.strip()) for name in names)
+
+
+def _mentions(table: pl.DataFrame, rules: NameRules, progress: Progress) -> pl.DataFrame:
+    """Return a row for each scraped name of a landmark, in the order given: raw, class_id, name, reason if left out."""
+    mentions = (
+        table.filter(pl.col("status") == "found")
+        .select(*_LANDMARK, pl.col("names").alias("raw"), pl.col("classes").alias("class_id"))
+        .explode("raw", "class_id")
+        .filter(pl.col("raw").is_not_null())
+    )
+    spellings = mentions.group_by("raw", "class_id").len("times").sort("raw", "class_id")
+    rows = []
+    for done, (raw, class_id, times) in enumerate(spellings.iter_rows(), 1):
+        spelling = rules.canonical(raw)
+        reason = rules.irrelevance(spelling, class_id) if spelling else "nothing is left of the name"
+        rows.append((raw, class_id, times, spelling, name_key(spelling), sum(map(str.isupper, spelling)), reason))
+        progress("clean: distinct names", done, len(spellings))
+    schema = {
+        "raw": pl.String,
+        "class_id": pl.String,
+        "times": pl.Int64,
+        "spelling": pl.String,
+        "key": pl.String,
+        "capitals": pl.Int64,
+        "reason": pl.String,
+    }
+    vocabulary = pl.DataFrame(rows, schema=schema, orient="row")
+    shown = (
+        vocabulary.group_by("key", "spelling", "capitals")
+        .agg(pl.col("times").sum())
+        .sort("key", "times", "capitals", "spelling", descending=[False, True, False, False])
+        .group_by("key", maintain_order=True)
+        .agg(pl.col("spelling").first().alias("name"))
+    )
+    vocabulary = vocabulary.join(shown, on="key").select("raw", "class_id", "name", "reason")
+    return mentions.join(vocabulary, on=["raw", "class_id"], nulls_equal=True, how="left", maintain_order="left")
+
+
+def _choose(relevant: pl.DataFrame, graph: ClassGraph, config: CleanConfig) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Return at most one row a landmark, of its only name or the one that the policy takes; and notes for people.
+
+    ``most-specific`` first leaves out every name whose class lies above another of the landmark's classes; if several
+    names stay (no class above another, or classes unknown), the most common one of them is taken, as with
+    ``most-common``: the one that most landmarks carry. Ties go to the name that comes first in the alphabet.
+    """
+    alone = relevant.filter(pl.len().over(_LANDMARK) == 1)
+    several = relevant.filter(pl.len().over(_LANDMARK) > 1)
+    if config.several == "drop":
+        return alone.drop("reason"), ()
+    frequency = relevant.group_by("name").len("frequency")
+    notes: tuple[str, ...] = ()
+    if config.several == "most-specific":
+        landmarks = several.select(_LANDMARK).n_unique()
+        several = several.join(_less_specific(several, graph), on=[*_LANDMARK, "class_id"], how="anti")
+        undecided = several.filter(pl.len().over(_LANDMARK) > 1).select(_LANDMARK).n_unique()
+        if undecided:
+            note = (
+                f"{undecided:,} of {landmarks:,} landmarks with several names have no one most specific class in the "
+                "class graph; the most common of their most specific names was taken."
+            )
+            notes = (note,)
+    picked = (
+        several.join(frequency, on="name")
+        .sort([*_LANDMARK, "frequency", "name"], descending=[False, False, True, False])
+        .unique(_LANDMARK, keep="first", maintain_order=True)
+        .drop("frequency")
+    )
+    return pl.concat([alone, picked]).drop("reason"), notes
+
+
+def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
+    """Return the (split, landmark_id, class_id) that lie above another class of the same landmark."""
+    classed = several.select(*_LANDMARK, "class_id").drop_nulls("class_id")
+    together = classed.join(classed, on=_LANDMARK, suffix="_other").filter(
+        pl.col("class_id") != pl.col("class_id_other")
+    )
+    pairs = together.select("class_id", "class_id_other").unique()
+    above = [graph.is_more_specific(other, class_id) for class_id, other in pairs.iter_rows()]
+    less_specific = pairs.filter(pl.Series(above, dtype=pl.Boolean))
+    return together.join(less_specific, on=["class_id", "class_id_other"]).select(*_LANDMARK, "class_id").unique()
+
+
+def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
+    """Return the landmarks without a kept name, with the scrape's status or the reason that left out their names."""
+    fate = mentions.group_by(_LANDMARK).agg(
+        pl.col("reason").is_null().any().alias("usable"),
+        (pl.col("name") != "").any().alias("named"),
+        pl.col("name").filter(pl.col("reason").is_null()).unique().sort().str.join(" | ").alias("several"),
+        (pl.col("raw") + ": " + pl.col("reason")).unique().sort().str.join("; ").alias("unusable"),
+    )
+    reason = (
+        pl.when(pl.col("status") != "found")
+        .then(pl.col("status"))
+        .when("usable")
+        .then(pl.lit("several-names"))
+        .when("named")
+        .then(pl.lit("irrelevant"))
+        .otherwise(pl.lit("empty-name"))
+    )
+    detail = pl.when("usable").then("several").otherwise("unusable").str.slice(0, _MOST_DETAIL)
+    return (
+        table.join(kept, on=_LANDMARK, how="anti")
+        .join(fate, on=_LANDMARK, how="left")
+        .select(*_LANDMARK, "category", reason.alias("reason"), detail.alias("detail"))
+        .sort(_LANDMARK)
+    )
+
+
+def _left_out(mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
+    """Return the names of kept landmarks other than the one they keep (other spellings of that one do not count)."""
+    return (
+        mentions.join(kept.select(*_LANDMARK, pl.col("name").alias("taken")), on=_LANDMARK)
+        .filter((pl.col("name") != pl.col("taken")) | pl.col("reason").is_not_null())
+        .select(*_LANDMARK, "raw", "class_id", pl.col("reason").fill_null(f"not the {config.several} name"))
+        .sort(*_LANDMARK, "raw", "class_id")
+    )
+
+
+def _names(kept: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table of names, with the facts of their items: a landmark counts once, an item as often as stated."""
+    facts = kept.join(table.select(*_LANDMARK, *ITEMS), on=_LANDMARK, how="left", maintain_order="left")
+    return (
+        facts.group_by("name", maintain_order=True)
+        .agg(
+            pl.col("count").fill_null(1).sum().alias("landmarks"),
+            pl.col("class_id").drop_nulls().unique().sort().alias("class_ids"),
+            pl.col("supercategory").unique().sort().alias("raw"),
+            pl.col("description").drop_nulls().first(),
+            pl.col("images").drop_nulls().explode().drop_nulls().unique(maintain_order=True),
+            pl.col("language").drop_nulls().first(),
+        )
+        .sort("name")
+    )
+
+
+def _with_english(names: pl.DataFrame, domain: str, language: str) -> pl.DataFrame:
+    if domain == "landmarks":
+        return names.with_columns(english=pl.lit(value=True))
+    spellings = names["name"].to_list()
+    english = english_names(spellings, names["language"].to_list(), language)
+    return names.with_columns(pl.Series("english", map(english, spellings), dtype=pl.Boolean))
+
+
+def _figures(
+    table: pl.DataFrame, kept: pl.DataFrame, names: pl.DataFrame, left_out: pl.DataFrame
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Return counts for people, and the same figures in the form of :data:`PUBLISHED`."""
+    splits = {}
+    for split in table["split"].unique().sort():
+        scraped = table.filter(pl.col("split") == split)
+        splits[split] = {
+            "landmarks": len(scraped),
+            "scraped": int((scraped["status"] == "found").sum()),
+            "kept": int((kept["split"] == split).sum()),
+        }
+    counts = {f"{what} ({split})": n for split, figures in splits.items() for what, n in figures.items()}
+    counts |= {"names": len(names), "names left out of kept landmarks": len(left_out)}
+    if not names["english"].all():
+        counts["English names"] = int(names["english"].sum())
+    return counts, {"own": {"splits": splits, "names": len(names)}, "published": PUBLISHED}
+
+
+def _tally(dropped: pl.DataFrame) -> str:
+    reasons = dropped.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    return ", ".join(f"{reason}: {n}" for reason, n in reasons.iter_rows())

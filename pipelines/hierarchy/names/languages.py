@@ -1,0 +1,128 @@
+"""English among names: English rules (singulars, articles, head nouns) apply to English names alone.
+
+A language that is said decides, that of a name before that of the whole list. Where none is said a name is evidently
+English if it is in Latin letters without accents and has a word that is common in English and in few other languages
+(``english_words.txt``), and no function word of another language. Where a fifth of the names in Latin letters are so,
+these are English, and those without accents or foreign words that end in a word of theirs ("afghan restaurant" beside
+"seafood restaurant"). Whatever is not known to be English is taken as it is: "platanoides" and "Brücke" are not cut.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+
+WORDS = Path(__file__).with_name("english_words.txt")
+LEAST_SHARE = 0.2
+_WORD = re.compile(r"[^\W\d_]+")
+_FOREIGN = frozenset({  # articles and prepositions of other languages in Latin letters; no English words among them
+    "der", "das", "dem", "des", "ein", "eine", "und", "mit", "für", "von", "vom", "zum", "zur", "im", "am", "auf",
+    "le", "la", "les", "du", "et", "aux", "avec", "sur", "pour", "une", "el", "los", "las", "del", "y", "de", "con",
+    "il", "lo", "gli", "della", "dei", "delle", "di", "da", "do", "dos", "em", "na", "het", "een", "en",
+    "och", "för", "med", "til", "og", "af", "ja", "nad", "pod", "ve", "ile", "dan", "yang",
+})  # fmt: skip
+
+
+def script_of(text: str) -> str:
+    """Return the script that most letters of a text are of, in lower case; empty where it has no letter.
+
+    Chinese, Japanese and Korean letters are one script, ``cjk``.
+
+    >>> [script_of(text) for text in ("Brücke", "Замок", "大阪城", "ラーメン", "قلعة", "747")]
+    ['latin', 'cyrillic', 'cjk', 'cjk', 'arabic', '']
+    """
+    counts: dict[str, int] = {}
+    for letter in text:
+        if letter.isalpha():
+            script = _script(letter)
+            counts[script] = counts.get(script, 0) + 1
+    return max(counts, key=lambda script: (counts[script], script), default="")
+
+
+@cache
+def _script(letter: str) -> str:
+    script = unicodedata.name(letter, "other").split(" ", 1)[0].split("-", 1)[0].lower()
+    return "cjk" if script in ("cjk", "hiragana", "katakana", "hangul", "halfwidth", "ideographic") else script
+
+
+@cache
+def common_words() -> frozenset[str]:
+    """Return the words by which a name is known to be English."""
+    lines = WORDS.read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+
+
+def is_english(language: str) -> bool:
+    """Tell whether a language code is English: ``en``, ``en-GB``, ``eng``."""
+    return re.split("[-_]", language.lower(), maxsplit=1)[0] in ("en", "eng")
+
+
+def has_english_words(name: str) -> bool:
+    """Tell whether a name shows by its words that it is English.
+
+    >>> [has_english_words(name) for name in ("Norway maples", "Acer platanoides", "Haus am See", "lake")]
+    [True, False, False, True]
+    """
+    common = common_words()
+    return any(word in common or (word.endswith("s") and word[:-1] in common) for word in _plain_words(name))
+
+
+def _plain_words(name: str) -> list[str]:
+    """Return the words of a name in lower case; none if it has accents or a function word of another language."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return words if name.isascii() and not _FOREIGN.intersection(words) else []
+
+
+@dataclass(frozen=True)
+class English:
+    """Tells to which names English rules apply.
+
+    Attributes:
+        known: whether names are English, of those for which it was found out.
+        others: how other texts are told: by their words, or all alike.
+    """
+
+    known: Mapping[str, bool] = field(default_factory=dict)
+    others: bool | None = True
+
+    def __call__(self, name: str) -> bool:
+        found = self.known.get(name)
+        if found is None:
+            found = has_english_words(name) if self.others is None else self.others
+        return found
+
+
+EVERY = English()
+"""All names are English: what landmarks' names from Wikidata are taken for."""
+
+
+def english_names(names: Sequence[str], languages: Sequence[str | None] = (), whole: str = "") -> English:
+    """Find out which names of a list are English.
+
+    Args:
+        names: different names.
+        languages: what is said of each, if anything.
+        whole: what is said of all those of which nothing else is said.
+    """
+    said = dict(zip(names, languages, strict=False))
+    told = {name: is_english(language) for name in names if (language := said.get(name) or whole)}
+    silent = [name for name in names if name not in told]
+    latin = [name for name in silent if script_of(name) == "latin"]
+    evident = {name for name in latin if has_english_words(name)}
+    enough = bool(evident) and len(evident) >= LEAST_SHARE * len(latin)
+    theirs = {word for name in evident for word in _plain_words(name)}
+    found = evident | {name for name in latin if (words := _plain_words(name)) and words[-1] in theirs}
+    known = {**told, **{name: enough and name in found for name in silent}}
+    return English(known, is_english(whole) if whole else None if enough else False)
+
+
+def read_english(names: Path, domain: str) -> English:
+    """Return what a build found out about its names: clean's ``names.parquet``, which is read in ``general`` alone."""
+    if domain == "landmarks":
+        return EVERY
+    known = dict(pl.read_parquet(names, columns=["name", "english"]).iter_rows())
+    return English(known, None if any(known.values()) else False)

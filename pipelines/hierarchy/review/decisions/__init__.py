@@ -1,0 +1,1 @@
+"""Decisions of people: what they say, their files, and how several people agree."""

@@ -1,0 +1,354 @@
+"""Settlement of several annotators' decisions: agreed claims, conflicts, and measures of agreement.
+
+Every annotator's decisions are first applied alone to the clustering's groups, in the order of ``when``; a later
+decision of the same person replaces an earlier one. Then the claims of all about a name, a group or a top are compared:
+
+- only one annotator claims something about it, or all claim the same: it is applied;
+- two claim different things, or one denies what another claims (a name is not in a group, two groups are not one): a
+  conflict. It is listed, and none of the claims is applied: the name stays where the clustering put it. The last to
+  decide does not win, because that would hide the disagreement;
+- decisions in files with ``role: adjudicator`` are applied after all others, in order, to what was agreed. One that
+  decides the matter of a conflict settles it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from sklearn.metrics import cohen_kappa_score
+
+from hgld.pipelines.hierarchy.review.decisions.decisions import Entry, Merge, Rename
+from hgld.pipelines.hierarchy.review.decisions.grouping import (
+    Claim,
+    Classes,
+    Given,
+    Grouping,
+    Subject,
+    Unmatched,
+    apart,
+)
+
+LEAST_SHARED = 10  # subjects that both decided, below which kappa says nothing and is not shown
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One annotator's side of a conflict.
+
+    Attributes:
+        who: the annotator.
+        verdict: the decision in words.
+        entries: the decisions behind it.
+        claim: the claim that they make; None where a label is at stake.
+    """
+
+    who: str
+    verdict: str
+    entries: tuple[Entry, ...]
+    claim: Claim | None = None
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Annotators who decided differently on one matter.
+
+    Attributes:
+        kind: ``name`` (where it belongs), ``group`` (its label or its end), ``top``, ``item`` (where a single one
+            belongs), or ``label`` (one label for several groups).
+        of: the name, or the label that the clustering gave the group, or the item, or the label at stake.
+        verdicts: the verdict of each annotator.
+        subjects: the subjects that a decision must be about to settle it.
+        settled: the person who settled it, or the reason why it needs no decision any more; None while it is open.
+    """
+
+    kind: str
+    of: str
+    verdicts: tuple[Verdict, ...]
+    subjects: frozenset[Subject]
+    settled: str | None = None
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The agreement of two annotators on the subjects that both decided.
+
+    Attributes:
+        annotators: the two, by name.
+        about: ``names`` (the group each belongs to; dropped counts as one) or ``tops``.
+        count: number of subjects that both decided on.
+        observed: share of them on which they agree; None if there are none.
+        kappa: Cohen's kappa; None if there are none.
+    """
+
+    annotators: tuple[str, str]
+    about: str
+    count: int
+    observed: float | None
+    kappa: float | None
+
+    @property
+    def is_told(self) -> bool:
+        """True if enough was decided by both that kappa says something."""
+        return self.count >= LEAST_SHARED
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """The clustering's groups after everyone's decisions.
+
+    Attributes:
+        grouping: names in groups, labels, tops, and the claims behind them.
+        applied: decisions with a claim in effect.
+        withheld: decisions of which nothing is in effect because of an open conflict.
+        overruled: decisions replaced by later ones, or about a group that has no names left.
+        unmatched: decisions, or parts of them, that fit nothing in the data.
+        conflicts: by kind and matter.
+        agreements: by pair of annotators.
+    """
+
+    grouping: Grouping
+    applied: tuple[Entry, ...]
+    withheld: tuple[Entry, ...]
+    overruled: tuple[Entry, ...]
+    unmatched: tuple[Unmatched, ...]
+    conflicts: tuple[Conflict, ...]
+    agreements: tuple[Agreement, ...]
+
+
+def settle(
+    place: Mapping[str, int],
+    labels: Mapping[int, str],
+    entries: Sequence[Entry],
+    classes: Classes | None = None,
+) -> Settlement:
+    """Apply the decisions of annotators and adjudicators to the clustering's groups.
+
+    Args:
+        place: every name's group number.
+        labels: every group's label; no label twice.
+        entries: decisions in order, as
+            :func:`hgld.pipelines.hierarchy.review.decisions.decision_files.read_decisions` gives them.
+        classes: the classes of every level above the groups; None: any.
+    """
+    drafts = {
+        who: Grouping.of(place, labels, classes).apply_all(
+            e for e in entries if e.role == "annotator" and e.decision.who == who
+        )
+        for who in sorted({e.decision.who for e in entries if e.role == "annotator"})
+    }
+    agreed, conflicts = _compare(drafts)
+    final = Grouping.of(place, labels, classes).take(agreed)
+    while (clash := _clash(final)) is not None:
+        conflicts.append(clash)
+        agreed = {subject: claim for subject, claim in agreed.items() if subject not in clash.subjects}
+        final = Grouping.of(place, labels, classes).take(agreed)
+    final.apply_all(e for e in entries if e.role == "adjudicator")
+    unmatched = [miss for draft in (*drafts.values(), final) for miss in draft.unmatched]
+    return _settlement(entries, final, unmatched, [_settled(c, final) for c in conflicts], _agreements(drafts))
+
+
+def _compare(drafts: Mapping[str, Grouping]) -> tuple[dict[Subject, Claim], list[Conflict]]:
+    """Return the claims that nobody contradicts, and the conflicts about the others."""
+    claims: dict[Subject, dict[str, Claim]] = defaultdict(dict)
+    for who, draft in drafts.items():
+        for subject, claim in draft.claims.items():
+            claims[subject][who] = claim
+    contested = {s.of for s, sides in claims.items() if s.kind == "group" and _differ(sides)}
+    kept_apart = _kept_apart(claims, drafts)
+    contested |= {subject.of for subject in kept_apart}
+    agreed, conflicts = {}, []
+    for subject in sorted(claims, key=lambda s: (s.kind, str(s.of), str(s.also))):
+        # names that went with a contested group are part of that one conflict
+        sides = {who: claim for who, claim in claims[subject].items() if claim.via not in contested}
+        if _differ(sides):
+            conflicts.append(_conflict(subject, sides, drafts))
+        elif subject in kept_apart:
+            conflicts.append(_denied(subject, kept_apart[subject], drafts))
+        elif subject in kept_apart.values():
+            pass  # part of that conflict
+        elif sides:
+            agreed[subject] = _joined(list(sides.values()))
+    return agreed, [*conflicts, *_denials(agreed, drafts)]
+
+
+def _kept_apart(
+    claims: Mapping[Subject, Mapping[str, Claim]], drafts: Mapping[str, Grouping]
+) -> dict[Subject, Subject]:
+    """Return the groups that somebody merged into one from which somebody else keeps them apart, with that denial."""
+    found = {}
+    for subject, sides in claims.items():
+        into = next(iter(sides.values())).value
+        if subject.kind != "group" or _differ(sides) or into is None or isinstance(into, Given):
+            continue
+        denial = apart(subject.of, into)
+        if any(denial in draft.claims for draft in drafts.values()):
+            found[subject] = denial
+    return found
+
+
+def _denied(said: Subject, denial: Subject, drafts: Mapping[str, Grouping]) -> Conflict:
+    """Return the conflict about something that somebody claims and somebody else denies."""
+    verdicts = tuple(
+        Verdict(who, _verdict_text(one, draft.claims[one], draft), draft.claims[one].entries, draft.claims[one])
+        for who, draft in drafts.items()
+        for one in (said, denial)
+        if one in draft.claims
+    )
+    machine = next(iter(drafts.values())).machine
+    of = machine[said.of] if isinstance(said.of, int) else said.of
+    return Conflict(said.kind, of, verdicts, frozenset({said, denial}))
+
+
+def _denials(agreed: dict[Subject, Claim], drafts: Mapping[str, Grouping]) -> list[Conflict]:
+    """Take out the agreed claims of which one denies the other; return the conflicts about them."""
+    conflicts = []
+    for denial in [subject for subject in agreed if subject.kind == "not in"]:
+        name = Subject("name", denial.of)
+        said = agreed.get(name)
+        if said is None or said.via is not None or said.value != denial.also:
+            continue
+        del agreed[name], agreed[denial]
+        conflicts.append(_denied(name, denial, drafts))
+    return conflicts
+
+
+def _differ(sides: Mapping[str, Claim]) -> bool:
+    return len({claim.value for claim in sides.values()}) > 1
+
+
+def _joined(claims: Sequence[Claim]) -> Claim:
+    vias = {claim.via for claim in claims}
+    return Claim(
+        claims[0].value,
+        tuple(entry for claim in claims for entry in claim.entries),
+        via=vias.pop() if len(vias) == 1 else None,
+        renames=any(claim.renames for claim in claims),
+        by_name=any(claim.by_name for claim in claims),
+    )
+
+
+def _conflict(subject: Subject, sides: Mapping[str, Claim], drafts: Mapping[str, Grouping]) -> Conflict:
+    machine = next(iter(drafts.values())).machine
+    of = machine[subject.of] if isinstance(subject.of, int) else subject.of
+    of = f"{of}/{subject.also}" if subject.kind == "item" else of
+    verdicts = tuple(
+        Verdict(who, _verdict_text(subject, claim, drafts[who]), claim.entries, claim) for who, claim in sides.items()
+    )
+    return Conflict(subject.kind, of, verdicts, frozenset({subject}))
+
+
+def _verdict_text(subject: Subject, claim: Claim, draft: Grouping) -> str:
+    if subject.kind == "top":
+        return str(claim.value)
+    if subject.kind == "not in":
+        return f"not {draft.label_of(subject.also)}"
+    if subject.kind == "apart":
+        return f"{draft.label_of(subject.of)} and {draft.label_of(subject.also)} are two groups"
+    if isinstance(claim.value, Given):
+        placed = "" if claim.value.group is None else draft.label_of(claim.value.group)
+        return " in ".join(part for part in (claim.value.name, placed) if part)
+    if subject.kind == "name":
+        return draft.label_of(claim.value)
+    if claim.value is None:
+        return "drop"
+    return f"rename to {claim.value}" if claim.renames else f"merge into {draft.label_of(claim.value)}"
+
+
+def _clash(grouping: Grouping) -> Conflict | None:
+    """Return the conflict about a label that agreed decisions of several annotators give to several groups."""
+    labels = Counter(grouping.labels[group] for group in grouping.live())
+    label = min((label for label, count in labels.items() if count > 1), default=None)
+    if label is None:
+        return None
+    sides: dict[str, list[Entry]] = defaultdict(list)
+    subjects = set()
+    for subject, claim in grouping.claims.items():
+        if claim.value == label and (subject.kind == "name" or claim.renames):
+            subjects.add(subject)
+            for entry in claim.entries:
+                sides[entry.decision.who] += [entry] if entry not in sides[entry.decision.who] else []
+    verdicts = tuple(
+        Verdict(who, "; ".join(_meaning(entry, label) for entry in sides[who]), tuple(sides[who]))
+        for who in sorted(sides)
+    )
+    return Conflict("label", label, verdicts, frozenset(subjects))
+
+
+def _meaning(entry: Entry, label: str) -> str:
+    match entry.decision:
+        case Rename(group=group):
+            return f"{label} is the new label of {group}"
+        case Merge(groups=groups):
+            return f"{label} is what {', '.join(groups)} are merged into"
+        case decision:
+            return f"{label} is a new group, by {decision.action}"
+
+
+def _settled(conflict: Conflict, final: Grouping) -> Conflict:
+    entries = [e for s in conflict.subjects if s in final.claims for e in final.claims[s].entries]
+    judges = sorted({entry.decision.who for entry in entries if entry.role == "adjudicator"})
+    if judges:
+        return replace(conflict, settled=f"decided by {', '.join(judges)}")
+    groups = [s.of for s in conflict.subjects if s.kind in ("group", "top")]
+    if groups and not any(final.members.get(group) for group in groups):
+        return replace(conflict, settled="the group has no names left")
+    return conflict
+
+
+def _settlement(
+    entries: Sequence[Entry],
+    final: Grouping,
+    unmatched: Sequence[Unmatched],
+    conflicts: Sequence[Conflict],
+    agreements: tuple[Agreement, ...],
+) -> Settlement:
+    in_effect = {entry for claim in final.effective_claims().values() for entry in claim.entries}
+    contested = {e for c in conflicts if c.settled is None for verdict in c.verdicts for e in verdict.entries}
+    amiss = {miss.entry for miss in unmatched}
+    order = {entry: i for i, entry in enumerate(entries)}
+    rest = [entry for entry in entries if entry not in in_effect]
+    return Settlement(
+        grouping=final,
+        applied=tuple(entry for entry in entries if entry in in_effect),
+        withheld=tuple(entry for entry in rest if entry in contested),
+        overruled=tuple(entry for entry in rest if entry not in contested and entry not in amiss),
+        unmatched=tuple(sorted(unmatched, key=lambda miss: order[miss.entry])),
+        conflicts=tuple(sorted(conflicts, key=lambda c: (c.kind, c.of))),
+        agreements=agreements,
+    )
+
+
+# -- measures of agreement ----------------------------------------------------------------------------------------
+
+
+def _agreements(drafts: Mapping[str, Grouping]) -> tuple[Agreement, ...]:
+    found = []
+    for one, other in combinations(drafts, 2):
+        for kind, about in (("name", "names"), ("top", "tops")):
+            a, b = drafts[one].claims, drafts[other].claims
+            both = sorted((s for s in a if s.kind == kind and s.also is None and s in b), key=lambda s: str(s.of))
+            found.append(agreement((one, other), about, [a[s].value for s in both], [b[s].value for s in both]))
+    return tuple(found)
+
+
+def agreement(annotators: tuple[str, str], about: str, one: Sequence[Hashable], other: Sequence[Hashable]) -> Agreement:
+    """Return the observed agreement and Cohen's kappa of two annotators' verdicts on the same items."""
+    if not one:
+        return Agreement(annotators, about, 0, None, None)
+    observed = sum(x == y for x, y in zip(one, other, strict=True)) / len(one)
+    return Agreement(annotators, about, len(one), observed, cohens_kappa(one, other))
+
+
+def cohens_kappa(one: Sequence[Hashable], other: Sequence[Hashable]) -> float:
+    """Return Cohen's kappa of two verdicts on each of at least one item.
+
+    kappa = (p_o - p_e) / (1 - p_e) with p_o the observed share of equal verdicts and p_e the share expected if both
+    gave their verdicts, as often as they did, by chance. Where both gave one and the same verdict to every item,
+    p_e = 1 and kappa is 0/0; they agree on everything, so it is taken as 1.
+
+    Source: J. Cohen, A coefficient of agreement for nominal scales, Educational and Psychological Measurement 20,
+    1960.
+    """
+    codes = {value: code for code, value in enumerate(dict.fromkeys([*one, *other]))}
+    return 1.0 if len(codes) == 1 else float(cohen_kappa_score([codes[v] for v in one], [codes[v] for v in other]))

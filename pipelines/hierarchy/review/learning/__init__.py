@@ -1,0 +1,1 @@
+"""Learning from decisions: where other names stand, and what to ask next."""

@@ -1,0 +1,388 @@
+"""Votes of groups for names, learnt from decisions: where every undecided name belongs, and how likely that is wrong.
+
+A group is voted for by what is known of it: its own name where it was given (or the mean of its machine-made members),
+and every name that a person put there. A vote weighs exp(12 (cosine - 1)), so that near names count and far ones hardly
+do: the kernel estimate of Nadaraya (1964) and Watson (1964) on the unit sphere. A name stands in the group with the
+most votes. A decision adds the votes of its names and nothing is fitted anew, so the page answers at once.
+
+The build's own placement has the most votes until people say otherwise: without decisions nothing moves. All votes are
+multiples of 2**-30, whose sums are exact, so that the same decisions give the same groups in whatever order they came.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import yaml
+from threadpoolctl import threadpool_limits
+
+from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
+
+COEFFICIENTS = Path(__file__).with_name("votes.yaml")
+NARROWNESS = 12.0  # of the kernel; the measured effort is flat within 9..16, for each of the encoders
+SEED, MEAN = (
+    2.0,
+    1.0,
+)  # votes of a group's given name, or of the mean of names, against 1 for a name that a person put there
+LEAD = 1.05  # of the build's placement over the other groups' seeds, where they have more votes
+FLOOR = 2.0**-20  # votes of every group for every name, so that a new group is possible everywhere
+_GRID = 2.0**30
+_MOST_AXES, _MANY_NAMES = 128, 10_000
+_PRIOR_ERRORS = 3.0  # errors as expected that stand beside those found, when the expectation is corrected by them
+_HALF_LIFE = 60.0  # names decided after which a finding counts half
+_INTERVAL = 1.2816  # standard deviations to each side that hold 80 % of a normal distribution
+
+
+@cache
+def coefficients(groups: Literal["given", "found"]) -> "Coefficients":
+    """Read the fitted coefficients that ship with hgld, for groups that were given by name or found."""
+    return Coefficients.of(yaml.safe_load(COEFFICIENTS.read_text(encoding="utf-8"))[groups])
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Coefficients of two logistic models, fitted by ``benchmarks/review_effort.py --fit``.
+
+    Attributes:
+        error: coefficients of the probability that a placement is wrong: of the log odds of its votes, of the share of
+            names that are decided, of the log odds of the build's own doubt (less by that share), constant.
+        exceptions: coefficients of the share of a screen's names that do not belong to its largest group: of cohesion,
+            log of the size, agreement of the votes, share of the leading group, mean share of votes against; constant.
+        spread: standard deviation between data sets of the log of errors found over errors expected.
+    """
+
+    error: tuple[float, float, float, float]
+    exceptions: tuple[float, float, float, float, float, float]
+    spread: float
+
+    @staticmethod
+    def of(values: Mapping[str, Mapping[str, float]]) -> "Coefficients":
+        """Return the coefficients of the file's content."""
+        error, exceptions = values["error"], values["exceptions"]
+        order = ("cohesion", "log_size", "agreement", "leading_share", "votes_against", "constant")
+        a, b, c, d, e, f = (float(exceptions[name]) for name in order)
+        slope, taught, doubt, constant = (
+            float(error[name]) for name in ("log_odds", "decided_share", "doubt", "constant")
+        )
+        return Coefficients((slope, taught, doubt, constant), (a, b, c, d, e, f), float(error["spread"]))
+
+
+class Left(NamedTuple):
+    """An estimate of how many placements are still wrong, with the bounds of its 80% interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Estimates of every name after some decisions; arrays are in the order of the teacher's names.
+
+    Attributes:
+        names: the N names.
+        items: (N,) numbers of items.
+        groups: the K groups that names can stand in.
+        labels: their labels.
+        standing: (N,) indices into ``groups`` of the groups where the names stand; -1: in none.
+        undecided: (N,) bool.
+        errors: (N,) probabilities that an undecided name stands wrong; 0 for decided names.
+        votes: (N, K + 1) votes of the groups, and of none; they change with the next decision.
+        spread: uncertainty of the errors' sum, as the standard deviation of its log.
+    """
+
+    names: tuple[str, ...]
+    items: np.ndarray
+    groups: tuple[GroupId, ...]
+    labels: tuple[str, ...]
+    standing: np.ndarray
+    undecided: np.ndarray
+    errors: np.ndarray
+    votes: np.ndarray = field(repr=False)
+    spread: float
+
+    @property
+    def place(self) -> dict[str, GroupId | None]:
+        """The group of every name; None where it stands in none."""
+        return {n: self.groups[g] if g >= 0 else None for n, g in zip(self.names, self.standing.tolist(), strict=True)}
+
+    @property
+    def wrong(self) -> dict[str, float]:
+        """The probability that a name stands wrong, by name."""
+        return dict(zip(self.names, self.errors.tolist(), strict=True))
+
+    def shares(self, members: np.ndarray) -> np.ndarray:
+        """Return the (n, K) float32 probabilities of the groups for some names, from votes as of now."""
+        return _shares(self.votes[members])[:, :-1].astype(np.float32)
+
+    def still_wrong(self) -> Left:
+        """Estimate how many undecided names stand wrong."""
+        return self._left(np.ones(len(self.errors)))
+
+    def items_wrong(self) -> Left:
+        """Estimate how many items of undecided names stand wrong."""
+        return self._left(self.items.astype(np.float64))
+
+    def _left(self, weight: np.ndarray) -> Left:
+        """Sum errors by weight; the interval is that of a log-normal total.
+
+        Its deviation is made of the names' own chances, and of how far the errors of one data set lie from what the
+        model, fitted on others, expects of it.
+        """
+        mean = float(self.errors @ weight)
+        if mean <= 0:
+            return Left(0.0, 0.0, 0.0)
+        chance = float((self.errors * (1 - self.errors)) @ weight**2)
+        deviation = float(np.sqrt(np.log1p(chance / mean**2) + self.spread**2))
+        most = float(weight[self.undecided].sum())
+        low, high = (mean * float(np.exp(z * deviation - deviation**2 / 2)) for z in (-_INTERVAL, _INTERVAL))
+        return Left(mean, min(low, most), min(max(high, mean), most))
+
+
+class Votes:
+    """The learner behind the review: votes of groups for names, changed by decisions.
+
+    Args:
+        names: the N names.
+        rows: (N, D) unit rows, the joint evidence of names.
+        items: (N,) numbers of their items.
+        place: every name's group in the build; None for a name in no group.
+        seeds: rows of groups by their number; the mean of its names is taken for one that has none.
+        doubt: (N,) probabilities of the build that names are placed wrong; None: not known.
+        fitted: the coefficients; those that ship with hgld if None.
+
+    Attributes:
+        rows: (N, D) unit rows, on fewer axes where names are many.
+        fitted: the coefficients.
+        doubt_odds: (N,) log odds of the build's doubt.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        rows: np.ndarray,
+        items: np.ndarray,
+        place: Mapping[str, int | None],
+        seeds: Mapping[int, np.ndarray] | None = None,
+        doubt: np.ndarray | None = None,
+        fitted: Coefficients | None = None,
+    ) -> None:
+        axes = _leading_axes(rows)
+        self.names, self.items = tuple(names), np.asarray(items, dtype=np.int64)
+        self.rows = _on_axes(rows, axes)
+        self.fitted = fitted or coefficients("found" if seeds is None else "given")
+        doubted = np.full(len(self.names), 0.5) if doubt is None else np.clip(doubt.astype(np.float64), 1e-3, 1 - 1e-3)
+        self.doubt_odds = np.log(doubted / (1 - doubted))
+        self._index = {name: i for i, name in enumerate(self.names)}
+        self._first: tuple[int | None, ...] = tuple(place[name] for name in self.names)
+        given = {group: _on_axes(seed[None], axes)[0] for group, seed in (seeds or {}).items()}
+        numbers = sorted({group for group in self._first if group is not None} | given.keys())
+        with threadpool_limits(limits=1):
+            weight = SEED if given else MEAN
+            seeded = [
+                _rounded(weight * self._kernel(self._seed(number, given.get(number)))) + FLOOR for number in numbers
+            ]
+        self._columns: dict[GroupId, int] = {number: column for column, number in enumerate(numbers)}
+        self._votes = np.stack(seeded, axis=1) if seeded else np.zeros((len(self.names), 0))
+        self._no_group = self._lead()
+        self._learnt: dict[int, GroupId] = {}
+        self._record: dict[
+            int, tuple[datetime, float, bool]
+        ] = {}  # when, error expected just before, whether it was one
+
+    def _seed(self, number: int, given: np.ndarray | None) -> np.ndarray:
+        if given is not None:
+            return given
+        total = self.rows[[i for i, group in enumerate(self._first) if group == number]].astype(np.float64).sum(axis=0)
+        length = float(np.linalg.norm(total))
+        return (total / length if length else total).astype(np.float32)
+
+    def _kernel(self, row: np.ndarray) -> np.ndarray:
+        return np.exp(NARROWNESS * ((self.rows @ row).astype(np.float64) - 1))
+
+    def _lead(self) -> np.ndarray:
+        """Put the build's placement before all other seeds; return the (N,) votes for standing in no group."""
+        own = np.array([-1 if group is None else self._columns[group] for group in self._first])
+        lead = _rounded(LEAD * self._votes.max(axis=1, initial=FLOOR))
+        behind = np.flatnonzero((own >= 0) & (self._votes.argmax(axis=1) != own)) if self._columns else []
+        self._votes[behind, own[behind]] = lead[behind]
+        return np.where(own < 0, lead, 0.0)
+
+    # -- learning -------------------------------------------------------------------------------------------------
+
+    def learn(self, grouping: Grouping) -> Estimates:
+        """Estimate every name's group from the decisions that ``grouping`` holds; the same ones give the same."""
+        decided = {self._index[name]: group for name, group in grouping.decided.items() if name in self._index}
+        with threadpool_limits(limits=1):
+            self._take(decided, grouping)
+            live, votes = self._live(grouping)
+            standing = _standing(votes)
+            undecided = np.ones(len(self.names), dtype=bool)
+            position = {group: k for k, group in enumerate(live)}
+            for i, group in decided.items():
+                undecided[i], standing[i] = False, -1 if group is None else position[group]
+            gone = [i for i, name in enumerate(self.names) if undecided[i] and _is_gone(grouping, name)]
+            undecided[gone], standing[gone] = False, -1
+            errors = np.where(undecided, self._errors(votes, standing, self.doubt_odds, self._correction()), 0.0)
+        labels = tuple(grouping.labels.get(group, str(group)) for group in live)
+        spread = self.fitted.spread
+        return Estimates(self.names, self.items, tuple(live), labels, standing, undecided, errors, votes, spread)
+
+    def _take(self, decided: Mapping[int, GroupId | None], grouping: Grouping) -> None:
+        """Add and take away the votes of names that are decided otherwise than before, action by action.
+
+        Before an action is learnt, the errors that were expected of its names are noted beside those that it found.
+        """
+        wanted = {i: group for i, group in decided.items() if group is not None}
+        changed = {i for i in wanted.keys() | self._learnt.keys() if wanted.get(i) != self._learnt.get(i)}
+        for i in sorted(changed & self._learnt.keys()):
+            self._votes[:, self._columns[self._learnt.pop(i)]] -= _rounded(self._kernel(self.rows[i]))
+            del self._record[i]
+        whens = {
+            i: grouping.claims[Subject("name", self.names[i])].entries[-1].decision.when
+            for i in changed & wanted.keys()
+        }
+        for when, action in groupby(sorted((when, i) for i, when in whens.items()), key=lambda new: new[0]):
+            members = [i for _, i in action]
+            stood, errors = self._expected(members)
+            for i, group, error in zip(members, stood, errors.tolist(), strict=True):
+                self._record[i] = (when, error, group != wanted[i])
+            for i in members:
+                column = self._column(wanted[i])
+                self._votes[:, column] += _rounded(self._kernel(self.rows[i]))
+                self._learnt[i] = wanted[i]
+
+    def _column(self, group: GroupId) -> int:
+        """Return a group's column of votes, a new one for a new group."""
+        if group not in self._columns:
+            self._columns[group] = self._votes.shape[1]
+            self._votes = np.concatenate([self._votes, np.full((len(self.names), 1), FLOOR)], axis=1)
+        return self._columns[group]
+
+    def _expected(self, members: Sequence[int]) -> tuple[list[GroupId | None], np.ndarray]:
+        """Return where some names stand by the votes so far, and the probabilities that they stand wrong."""
+        groups = sorted(self._columns, key=_in_order)
+        columns = [self._columns[group] for group in groups]
+        votes = np.concatenate([self._votes[members][:, columns], self._no_group[members, None]], axis=1)
+        standing = _standing(votes)
+        return [groups[k] if k >= 0 else None for k in standing.tolist()], self._errors(
+            votes, standing, self.doubt_odds[members]
+        )
+
+    def _live(self, grouping: Grouping) -> tuple[list[GroupId], np.ndarray]:
+        """Return the groups in which names can stand, and (N, K + 1) votes for them and for none.
+
+        These are the build's groups that were not merged or dropped, and people's that have names.
+        """
+        went = self._redirects(grouping)
+        ends = {_end(group, went) for group in went}
+        kept = {group for group in self._columns if isinstance(group, int) and group not in went}
+        live = sorted(
+            kept | {group for group in ends | {*grouping.decided.values()} if group is not None}, key=_in_order
+        )
+        votes = np.empty((len(self.names), len(live) + 1))
+        columns = [self._column(group) for group in live]
+        np.take(self._votes, columns, axis=1, out=votes[:, :-1])
+        votes[:, -1] = self._no_group
+        position = {group: k for k, group in enumerate(live)}
+        for group in went:
+            if (target := _end(group, went)) is not None:
+                votes[:, position[target]] += self._votes[:, self._columns[group]]
+        for name, groups in grouping.refused.items():
+            refused = [position[group] for group in groups if group in position]
+            if name in self._index and len(refused) < len(live):
+                votes[self._index[name], refused] = 0.0
+        return live, votes
+
+    def _redirects(self, grouping: Grouping) -> dict[GroupId, GroupId | None]:
+        """Return where the build's groups that were merged or dropped went; None: dropped."""
+        claims = {
+            group: grouping.claims.get(Subject("group", group)) for group in self._columns if isinstance(group, int)
+        }
+        return {group: claim.fate for group, claim in claims.items() if claim is not None and not claim.renames}
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+
+    def _errors(
+        self, votes: np.ndarray, standing: np.ndarray, doubt_odds: np.ndarray, shift: float = 0.0
+    ) -> np.ndarray:
+        """Return the (N,) probabilities that names stand wrong."""
+        slope, taught, doubt, constant = self.fitted.error
+        decided = len(self._learnt) / len(self.names)
+        odds = slope * log_odds(votes, standing) + taught * decided + constant + shift
+        return 1 / (1 + np.exp(-(odds + doubt * (1 - decided) * doubt_odds)))
+
+    def _correction(self) -> float:
+        """Return what the decisions so far say of the errors expected: a shift of their log odds.
+
+        Each name decided was found right or wrong, and stands against the error that was expected of that very name
+        just before; so it does not matter that people are asked about doubtful names first. Late decisions count more.
+        """
+        found = expected = 0.0
+        latest = sorted(self._record.values(), key=lambda record: record[0], reverse=True)
+        for age, (_, error, was_wrong) in enumerate(latest):
+            weight = 0.5 ** (age / _HALF_LIFE)
+            found, expected = found + weight * was_wrong, expected + weight * error
+        return float(np.log((found + _PRIOR_ERRORS) / (expected + _PRIOR_ERRORS)))
+
+
+def log_odds(votes: np.ndarray, standing: np.ndarray) -> np.ndarray:
+    """Return the (N,) log odds that names stand wrong by their (N, K + 1) votes; -1: in no group."""
+    own = votes[np.arange(len(votes)), standing] ** 2 / np.einsum("ij,ij->i", votes, votes)
+    own = np.clip(own, 1e-4, 1 - 1e-4)
+    return np.log((1 - own) / own)
+
+
+def _in_order(group: GroupId) -> tuple[bool, GroupId]:
+    return isinstance(group, str), group
+
+
+def _standing(votes: np.ndarray) -> np.ndarray:
+    """Return the groups of most votes, the first at a tie; -1 where that is the last column, for no group."""
+    best = votes.argmax(axis=1)
+    return np.where(best == votes.shape[1] - 1, -1, best)
+
+
+def _shares(votes: np.ndarray) -> np.ndarray:
+    """Return probabilities: squared votes, as shares of their sum."""
+    squares = votes**2
+    return squares / squares.sum(axis=1, keepdims=True)
+
+
+def _is_gone(grouping: Grouping, name: str) -> bool:
+    """Tell whether an undecided name left with a group that was dropped as a whole."""
+    return grouping.place[name] is None and Subject("name", name) in grouping.claims
+
+
+def _end(group: GroupId, went: Mapping[GroupId, GroupId | None]) -> GroupId | None:
+    """Return the group that a group ended in, over any number of merges."""
+    seen: set[GroupId] = set()
+    now: GroupId | None = group
+    while now is not None and now in went and now not in seen:
+        seen.add(now)
+        now = went[now]
+    return now
+
+
+def _rounded(votes: np.ndarray) -> np.ndarray:
+    return np.round(votes * _GRID) / _GRID
+
+
+def _leading_axes(rows: np.ndarray) -> np.ndarray | None:
+    """Return the (D, 128) leading axes where names are many, so that a decision takes less than a second."""
+    if len(rows) <= _MANY_NAMES or rows.shape[1] <= _MOST_AXES:
+        return None
+    _, axes = np.linalg.eigh(rows.T.astype(np.float64) @ rows)
+    return axes[:, -_MOST_AXES:].astype(np.float32)
+
+
+def _on_axes(rows: np.ndarray, axes: np.ndarray | None) -> np.ndarray:
+    if axes is None:
+        return np.ascontiguousarray(rows, dtype=np.float32)
+    low = rows.astype(np.float32) @ axes
+    return low / np.maximum(np.linalg.norm(low, axis=1, keepdims=True), 1e-9)

@@ -1,0 +1,171 @@
+"""Drawings of hierarchies: what they show, that they are bounded and escaped, and the verb that prints them."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import Hierarchy, open_dataset
+from hgld.cli import EXIT_BAD_INPUT, main
+from hgld.taxonomy.drawing import tree_data, tree_html, tree_text
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.hgld.small_trees import hierarchies
+
+
+@pytest.fixture
+def hgld(capsys):
+    """``hgld(*arguments)`` runs the command: exit code, stdout, stderr."""
+
+    def run(*arguments) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        assert isinstance(stop.value.code, int)
+        return (stop.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def animals():
+    return Hierarchy(
+        ("name", "kind", "top"),
+        (("dog", "cat", "oak", "stone"), ("animal", "oak", "thing"), ("living",)),
+        (np.array([0, 0, 1, 2]), np.array([0, 0, -1])),
+    )
+
+
+def test_a_tree_of_text_has_the_largest_classes_first_and_repeats_no_name(animals):
+    assert animals.to_tree_text() == (
+        "top 1 > kind 3 > name 4\n"
+        "├─ living  3\n"
+        "│  ├─ animal  2\n"
+        "│  │  ├─ cat\n"
+        "│  │  └─ dog\n"
+        "│  └─ oak  1\n"  # whose only name is "oak" too
+        "└─ (top unknown)  1\n"
+        "   └─ thing  1\n"
+        "      └─ stone"
+    )
+    assert str(animals) == animals.to_tree_text()
+    assert repr(animals) == "Hierarchy(name: 4, kind: 3, top: 1)"
+
+
+def test_depth_most_and_lines_leave_out_and_say_how_much(animals):
+    assert animals.to_tree_text(depth=1) == "top 1 > kind 3 > name 4\n├─ living  3\n└─ (top unknown)  1"
+    wide = Hierarchy(("n", "k"), (tuple("abcde"), ("x", "y", "z")), (np.array([0, 0, 0, 1, 2]),))
+    assert wide.to_tree_text(most=1).splitlines()[1:] == [
+        "├─ x  3",
+        "│  ├─ a",
+        "│  └─ … 2 more",
+        "└─ … 2 more, 2 below",
+    ]
+    assert wide.to_tree_text(lines=4).splitlines()[1:] == ["├─ x  3", "├─ y  1", "└─ z  1", "(1 finer level not drawn)"]
+    assert wide.to_tree_text(lines=8).count("drawn") == 0
+    assert wide.to_tree_text(lines=2).splitlines()[1:3] == ["├─ x  3", "├─ y  1"]
+    assert wide.to_tree_text(lines=2, depth=2).splitlines()[1:] == ["├─ x  3", "│  ├─ a", "…"]
+
+
+def cells(text):
+    import unicodedata
+
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+@given(hierarchies(), st.integers(40, 100), st.integers(1, 4), st.integers(1, 6))
+def test_drawings_stay_within_width_and_lines(tree, width, most, lines):
+    drawn = tree_text(tree, width=width, most=most, lines=lines).splitlines()
+    assert len(drawn) <= lines + 3
+    assert all(cells(line) <= width for line in drawn[1:])
+
+
+@given(hierarchies())
+def test_a_whole_drawing_counts_every_finest_class_once(tree):
+    data = tree_data(tree)
+    assert sum(branch["items"] for branch in data) == tree.num_classes[0]
+    for branch in data:
+        below = branch.get("below", [])
+        assert not below or sum(b["items"] for b in below) == branch["items"]
+
+
+class Visible(HTMLParser):
+    """The text of a page, and its tags."""
+
+    def __init__(self):
+        super().__init__()
+        self.said, self.tags = [], []
+
+    def handle_data(self, data):
+        self.said.append(data)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, attrs))
+
+
+def test_html_is_escaped_and_bounded():
+    evil = "<script>alert(1)</script>"
+    tree = Hierarchy((f"n{evil}", "k"), ((evil, "b"), (f"{evil}k",)), (np.array([0, 0]),))
+    page = Visible()
+    page.feed(tree._repr_html_())
+    assert {tag for tag, _ in page.tags} == {"div", "p", "b", "ul", "li", "details", "summary"}
+    assert all(not attrs for _, attrs in page.tags)
+    assert evil in page.said
+    many = Hierarchy(("n", "k"), (tuple(map(str, range(9000))), tuple(map(str, range(900)))), (np.arange(9000) % 900,))
+    assert len(tree_html(many, most=10_000)) < 50_000
+    assert "… 892 more" in many._repr_html_()
+
+
+def test_names_command_no_terminal(animals):
+    tree = Hierarchy(("n",), (("\x1b[2J\nname\u202e",),), ())
+    assert tree.to_tree_text().splitlines()[1] == "└─ \\x1b[2J name\\u202e"
+
+
+# -- hgld show ---------------------------------------------------------------------------------------------------------
+
+
+def test_show_draws_a_dataset_with_its_images(hgld, tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([5, 3, 1], ["test"]))
+    dataset = open_dataset(tmp_path / "data")
+    code, out, _ = hgld("show", tmp_path / "data", "--json")
+    told = json.loads(out)
+    assert (code, told["counted"], told["format"]) == (0, "images", "hgld")
+    assert sum(branch["items"] for branch in told["tree"]) == len(dataset)
+    code, out, _ = hgld("show", tmp_path / "data", "--depth", "1", "--most", "1")
+    assert (code, "numbers count images" in out) == (0, True)
+
+
+def test_show_draws_a_taxonomy_says_what_the_rules_did_and_lists_it(hgld, tmp_path):
+    file = tmp_path / "edges.csv"
+    file.write_text("child,parent\ncat,animal\ndog,pet\ndog,animal\npet,animal\noak,plant\n")
+    code, out, err = hgld("show", file)
+    assert (code, out) == (EXIT_BAD_INPUT, "")
+    assert "'dog' under 'pet' and 'animal'" in err
+    assert "choose --parents first or most-specific" in err
+    words = ("show", file, "--parents", "most-specific", "--cut", "leaves:1", "--changes", tmp_path / "changes.csv")
+    code, out, err = hgld(*words)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "height 1 3 > class 3"
+    assert max(map(len, out.splitlines())) <= 80
+    told = " ".join(out.split())
+    assert "edge-list: 6 classes; levels by leaves:1; numbers count the classes of the level 'class'." in told
+    assert "classes under several parents: 1; parents left out: 1." in told
+    changes = (tmp_path / "changes.csv").read_text().splitlines()
+    assert changes == ["id,name,what,detail", 'dog,dog,several parents,"kept pet, left out animal"']
+    named = json.loads(hgld(*words, "--levels", "name,kind", "--json")[1])
+    assert named["levels"] == {"name": 3, "kind": 3}
+    assert named["tree"][0]["below"][0]["level"] == "name"
+    assert "Name as many" in hgld("show", file, "--parents", "first", "--levels", "a,b,c,d,e")[2]
+
+
+def test_show_refuses_folders_of_unfinished_work(hgld, tmp_path):
+    for mark in (".hgld-build", "dataset.json"):
+        folder = tmp_path / mark.strip(".")
+        folder.mkdir()
+        (folder / mark).touch()
+        (folder / "stages").mkdir()
+        code, _, err = hgld("show", folder)
+        assert code == EXIT_BAD_INPUT
+        assert re.search(r"holds a (build|dataset) without hierarchy\.parquet", err)

@@ -1,0 +1,539 @@
+"""The formats of taxonomies: files in the layouts of their makers, round trips, and what is refused by row or entry."""
+
+import contextlib
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError, TableError
+from hgld.taxonomy.format_names import FORMAT_LINES, PARENTS_RULES
+from hgld.taxonomy.formats import FORMATS, read_levels, read_taxonomy, sniff
+from hgld.taxonomy.formats.categories import RANKS
+from hgld.taxonomy.formats.document import Document
+from hgld.taxonomy.levels import ParentsRule
+from tests.hgld.small_trees import LETTERS, hierarchies, in_order
+
+
+@pytest.fixture
+def write(tmp_path):
+    """``write(name, content)`` writes a file of text, or of a value as JSON, and returns its place."""
+
+    def put(name: str, content) -> Path:
+        place = tmp_path / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8", newline="")
+        return place
+
+    return put
+
+
+def links(taxonomy):
+    """Every link by names."""
+    pairs = zip(taxonomy.names, taxonomy.parents, strict=True)
+    return {(name, taxonomy.names[p]) for name, parents in pairs for p in parents}
+
+
+def test_the_names_of_the_formats_are_those_of_the_registry():
+    assert list(FORMAT_LINES) == list(FORMATS)
+    assert ParentsRule.__args__ == PARENTS_RULES
+
+
+# -- round trips -------------------------------------------------------------------------------------------------------
+
+
+ROWS_OF_LEAVES = {"inaturalist", "columns"}  # their files have no place for a coarser class without a finest one
+RANKED = [name for name, known in FORMATS.items() if known.keeps_ranks and known.text and name not in ROWS_OF_LEAVES]
+
+
+@given(hierarchies(), st.sampled_from(RANKED))
+def test_formats_that_keep_ranks_give_back_any_hierarchy(tmp_path_factory, tree, kind):
+    file = tmp_path_factory.mktemp("tree") / "file"
+    tree.write(file, kind)
+    assert sniff(Document(file)) == kind
+    assert Hierarchy.read(file) == in_order(tree)
+
+
+@given(st.data(), st.sampled_from([name for name, known in FORMATS.items() if known.text or known.fill]))
+def test_every_format_that_is_written_gives_back_even_hierarchies(tmp_path_factory, data, kind):
+    levels = {"inaturalist": ("species", *reversed(RANKS))[: data.draw(st.integers(2, 7))], "coco": ("a", "b")}
+    allowed = {
+        "wordnet": LETTERS.filter(lambda name: "_" not in name and "|" not in name),
+        "paths": LETTERS.filter(lambda name: ">" not in name),
+        "folders": LETTERS.filter(lambda name: not name.startswith(".")),
+    }
+    tree = data.draw(hierarchies(even=True, levels=levels.get(kind, ()), names=allowed.get(kind, LETTERS)))
+    place = tmp_path_factory.mktemp("tree") / "written"
+    tree.write(place, kind)
+    top = len(tree.levels) - 2
+    below_entity = kind == "open-images"  # whose file has one class above all
+    cut = "" if FORMATS[kind].keeps_ranks else f"root:{','.join(str(d + below_entity) for d in range(top, -1, -1))}"
+    found = read_levels(place, kind if kind == "columns" else "auto", cut=cut, levels=tree.levels)
+    assert found.taxonomy.format == kind
+    assert found.hierarchy == in_order(tree)
+
+
+def test_the_end_of_a_name_says_what_is_written_and_own_files_keep_their_ids(tmp_path):
+    tree = Hierarchy(("name", "kind"), (("b", "a"), ("z", "y")), (np.array([1, 0]),))
+    for name in ("t.parquet", "t.json"):
+        tree.write(tmp_path / name)
+        assert Hierarchy.read(tmp_path / name) == tree
+        assert Hierarchy.read(tmp_path / name, cut="ranks:name,kind") == in_order(tree)
+    tree.write(tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text().splitlines()[:2] == ["child,parent,name,rank", "b,y,b,name"]
+    with pytest.raises(ConfigError, match="its end names no format; expected one of hgld, hgld-json, wordnet"):
+        tree.write(tmp_path / "t.txt")
+    with pytest.raises(ConfigError, match="'node-link-up' is not written"):
+        tree.write(tmp_path / "t.txt", "node-link-up")
+    (tmp_path / "full" / "of").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="full is there already; name a new or empty folder"):
+        tree.write(tmp_path / "full", "folders")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *(("folders", name) for name in ("a/b", "..", ".git", "a\\b", "é" * 200)),
+        *(("wordnet", name) for name in ("a_b", "a|b", "a\tb")),
+        ("paths", "a>b"),
+    ],
+)
+def test_names_that_a_format_cannot_hold_are_refused_and_nothing_is_left(tmp_path, kind, name):
+    tree = Hierarchy(("name", "kind"), (("fine",), (name,)), (np.array([0]),))
+    with pytest.raises(HierarchyError, match=r"Write an(other format| edge list)\.$"):
+        tree.write(tmp_path / "written", kind)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- edge lists --------------------------------------------------------------------------------------------------------
+
+
+def test_an_edge_list_by_tab_comma_or_without_a_header(write):
+    both = {
+        "tab": 'parent\tchild\nanimal\tcat\nanimal\tdog "x"\n\t animal\n\n',
+        "comma": '\ufeffparent,child\r\nanimal,cat\r\nanimal,"dog ""x"""\r\n,animal\r\nanimal,cat\r\n',
+    }
+    for found in [read_taxonomy(write(name, text)) for name, text in both.items()]:
+        assert (found.format, set(found.ids)) == ("edge-list", {"animal", "cat", 'dog "x"'})
+        assert links(found) == {("cat", "animal"), ('dog "x"', "animal")}
+    assert read_taxonomy(write("comma", both["comma"])).counts == {"repeated links": 1}
+    bare = write("bare", "\ufeffcat,animal\ndog,animal\n")
+    assert links(read_taxonomy(bare, "edge-list")) == {("cat", "animal"), ("dog", "animal")}
+    with pytest.raises(SchemaError, match="a table with the columns 'cat', 'animal'; expected a taxonomy"):
+        read_taxonomy(bare)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("child,parent\na,b\nb,a\n", "parents lead in a circle: 'b' -> 'a' -> 'b'|'a' -> 'b' -> 'a'"),
+        ("child,parent\na,b\nc,c\n", "line 3: 'c' is its own parent"),
+        ("child,parent\na,b\n,c\n", "line 3: an empty id"),
+        ("child,parent\na\n", "line 2: 1 cells where the header has 2"),
+        ('child,parent\na,b\n"c,d\n', "line 3: not a valid table"),
+        ("child,parent,child\na,b,c\n", "has the column 'child' twice"),
+        ("child,parent\n", "has no classes"),
+        ("child,parent\na,\xff\n", "line 2: not UTF-8"),
+    ],
+)
+def test_what_is_wrong_in_an_edge_list_is_named_by_its_line(tmp_path, text, said):
+    file = tmp_path / "edges.csv"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=f"^{re.escape(str(file))}.*({said})"):
+        read_taxonomy(file)
+
+
+# -- node-link JSON ----------------------------------------------------------------------------------------------------
+
+
+def graph(edges, key="edges", nodes=(), **more):
+    ids = dict.fromkeys(end for pair in edges for end in pair)
+    listed = [*({"id": i} for i in ids), *nodes]
+    pairs = [{"source": a, "target": b} for a, b in edges]
+    return {"directed": True, "multigraph": False, "graph": {}, "nodes": listed, key: pairs, **more}
+
+
+@pytest.mark.parametrize("key", ["edges", "links"])
+def test_node_link_json_leads_down_as_trees_do_or_up_as_is_a_does(write, key):
+    down = graph([("animal", "cat"), ("animal", "dog"), ("dog", 7)], key)
+    assert links(read_taxonomy(write("down", down))) == {("cat", "animal"), ("dog", "animal"), ("7", "dog")}
+    up = graph([("cat", "animal"), ("dog", "animal")], key)
+    found = read_taxonomy(write("up", up))
+    assert (found.format, links(found)) == ("node-link-up", {("cat", "animal"), ("dog", "animal")})
+    said = graph([("cat", "animal")], key, nodes=[{"id": "x", "name": "an x", "rank": "kind"}])
+    with pytest.raises(HierarchyError, match=r"the file does not say.*Name the format: node-link .*or node-link-up"):
+        read_taxonomy(write("chain", said))
+    named = read_taxonomy(write("chain", said), "node-link-up")
+    assert links(named) == {("cat", "animal")}
+    assert (named.names[2], named.ranks[2]) == ("an x", "kind")
+
+
+def test_networkx_reads_and_writes_the_same(write, tmp_path):
+    networkx = pytest.importorskip("networkx")
+    tree = Hierarchy.from_columns({"name": ["cat", "dog", "oak"], "kind": ["animal", "animal", "plant"]})
+    for edges in ("edges", "links"):
+        made = networkx.DiGraph([("animal", "cat"), ("animal", "dog"), ("plant", "oak")])
+        file = write(f"{edges}.json", networkx.node_link_data(made, edges=edges))
+        assert Hierarchy.read(file, levels=("name", "kind")) == tree
+    tree.write(tmp_path / "ours.json", "node-link")
+    back = networkx.node_link_graph(json.loads((tmp_path / "ours.json").read_text()), edges="edges")
+    assert networkx.is_directed_acyclic_graph(back)
+    assert set(back.edges) == {("animal", "cat"), ("animal", "dog"), ("plant", "oak")}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"directed": False}, "the graph is undirected"),
+        ({"nodes": [{"id": "a"}, {"id": "b"}, {"id": "a"}]}, r"entry 3: the id 'a' is that of entry 1 too"),
+        ({"nodes": [{"id": "a"}, {"name": "b"}]}, "node 2 is .*expected an object with an id"),
+        ({"nodes": [{"id": {}}]}, "node 1 has the id"),
+        ({"nodes": [{"id": "a"}]}, r"parents that are not in the file: 'b' \(entry 1\)"),
+        ({"nodes": "a"}, "with a list of nodes"),
+        ({"edges": [{"source": "a"}]}, "edge 1 is .*expected source and target"),
+        ({"edges": 5}, "expected a list of edges"),
+    ],
+)
+def test_what_is_wrong_in_node_link_json_is_named_by_its_entry(write, change, said):
+    file = write("g.json", graph([("a", "b")]) | change)
+    with pytest.raises(InputError, match=said):
+        read_taxonomy(file, "node-link-up")
+
+
+# -- WordNet -----------------------------------------------------------------------------------------------------------
+
+LICENCE = "  1 This software and database is being provided to you, the LICENSEE, by  \n  2 Princeton University  \n"
+SYNSETS = {  # key: words, pointers as in WordNet 3.0 (symbol, key), gloss
+    "entity": ("entity 0", [("~", "dog"), ("~", "animal")], "that which is perceived or known"),
+    "animal": ("animal 0 animate_being 0 beast 0", [("@", "entity"), ("~", "dog")], "a living organism | with a bar"),
+    "canine": ("canine 0 canid 0", [("@", "animal"), ("~", "dog"), ("%p", "tooth")], "of the family Canidae"),
+    "pet": ("domestic_animal 0", [("@", "animal"), ("~", "dog")], "tame"),
+    "dog": ("dog 0 domestic_dog 0 Canis_familiaris 0", [("@", "canine"), ("@", "pet"), ("#m", "pack")], "a dog"),
+    "rex": ("Rex 0", [("@i", "dog")], "a dog of that name"),
+    "frump": ("frump 0 dog 0", [("@", "entity")], "a dull person"),
+    "tooth": ("canine 1", [("@", "entity")], "a tooth"),
+    "pack": ("pack 0", [("@", "entity"), ("%m", "dog")], "dogs"),
+}
+
+
+def wordnet_files():
+    """A small database by the rules of wndb(5WN), offsets in bytes, made without hgld."""
+
+    def line(key, offsets):
+        words, pointers, gloss = SYNSETS[key]
+        led = "".join(f" {symbol} {offsets[target]} n 0000" for symbol, target in pointers)
+        return f"{offsets[key]} 05 n {len(words.split()) // 2:02x} {words} {len(pointers):03d}{led} | {gloss}  \n"
+
+    offsets = dict.fromkeys(SYNSETS, "00000000")
+    place, placed = len(LICENCE.encode()), {}
+    for key in SYNSETS:
+        placed[key] = f"{place:08d}"
+        place += len(line(key, offsets).encode())
+    senses = {"dog": ["dog", "frump"], "canine": ["tooth", "canine"], "rex": ["rex"]}
+    index = [f"{w} n {len(s)} 2 @ ~ {len(s)} 1 {' '.join(placed[k] for k in s)}  \n" for w, s in sorted(senses.items())]
+    return LICENCE + "".join(line(key, placed) for key in SYNSETS), LICENCE + "".join(index), placed
+
+
+def test_wordnet_files_are_read_with_senses_in_their_order(write):
+    data, index, offsets = wordnet_files()
+    file = write("dict/data.noun", data)
+    write("dict/index.noun", index)
+    for place in (file, file.parent):
+        found = read_taxonomy(place)
+        assert found.format == "wordnet"
+        assert links(found) >= {("dog", "canine"), ("dog", "domestic animal"), ("Rex", "dog"), ("animal", "entity")}
+        assert len(links(found)) == 9
+        assert found.ids[found.names.index("animal")] == f"n{offsets['animal']}"
+        meant = [found.ids[p] for p in found.synonyms["canine"]]
+        assert meant == [f"n{offsets['tooth']}", f"n{offsets['canine']}"]  # as the index has it, not the file's order
+        assert [found.names[p] for p in found.synonyms["Canis familiaris"]] == ["dog"]
+    assert found.by_usage
+    levels = read_levels(file, parents="first", cut="root:1")
+    assert {"canine", "canine [n" + offsets["tooth"] + "]"} & set(levels.hierarchy.names[0]) == {"canine"}
+    file.with_name("index.noun").unlink()
+    assert not read_taxonomy(file).by_usage
+
+
+def test_wordnets_own_programs_would_find_what_is_written(tmp_path):
+    """They seek a byte offset of the index in the data file, and look words up by halves of a sorted index."""
+    tree = Hierarchy.from_columns({"name": ["Zürich", "big dog", "café"], "kind": ["town", "dog", "house"]})
+    tree.write(tmp_path / "dict", "wordnet")
+    data, index = ((tmp_path / "dict" / name).read_bytes() for name in ("data.noun", "index.noun"))
+    lines = [line for line in index.splitlines() if not line.startswith(b"  ")]
+    assert lines == sorted(lines)
+    for line in lines:
+        fields = line.split()
+        assert [int(fields[2]), int(fields[3])] == [len(fields[6 + int(fields[3]) :]), len(fields[4:-3])]
+        for offset in fields[6 + int(fields[3]) :]:
+            synset = data[int(offset) :].split(b"\n")[0].split()
+            assert synset[0] == offset
+            assert synset[4].decode().lower().encode() == fields[0]
+    assert "big_dog" in data.decode()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("05 n 03 animal", "05 n zz animal"), "line 4: .* is not a synset"),
+        (("05 n 03 animal", "05 n ff animal"), "line 4: .* is not a synset"),
+        (("001 @i ", "009 @i "), "line 8: .* is not a synset"),
+        (("001 @i ", f"{10**12} @i "), "line 8: .* is not a synset"),
+        (("001 @i ", "-01 @i "), "line 8: .* is not a synset"),
+    ],
+)
+def test_what_is_wrong_in_wordnet_is_named_by_its_line(write, change, said):
+    data, index, offsets = wordnet_files()
+    assert change[0] in data
+    with pytest.raises(TableError, match=said):
+        read_taxonomy(write("data.noun", data.replace(*change)))
+    lost = data.replace(f"@ {offsets['pet']}", "@ 09999999")
+    with pytest.raises(HierarchyError, match=r"parents that are not in the file: 'n09999999' \(line 7\)"):
+        read_taxonomy(write("data.noun", lost))
+    with pytest.raises(HierarchyError, match=r"line 3: the id 'n00000118' is that of line 3 too|that of line"):
+        read_taxonomy(write("data.noun", data + data.splitlines(keepends=True)[-1]))
+    write("both/index.noun", index.replace(offsets["frump"], "09999999"))
+    with pytest.raises(HierarchyError, match=r"index\.noun, line 4: 'dog' means n09999999, which"):
+        read_taxonomy(write("both/data.noun", data))
+
+
+# -- Open Images, iNaturalist, COCO ------------------------------------------------------------------------------------
+
+OPEN_IMAGES = {  # as in bbox_labels_600_hierarchy.json
+    "LabelName": "/m/0bl9f",
+    "Subcategory": [
+        {
+            "LabelName": "/m/09j2d",
+            "Subcategory": [
+                {"LabelName": "/m/01b638"},
+                {"LabelName": "/m/0176mf", "Part": [{"LabelName": "/m/01b638"}]},
+            ],
+        },
+        {"LabelName": "/m/09j5n", "Subcategory": [{"LabelName": "/m/01b638"}]},
+        {"LabelName": "/m/0242l"},
+    ],
+}
+
+
+def test_open_images_is_read_with_the_descriptions_beside_it(write):
+    file = write("bbox_labels_600_hierarchy.json", OPEN_IMAGES)
+    assert "/m/01b638" in read_taxonomy(file).names
+    write("class-descriptions-boxable.csv", "/m/01b638,Boot\n/m/0176mf,Belt\n/m/09j2d,Clothing\n/m/09j5n,Footwear\n")
+    found = read_taxonomy(file)
+    assert found.format == "open-images"
+    assert links(found) >= {("Boot", "Clothing"), ("Boot", "Footwear"), ("Belt", "Clothing"), ("Clothing", "/m/0bl9f")}
+    assert found.counts == {"parts (not subclasses)": 1, "classes without a description": 2}
+    write("oidv7-class-descriptions.csv", "LabelName,DisplayName\n/m/0242l,Coin\n/m/01b638,other\n")
+    assert {"Coin", "Boot"} <= set(read_taxonomy(file).names)
+    levels = read_levels(file, parents="first")
+    assert levels.hierarchy.names == (("Belt", "Boot", "Coin"), ("Clothing", "Coin"))
+
+
+def nested(depth):
+    return '{"LabelName": "/m/0", "Subcategory": [' * depth + "]}" * depth
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (nested(200_000), "nested too deep to be read"),
+        ("[" * 200_000, "nested too deep to be read"),
+        ('{"LabelName": "/m/0", "Subcategory": [5]}', "entry 2 under '/m/0' is '5'; expected an object"),
+        ('{"LabelName": "/m/0", "Subcategory": 5}', "entry 1 is .*a list Subcategory"),
+        ('{"LabelName": "/m/0", "Subcategory": [{"LabelName": "/m/0"}]}', "entry 2: '/m/0' is its own parent"),
+        ('{"LabelName": "a", "Subcategory": [{"LabelName": "b", "Subcategory": [{"LabelName": "a"}]}]}', "in a circle"),
+        ('{"LabelName": 1}', "entry 1 is"),
+        ('{"LabelName": ', "not valid JSON"),
+        ('{"a": 1}', "JSON with the keys 'a'; expected a taxonomy"),
+    ],
+)
+def test_nested_json_that_is_too_deep_or_wrong_is_one_clear_error(write, content, said):
+    with pytest.raises(InputError, match=said):
+        read_taxonomy(write("h.json", content))
+
+
+INATURALIST = [  # as in iNaturalist's competitions of 2018 and later
+    {
+        "id": number,
+        "image_dir_name": f"{number:05d}_x",
+        "name": name,
+        "common_name": common,
+        "supercategory": group,
+        "kingdom": "Animalia",
+        "phylum": "Chordata",
+        "class": cls,
+        "order": order,
+        "family": family,
+        "genus": name.split()[0],
+        "specific_epithet": name.split()[1],
+    }
+    for number, (name, common, group, cls, order, family) in enumerate(
+        [
+            ("Corvus corax", "Common Raven", "Birds", "Aves", "Passeriformes", "Corvidae"),
+            ("Corvus corone", "Carrion Crow", "Birds", "Aves", "Passeriformes", "Corvidae"),
+            ("Vulpes vulpes", "Red Fox", "Mammals", "Mammalia", "Carnivora", "Canidae"),
+        ]
+    )
+]
+
+
+def test_inaturalists_categories_are_ranked(write):
+    for content in (INATURALIST, {"images": [], "categories": INATURALIST}):
+        file = write("categories.json", content)
+        found = read_taxonomy(file)
+        assert found.format == "inaturalist"
+        tree = Hierarchy.read(file, cut="ranks:species,family,class")
+        assert tree.names == (
+            ("Corvus corax", "Corvus corone", "Vulpes vulpes"),
+            ("Canidae", "Corvidae"),
+            ("Aves", "Mammalia"),
+        )
+        assert [found.names[p] for p in found.synonyms["Red Fox"]] == ["Vulpes vulpes"]
+        assert found.counts == {"supercategories (across the ranks)": 3}
+        assert Hierarchy.read(file, "coco").names[1] == ("Birds", "Mammals")
+    full = Hierarchy.read(file)
+    assert full.levels == ("species", "genus", "family", "order", "class", "phylum", "kingdom")
+    plain = write("coco.json", {"categories": [{"id": 1, "name": "dog", "supercategory": "animal"}]})
+    assert (read_taxonomy(plain).format, links(read_taxonomy(plain))) == ("coco", {("dog", "animal")})
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([INATURALIST[0], INATURALIST[1], INATURALIST[0]], "entry 3: the id 'id 0' is that of entry 1 too"),
+        ([INATURALIST[0], 5], "category 2 is '5'; expected an object with a number id"),
+        ([INATURALIST[0], {"id": "x", "name": "y"}], "category 2 is"),
+        ([INATURALIST[0], {"id": 2, "name": " "}], "category 2 is"),
+    ],
+)
+def test_what_is_wrong_in_categories_is_named_by_its_entry(write, entries, said):
+    with pytest.raises(InputError, match=said):
+        read_taxonomy(write("categories.json", entries))
+
+
+# -- Darwin Core, paths, columns, folders ------------------------------------------------------------------------------
+
+
+def test_darwin_core_by_parent_ids_has_synonyms_as_further_names(write):
+    rows = [
+        "taxonID\tparentNameUsageID\tacceptedNameUsageID\tscientificName\ttaxonRank\ttaxonomicStatus",
+        "1\t\t\tAnimalia\tkingdom\taccepted",
+        '20\t1\t20\tCorvus "L."\tgenus\taccepted',
+        "21\t20\t\tCorvus corax Linnaeus, 1758\tspecies\taccepted",
+        "22\t20\t21\tCorvus clericus\tspecies\tsynonym",
+    ]
+    file = write("Taxon.tsv", "\n".join(rows) + "\n")
+    found = read_taxonomy(file)
+    assert found.format == "darwin-core"
+    assert links(found) == {('Corvus "L."', "Animalia"), ("Corvus corax Linnaeus, 1758", 'Corvus "L."')}
+    assert found.counts == {"synonyms (further names of other taxa)": 1}
+    assert found.synonyms["Corvus clericus"] == (2,)
+    assert Hierarchy.read(file).levels == ("species", "genus", "kingdom")
+    for change, said in [
+        (("21\t20", "21\t99"), r"parents that are not in the file: '99' \(line 4\)"),
+        (("21\t20", "20\t20"), "line 4: the id '20' is that of line 3 too"),
+        (("\t21\t", "\t99\t"), "line 5: a synonym of '99'"),
+    ]:
+        with pytest.raises(HierarchyError, match=said):
+            read_taxonomy(write("wrong.tsv", "\n".join(rows).replace(*change)))
+
+
+def test_darwin_core_by_ranks_keeps_genera_of_one_name_apart(write):
+    text = (
+        "scientificName,kingdom,phylum,class,order,family,genus,taxonRank\n"
+        "Oenanthe oenanthe,Animalia,Chordata,Aves,Passeriformes,Muscicapidae,Oenanthe,SPECIES\n"
+        "Oenanthe crocata,Plantae,,,Apiales,Apiaceae,Oenanthe,species\n"
+        "Apiaceae,Plantae,,,Apiales,Apiaceae,,family\n"
+        ",Plantae,,,,,,\n"
+    )
+    found = read_taxonomy(write("occurrence.csv", text))
+    assert found.names.count("Oenanthe") == 2
+    assert found.names.count("Apiaceae") == 1
+    assert ("Apiales", "Plantae") in links(found)
+    assert found.counts == {"rows without a scientificName": 1}
+    tree = Hierarchy.read(write("occurrence.csv", text), cut="ranks:species,genus,kingdom")
+    assert [name.partition(" [")[0] for name in tree.names[1]] == ["Oenanthe", "Oenanthe"]
+
+
+def test_paths_columns_and_folders(write, tmp_path):
+    text = "label,mid,top,path\nbeagle,dog,animal,animal > dog_x > beagle\nhound,dog,animal,animal > dog_x > beagle\n"
+    file = write("labels.csv", text)
+    found = read_taxonomy(file)
+    assert (found.format, links(found)) == ("paths", {("beagle", "dog_x"), ("dog_x", "animal")})
+    assert found.synonyms == {"hound": (2,)}
+    with pytest.raises(TableError, match=r"line 2: the path 'animal >> dog' has an empty part"):
+        read_taxonomy(write("bad.csv", "path\nanimal >> dog\n"))
+    tree = Hierarchy.read(file, levels=("label", "mid", "top"))
+    assert (tree.levels, tree.names) == (("label", "mid", "top"), (("beagle", "hound"), ("dog",), ("animal",)))
+    with pytest.raises(TableError, match=r"lacks the column 'x'; found 'label', 'mid', 'top', 'path'"):
+        read_taxonomy(file, "columns", columns=("label", "x"))
+    for folder in ("made/animal/dog/beagle", "made/animal/cat", "made/plant", "made/.git/x"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "made/animal/photo.jpg").write_text("")
+    (tmp_path / "made/animal/loop").symlink_to(tmp_path / "made")
+    found = read_taxonomy(tmp_path / "made")
+    assert (found.format, links(found)) == ("folders", {("beagle", "dog"), ("dog", "animal"), ("cat", "animal")})
+    assert found.counts == {"hidden folders": 1, "links to folders": 1}
+
+
+def test_what_is_no_taxonomy_is_refused_with_the_ways_out(write, tmp_path, monkeypatch):
+    with pytest.raises(SchemaError, match=r"a file of unknown content; expected a taxonomy\. Name its format"):
+        read_taxonomy(write("x.bin", "\x00\x01"))
+    with pytest.raises(ConfigError, match="there is no format 'csv'; expected auto or one of hgld"):
+        read_taxonomy(write("x.csv", "a"), "csv")
+    with pytest.raises(HierarchyError, match="is not there"):
+        read_taxonomy(tmp_path / "none")
+    monkeypatch.setattr("hgld.taxonomy.formats.document.MOST_BYTES", 10)
+    with pytest.raises(HierarchyError, match="too large for a taxonomy"):
+        read_taxonomy(write("x.csv", "child,parent\na,b\n"))
+
+
+DAMAGE = [
+    b"",
+    b"null",
+    b"[]",
+    b"-1",
+    b"1e999",
+    b"9" * 5000,
+    b"NaN",
+    b"\xff",
+    b"\x00",
+    b'"',
+    b",",
+    b"\n",
+    b"\t",
+    b"[",
+    b"}",
+]
+
+
+@given(st.data(), st.sampled_from([name for name, known in FORMATS.items() if known.text]))
+def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, data, kind):
+    file = tmp_path_factory.mktemp("damaged") / "file"
+    levels = ("species", "genus") if kind == "coco" else ("species", "genus", "kingdom")
+    rows = {"species": ["a b", "c", "d é"], "genus": ["x", "x", "y"], "kingdom": ["K", "K", "L"]}
+    Hierarchy.from_columns({level: rows[level] for level in levels}).write(file, kind)
+    content = file.read_bytes()
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(content)))
+        end = data.draw(st.integers(start, min(start + 8, len(content))))
+        content = content[:start] + data.draw(st.sampled_from(DAMAGE)) + content[end:]
+    file.write_bytes(content)
+    for form in ("auto", kind):
+        with contextlib.suppress(InputError):
+            read_levels(file, form, parents="first", cut="root")
+
+
+def test_real_taxonomies_have_the_classes_that_their_sources_state(real_data):
+    places = real_data / "taxonomies"
+    overture = read_levels(places / "overture_places" / "labels.csv", cut="root:0")
+    assert len(overture.hierarchy.names[1]) == 22
+    geonames = read_levels(places / "geonames" / "labels.csv", parents="first", levels=("label", "mid", "top"))
+    assert geonames.hierarchy.num_classes == (631, 9, 3)
+    assert geonames.counts == {"classes under several parents": 29, "parents left out": 30}
+    birds = Hierarchy.read(places / "cub200" / "labels.csv", levels=("label", "mid", "top"))
+    assert birds.num_classes == (200, 37, 13)

@@ -1,0 +1,206 @@
+"""Even levels of taxonomies of any shape: the rules against their slow twins, and what is refused and counted."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError, HierarchyError
+from hgld.taxonomy.formats.ranked_hierarchy import taxonomy_of
+from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, distinct_names
+from hgld.taxonomy.levels import MOST_LEVELS, even_levels
+from tests.hgld.small_trees import hierarchies, in_order
+
+
+def taxonomy(links, ranks=None):
+    made = TaxonomyBuilder("links", "edge-list")
+    for line, (child, parent) in enumerate(links, 1):
+        made.link(child, parent, line)
+    for class_id, rank in (ranks or {}).items():
+        made.describe(class_id, rank=rank)
+    return made.finish()
+
+
+@st.composite
+def graphs(draw, several=True):
+    """Classes n0, n1, ...; each under some of the classes before it."""
+    size = draw(st.integers(1, 12))
+    parents = [()]
+    for place in range(1, size):
+        most = min(3, place) if several else 1
+        parents.append(tuple(draw(st.lists(st.integers(0, place - 1), max_size=most, unique=True))))
+    ids = tuple(f"n{i}" for i in range(size))
+    names = tuple(draw(st.sampled_from(["x", "y", *ids])) for _ in ids)
+    return Taxonomy(ids, names, tuple(parents), (None,) * size)
+
+
+def way_up(graph, place):
+    way = [place]
+    while graph.parents[way[-1]]:
+        way.append(graph.parents[way[-1]][0])
+    return way
+
+
+def ancestors(graph, place):
+    found = set()
+    for parent in graph.parents[place]:
+        found |= {parent} | ancestors(graph, parent)
+    return found
+
+
+def columns_of(found):
+    """For every finest class its position in the taxonomy at each level."""
+    labels = found.hierarchy.expand(np.arange(found.hierarchy.num_classes[0]))
+    return {int(row[0]): row for row in np.stack([n[labels[:, c]] for c, n in enumerate(found.nodes)], axis=1)}
+
+
+@given(graphs(several=False), st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True))
+def test_root_takes_the_ancestor_so_many_steps_below_the_top_or_the_class_itself(graph, depths):
+    found = even_levels(graph, cut=f"root:{','.join(map(str, depths))}")
+    rows = columns_of(found)
+    assert set(rows) == set(graph.leaves.tolist())
+    for leaf, row in rows.items():
+        from_top = way_up(graph, leaf)[::-1]
+        expected = [from_top[min(depth, len(from_top) - 1)] for depth in sorted(depths, reverse=True)]
+        assert row.tolist() == [leaf, *expected]
+
+
+@given(graphs(several=False), st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True))
+def test_leaves_takes_the_ancestor_so_many_steps_above_but_no_lone_top(graph, heights):
+    found = even_levels(graph, cut=f"leaves:{','.join(map(str, heights))}")
+    tops = [p for p, parents in enumerate(graph.parents) if not parents]
+    for leaf, row in columns_of(found).items():
+        way = way_up(graph, leaf)
+        if len(tops) == 1 and len(graph) > 1:
+            way = way[:-1] or way
+        assert row.tolist() == [leaf, *(way[min(height, len(way) - 1)] for height in sorted(heights))]
+
+
+@given(graphs())
+def test_most_specific_is_the_longest_way_up_and_never_above_another_parent(graph):
+    found = even_levels(graph, parents="most-specific", cut="leaves:1")
+    tops = [p for p, parents in enumerate(graph.parents) if not parents]
+    for leaf, (_, parent) in columns_of(found).items():
+        candidates = [p for p in graph.parents[leaf] if len(tops) > 1 or p != tops[0]]
+        if parent == leaf:
+            assert not candidates
+            continue
+        assert parent in candidates
+        assert not any(parent in ancestors(graph, other) for other in candidates)
+        assert graph.steps_to_top[parent] == max(graph.steps_to_top[p] for p in candidates)
+    torn = [p for p, parents in enumerate(graph.parents) if len(parents) > 1]
+    assert found.counts.get("classes under several parents", 0) == len(torn)
+    assert found.changes.filter(what="several parents")["id"].to_list() == sorted(graph.ids[p] for p in torn)
+
+
+@given(graphs(), st.sampled_from(["root", "leaves:1,2", "root:1"]), st.sampled_from(["first", "most-specific"]))
+def test_what_a_rule_did_is_counted_and_listed(graph, cut, parents):
+    found = even_levels(graph, parents=parents, cut=cut)
+    kept = set(np.concatenate(found.nodes).tolist())
+    assert found.counts.get("classes at no level", 0) == len(graph) - len(kept)
+    rows = columns_of(found).values()
+    for c, level in enumerate(found.hierarchy.levels[1:], 1):
+        alone = {int(row[c]) for row in rows if row[c] == row[c - 1]}
+        assert found.counts.get(f"stand for themselves at {level}", 0) == len(alone)
+    shown = [name for level in found.hierarchy.names for name in level]
+    plain = [graph.names[p] for nodes in found.nodes for p in nodes]
+    renamed = sum(a != b for a, b in zip(shown, plain, strict=True))
+    assert sum(n for what, n in found.counts.items() if what.startswith("names of several")) == renamed
+    assert len(found.changes.filter(what="name of several classes")) == renamed
+
+
+@given(hierarchies())
+def test_ranks_give_back_the_hierarchy_that_they_came_from(tree):
+    found = even_levels(taxonomy_of(tree))
+    assert found.hierarchy == in_order(tree)
+    assert found.counts == {}
+    coarser = tree.levels[-1:]
+    assert even_levels(taxonomy_of(tree), cut=f"ranks:{coarser[0]}").hierarchy == in_order(tree.restrict(coarser))
+
+
+def test_ranks_that_a_way_lacks_are_stood_in_for_where_a_coarser_one_is_known():
+    ranks = {"dog": "species", "Canis": "genus", "Canidae": "family", "sponge": "species", "moss": "species"}
+    graph = taxonomy(
+        [("dog", "Canis"), ("Canis", "Caninae"), ("Caninae", "Canidae"), ("sponge", "Canidae"), ("moss", "plants")],
+        ranks,
+    )
+    found = even_levels(graph, cut="ranks:species,genus,family")
+    assert found.hierarchy.names == (("dog", "moss", "sponge"), ("Canis", "sponge"), ("Canidae",))
+    assert found.hierarchy.expand([0, 1, 2]).tolist() == [[0, 0, 0], [1, -1, -1], [2, 1, 0]]
+    assert found.counts == {"stand for themselves at genus": 1, "classes at no level": 2}
+    assert found.changes.filter(what="at no level")["name"].to_list() == ["Caninae", "plants"]
+
+
+def test_several_parents_are_refused_by_name_or_resolved_as_stated():
+    links = [("tiger", "animal"), ("tiger", "cat"), ("cat", "animal"), ("sun", "star"), ("dog", "animal")]
+    with pytest.raises(HierarchyError, match=r"links: 1 classes lie under several parents: 'tiger' under 'animal' and"):
+        even_levels(taxonomy(links))
+    first = even_levels(taxonomy(links), parents="first", cut="leaves:1")
+    assert dict(zip(first.hierarchy.names[0], first.hierarchy.parents[0].tolist(), strict=True))["tiger"] == 0
+    best = even_levels(taxonomy(links), parents="most-specific", cut="leaves:1").hierarchy
+    assert best.names[1][best.parents[0][best.names[0].index("tiger")]] == "cat"
+
+
+def test_heights_are_counted_from_the_leaves_whatever_was_climbed_before():
+    graph = taxonomy([*((str(i), str(i + 1)) for i in range(6)), ("x", "y")])
+    found = even_levels(graph, cut="leaves:1,2,4")
+    assert [names[0] for names in found.hierarchy.names] == ["0", "1", "2", "4"]
+    assert found.counts["stand for themselves at height 2"] == 1  # y, above x
+
+
+def test_levels_can_be_named_and_counted_out():
+    graph = taxonomy([("a", "b"), ("b", "c"), ("c", "d"), ("e", "f"), ("f", "d")])
+    assert even_levels(graph).cut == "root:2,1"  # d alone tells nothing apart
+    assert even_levels(graph, levels=("fine", "top")).hierarchy.names == (("a", "e"), ("c", "f"))
+    assert even_levels(graph, cut="root:0").hierarchy.names[1] == ("d",)
+    with pytest.raises(ConfigError, match=r"4 names of levels \(a, b, c, d\) for 3 levels \(class, depth 2, depth 1\)"):
+        even_levels(graph, levels=("a", "b", "c", "d"))
+
+
+@pytest.mark.parametrize("cut", ["top", "root:", "root:a", "root:1,1", "leaves:0", "root:-1", "root:99999", "ranks:,"])
+def test_a_cut_that_is_none_is_refused(cut):
+    with pytest.raises(ConfigError, match="cut is"):
+        even_levels(taxonomy([("a", "b")]), cut=cut)
+
+
+def test_rules_are_refused_where_the_taxonomy_has_nothing_for_them():
+    graph = taxonomy([("a", "b")], {"a": "species"})
+    with pytest.raises(HierarchyError, match=r"no class has the rank 'genus'; found 'species'"):
+        even_levels(graph, cut="ranks:species,genus")
+    with pytest.raises(HierarchyError, match="no class has a rank"):
+        even_levels(taxonomy([("a", "b")]), cut="ranks")
+    clades = taxonomy([("a", "b"), ("b", "c")], {"a": "clade", "b": "order", "c": "clade"})
+    with pytest.raises(HierarchyError, match=r"ranks 'clade'; 'order' lie above as well as below"):
+        even_levels(clades, cut="ranks")
+    with pytest.raises(ConfigError, match="parents is 'any'"):
+        even_levels(graph, parents="any")  # pyright: ignore[reportArgumentType]
+    chain = taxonomy([(str(i), str(i + 1)) for i in range(MOST_LEVELS + 2)])
+    with pytest.raises(HierarchyError, match=f"expected {MOST_LEVELS} at most"):
+        even_levels(chain)
+
+
+@given(st.lists(st.sampled_from(["a", "a [1]", "a [2]", "b", "a [1] [1]"]), max_size=8))
+def test_names_that_several_classes_share_become_different(names):
+    distinct, changed = distinct_names(names, [str(i) for i in range(len(names))])
+    assert len(set(distinct)) == len(names)
+    assert changed == sum(a != b for a, b in zip(names, distinct, strict=True))
+    assert all(after.startswith(before) for before, after in zip(names, distinct, strict=True))
+
+
+def test_cycles_are_named_and_long_chains_refused():
+    with pytest.raises(HierarchyError, match=r"in a circle: 'a' -> 'b' -> 'c' -> 'a' \(each the child of the next\)"):
+        taxonomy([("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "top")])
+    wheel = [(f"n{i}", f"n{(i + 1) % 50}") for i in range(50)]
+    with pytest.raises(HierarchyError, match=r"-> 'n4' -> 45 more -> 'n0' \("):
+        taxonomy(wheel)
+    with pytest.raises(HierarchyError, match="'n0' lies 200,000 steps below the top"):
+        taxonomy([(f"n{i}", f"n{i + 1}") for i in range(200_000)])
+    with pytest.raises(HierarchyError, match=r"links, line 1: 'a' is its own parent"):
+        taxonomy([("a", "a")])
+
+
+def test_a_hierarchy_of_repeated_names_becomes_a_taxonomy_of_different_ids():
+    tree = Hierarchy(("x", "y"), (("a", "a [x]", "b"), ("a",)), (np.array([0, 0, -1]),))
+    assert len(set(taxonomy_of(tree).ids)) == 4
+    assert even_levels(taxonomy_of(tree)).hierarchy == tree

@@ -1,0 +1,113 @@
+"""A server on 127.0.0.1 that speaks the chat completions interface: well, or to order badly, late and cut off."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Say = Callable[[str, Mapping[str, Any]], Any]  # the list that is asked for and the data -> what the answer's text says
+Fault = Callable[["Handler", Any], None]
+
+
+def obedient(listed: str, data: Mapping[str, Any]) -> Any:
+    """A model that keeps all labels, merges nothing and puts every name into the first group."""
+    if listed == "groups":
+        return {listed: [{"group": g["number"], "name": g["label"]} for g in data["groups"]]}
+    if listed == "pairs":
+        return {listed: [{"pair": p["number"], "same": False} for p in data["pairs"]]}
+    return {listed: [{"name": n["number"], "group": 1} for n in data["names"]]}
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that gives up is what some tests are about; other errors are theirs to see."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+class ChatServer:
+    """Answers what ``say`` says; ``faults`` are used up by the next requests; ``log`` has the bodies and headers."""
+
+    def __init__(self, say: Say = obedient):
+        self.say = say
+        self.faults: list[Fault] = []
+        self.log: list[tuple[dict[str, Any], Mapping[str, str]]] = []
+        self.usage: Any = {"total_tokens": 100}
+        handler = type("BoundHandler", (Handler,), {"site": self})
+        self._server = _QuietServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def __enter__(self) -> "ChatServer":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class Handler(BaseHTTPRequestHandler):
+    site: ChatServer
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.site.log.append((body, dict(self.headers)))
+        assert self.path == "/v1/chat/completions"
+        data = json.loads(body["messages"][1]["content"])
+        said = self.site.say(body["response_format"]["json_schema"]["name"], data)
+        (self.site.faults.pop(0) if self.site.faults else answer)(self, said)
+
+    def send(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *_: object) -> None:  # noqa: A002  # the name is the base's
+        """Tests look at ``log``."""
+
+
+def completion(text: Any, site: ChatServer, reason: str = "stop") -> bytes:
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+    return json.dumps({"choices": [choice], "usage": site.usage}).encode()
+
+
+def answer(handler: Handler, said: Any) -> None:
+    handler.send(200, completion(json.dumps(said), handler.site))
+
+
+def text(content: Any, reason: str = "stop") -> Fault:
+    """The answer's text is something else."""
+    return lambda handler, said: handler.send(200, completion(content, handler.site, reason))
+
+
+def whole(body: bytes) -> Fault:
+    """The answer's body is something else."""
+    return lambda handler, said: handler.send(200, body)
+
+
+def status(number: int, body: bytes = b"no", **headers: str) -> Fault:
+    return lambda handler, said: handler.send(number, body, **headers)
+
+
+def cut_off(handler: Handler, said: Any) -> None:
+    """The connection ends in the middle of the answer."""
+    body = completion(json.dumps(said), handler.site)
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body[: len(body) // 2])
+    handler.close_connection = True
+
+
+def late(handler: Handler, said: Any) -> None:
+    time.sleep(1)
+    answer(handler, said)

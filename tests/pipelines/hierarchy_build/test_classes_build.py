@@ -1,0 +1,239 @@
+"""Builds from lists of names of anything, from the file to the label table."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
+from hgld.pipelines.hierarchy.config import (
+    AssignConfig,
+    BuildConfig,
+    ClusterConfig,
+    EmbedConfig,
+    LevelsConfig,
+    NamesConfig,
+    ReviewConfig,
+)
+from hgld.pipelines.hierarchy.report import report
+from hgld.pipelines.stage import silent
+
+THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
+
+    def make(text, out="out", **options):
+        file = tmp_path / "list.csv"
+        file.write_text(text if isinstance(text, str) else "\n".join(text))
+        config = BuildConfig(
+            "classes", (("classes", file),), embed=EmbedConfig("lexical", cache=tmp_path / "cache"), **options
+        )
+        return build_hierarchy(tmp_path / out, config, silent)
+
+    return make
+
+
+def labels(made) -> list[dict[str, str]]:
+    with open(made.directory / "labels.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_items_and_groups_are_the_levels_of_a_plain_list(build):
+    made = build(THINGS, cluster=ClusterConfig(groups=3))
+    rows = labels(made)
+    assert list(rows[0]) == ["id", "name", "group"]
+    assert [row["name"] for row in rows] == THINGS == [row["id"] for row in rows]
+    assert {row["name"].split()[-1]: row["group"] for row in rows} == {k: k for k in ("apple", "oak", "whale")}
+    assert len({row["group"] for row in rows}) == 3
+    tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
+    assert tree.levels == ("item", "group")
+    assert set(tree.names[0]) == set(THINGS)
+    assert not list(made.directory.glob("*_label_to_hierarchical.csv"))
+    assert "undecided" not in (made.directory / "labels.csv").read_text()
+
+
+def test_two_items_of_one_name_are_two_classes_and_counts_weigh(build):
+    made = build("id,name,count\nb1,crane,5\nm1,crane,2\nx,oak,\n,,\n", cluster=ClusterConfig(groups=2))
+    assert [(row["id"], row["name"]) for row in labels(made)] == [("b1", "crane"), ("m1", "crane"), ("x", "oak")]
+    tree = Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
+    assert tree.names[0] == ("crane (b1)", "crane (m1)", "oak")
+    names = pl.read_parquet(made.stages["review"].path("names.parquet"))
+    assert dict(names.select("name", "landmarks").iter_rows()) == {"crane": 7, "oak": 1}
+    dropped = pl.read_parquet(made.directory / "dropped.parquet")
+    assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
+
+
+@pytest.mark.parametrize("names", [["oak"], ["oak", "elm"], ["oak", "elm", "ash"], ["oak", "Oak"]])
+@pytest.mark.parametrize("levels", [(), ("item", "group", "area", "top")])
+def test_few_names_have_all_levels(build, names, levels):
+    made = build(names, levels=LevelsConfig(levels))
+    rows = labels(made)
+    assert [row["name"] for row in rows] == names
+    assert all(all(row.values()) for row in rows)
+    Hierarchy.from_parquet(made.directory / "hierarchy.parquet")
+
+
+def test_levels_have_their_names_and_numbers(build):
+    config = {"levels": LevelsConfig(("kind", "sort", "realm"), coarser=(2,)), "cluster": ClusterConfig(groups=4)}
+    rows = labels(build(THINGS, **config))
+    assert list(rows[0]) == ["id", "name", "sort", "realm"]
+    assert [len({row[level] for row in rows}) for level in ("sort", "realm")] == [4, 2]
+    above = {row["sort"]: row["realm"] for row in rows}
+    assert all(above[row["sort"]] == row["realm"] for row in rows)
+
+
+def test_classes_of_the_top_are_decided_by_their_text_or_left_open(build):
+    words = [*THINGS, "café", "Straße"]
+    made = build(words, levels=LevelsConfig(top=("apple", "whale")), cluster=ClusterConfig(groups=5))
+    tops = {row["name"]: row["top"] for row in labels(made)}
+    assert tops["red apple"] == "apple"
+    assert tops["blue whale"] == "whale"
+    assert tops["oak"] == tops["café"] == ""
+    note = made.stages["toplevel"].result.notes[0]
+    assert note.startswith("neither apple nor whale could be decided for:")
+    assert "oak" in note
+    table = pl.read_parquet(made.stages["toplevel"].path("levels.parquet"))
+    assert table.columns == ["group", "level", "label", "method", "evidence", "margin"]
+
+
+def test_general_names_are_not_cut_and_nothing_is_irrelevant(build):
+    names = [
+        "a_b",
+        "person",
+        "list",
+        "Mercury (Planet)",
+        "Mercury (Metal)",
+        "747",
+        "Q5",
+        "taxon",
+        "name",
+        "Nike Air (2019)",
+    ]
+    assert [row["name"] for row in labels(build(["name", *names]))] == names
+    cleaned = pl.read_parquet(build(["name", *names]).stages["clean"].path("names.parquet"))
+    assert set(cleaned["name"]) == {"a b", *names[1:]}
+
+
+def test_names_of_folders_are_read_with_spaces_and_exported_as_they_are(build):
+    names = ["red-apple", "green-apple", "big_oak", "old_oak", "blue-whale", "killer-whale"]
+    made = build(names, cluster=ClusterConfig(groups=3))
+    assert {row["name"]: row["group"] for row in labels(made)} == {
+        **dict.fromkeys(names[:2], "apple"),
+        **dict.fromkeys(names[2:4], "oak"),
+        **dict.fromkeys(names[4:], "whale"),
+    }
+    assert "red apple" in pl.read_parquet(made.stages["clean"].path("names.parquet"))["name"]
+
+
+def test_the_domain_of_landmarks_brings_natural_and_human_made(build):
+    made = build(["lake", "mountain", "stone bridge", "church"], names=NamesConfig("landmarks"))
+    assert {row["name"]: row["top"] for row in labels(made)}["lake"] == "natural"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cluster": ClusterConfig(groups=10)}, "--groups 10 is more than the 9 names"),
+        ({"cluster": ClusterConfig(clusters=99)}, "--clusters 99 is more than the 9 names"),
+        ({"assign": AssignConfig("vote", Path("images"))}, "every class of --classes has one"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_names_are_embedded(build, tmp_path, options, said):
+    with pytest.raises(ConfigError, match=said):
+        build(THINGS, **options)
+    assert not (tmp_path / "out" / "stages" / "embed").exists()
+
+
+def test_a_second_run_does_nothing_and_decisions_are_applied(build, tmp_path):
+    first = build(THINGS, cluster=ClusterConfig(groups=3))
+    again = build(THINGS, cluster=ClusterConfig(groups=3))
+    assert not any(stage.was_run for stage in again.stages.values())
+    shown = build_table(first)
+    assert "9 items" in shown
+    assert not any(word in shown for word in ("landmark", "undecided"))
+    entry = '{action: move, names: [red oak], to: whale, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
+    file = tmp_path / "ann.yaml"
+    file.write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n- {entry}\n")
+    decided = build(THINGS, cluster=ClusterConfig(groups=3), review=ReviewConfig((file,)))
+    assert {row["name"]: row["group"] for row in labels(decided)}["red oak"] == "whale"
+
+
+GROUPS = "name,parent,seeds,description\napple,plant,,\noak,plant,elm,\nwhale,animal,,a sea animal\nfern,plant,,\n"
+
+
+def test_names_are_put_into_given_groups_and_their_parents(build, tmp_path):
+    (tmp_path / "groups.csv").write_text(GROUPS)
+    made = build([*THINGS, "elm", "carburettor"], levels=LevelsConfig(into=tmp_path / "groups.csv"))
+    rows = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
+    assert rows == {
+        **{name: ("apple", "plant") for name in THINGS if "apple" in name},
+        **{name: ("oak", "plant") for name in (*THINGS, "elm") if "oak" in name or name == "elm"},
+        **{name: ("whale", "animal") for name in THINGS if "whale" in name},
+        "carburettor": ("", ""),
+    }
+    run = made.stages["cluster"]
+    assert run.result.counts["none of these"] == run.result.counts["groups without names"] == 1
+    assert any("none of these: carburettor" in note for note in run.result.notes)
+    table = pl.read_parquet(run.path("groups.parquet"))
+    assert table["label"].to_list() == ["apple", "oak", "whale", "fern", "none of these"]
+    assert table["names"].to_list() == [3, 4, 3, 0, 1]
+    assert len(np.load(run.path("group_rows.npy"))) == len(table)
+    assert {"role": "groups", "file": "groups.csv"}.items() <= provenance(made)["inputs"][1].items()
+
+
+def provenance(made):
+    return json.loads((made.directory / "provenance.json").read_text())
+
+
+def test_people_move_names_into_and_out_of_given_groups(build, tmp_path):
+    (tmp_path / "groups.csv").write_text(GROUPS)
+    entries = [
+        '{action: move, names: [carburettor], to: fern, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}',
+        '{action: move, names: [red oak], to: none of these, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}',
+    ]
+    file = tmp_path / "ann.yaml"
+    file.write_text("schema_version: 1\nrole: annotator\ndecisions:\n" + "".join(f"- {entry}\n" for entry in entries))
+    config = {"levels": LevelsConfig(into=tmp_path / "groups.csv"), "review": ReviewConfig((file,))}
+    rows = {row["name"]: (row["group"], row["top"]) for row in labels(build([*THINGS, "carburettor"], **config))}
+    assert rows["carburettor"] == ("fern", "plant")
+    assert rows["red oak"] == ("", "")
+
+
+@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+def test_groups_of_one_level_may_have_a_top_of_given_classes(build, tmp_path):
+    (tmp_path / "groups.txt").write_text("apple\noak\nwhale\n")
+    config = LevelsConfig(into=tmp_path / "groups.txt", top=("oak apple", "killer whale"))
+    rows = {row["name"]: row["top"] for row in labels(build([*THINGS, "carburettor"], levels=config))}
+    assert rows["blue whale"] == "killer whale"
+    assert rows["red apple"] == "oak apple"
+    assert rows["carburettor"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"cluster": ClusterConfig(groups=3)}, "--groups is for groups that are to be found"),
+        ({"levels": {"top": ("a", "b")}}, "leave --top and further numbers"),
+        ({"levels": {"levels": ("item", "group")}}, "expected --levels with 3 names"),
+        ({"levels": {"none_below": 0.5}}, None),
+    ],
+)
+def test_options_that_contradict_given_groups_are_refused(build, tmp_path, options, said):
+    (tmp_path / "groups.csv").write_text(GROUPS)
+    given = {**options, "levels": LevelsConfig(into=tmp_path / "groups.csv", **options.get("levels", {}))}
+    if said is None:
+        build(THINGS, **given)
+        return
+    with pytest.raises(ConfigError, match=said):
+        build(THINGS, **given)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,198 @@
+"""Builds from names with a taxonomy of these: as evidence, and as the levels themselves."""
+
+import csv
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
+from hgld.pipelines.hierarchy.config import (
+    BuildConfig,
+    ClusterConfig,
+    EmbedConfig,
+    LevelsConfig,
+    NamesConfig,
+    ReviewConfig,
+    ScrapeConfig,
+    TreeConfig,
+)
+from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
+from hgld.pipelines.hierarchy.report import report
+from hgld.pipelines.stage import silent
+from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
+
+THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
+
+    def make(text, out="out", **options):
+        file = tmp_path / "list.csv"
+        file.write_text(text if isinstance(text, str) else "\n".join(text))
+        config = BuildConfig(
+            "classes", (("classes", file),), embed=EmbedConfig("lexical", cache=tmp_path / "cache"), **options
+        )
+        return build_hierarchy(tmp_path / out, config, silent)
+
+    return make
+
+
+def labels(made) -> list[dict[str, str]]:
+    with open(made.directory / "labels.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+LINKS = """child,parent
+red apple,fruit
+green apple,fruit
+old apple,fruit
+fruit,food
+oak,tree
+red oak,tree
+dry oak,tree
+tree,plant
+blue whale,whale
+killer whale,whale
+whale,animal
+"""
+
+
+KINDS = {"tree": "oak", "fruit": "apple", "whale": "whale"}  # words of their names
+
+
+@pytest.fixture
+def links(tmp_path):
+    (tmp_path / "links.csv").write_text(LINKS)
+    return tmp_path / "links.csv"
+
+
+def test_the_levels_of_a_tree_are_taken_as_they_are(build, links, tmp_path):
+    tree = TreeConfig(links, tree_use="levels", cut="root:1,0")
+    made = build([*THINGS, "zebra"], taxonomy=tree, levels=LevelsConfig(("thing", "sort", "realm")))
+    rows = {row["name"]: (row["sort"], row["realm"]) for row in labels(made)}
+    assert rows["red apple"] == ("fruit", "food")
+    assert rows["killer whale"] == ("whale", "animal")
+    assert rows["whale"] == ("whale", "animal")
+    assert "zebra" not in rows
+    assert len(rows) == len(THINGS)
+    assert Hierarchy.from_parquet(made.directory / "hierarchy.parquet").num_classes == (9, 3, 3)
+    dropped = pl.read_parquet(made.directory / "dropped.parquet")
+    assert dropped.select("id", "stage", "reason").rows() == [("zebra", "clean", "not-in-tree")]
+    assert "note: not in the tree: zebra." in build_table(made)
+    page = (made.directory / "report.html").read_text()
+    assert "They are classes of the tree that was given" in page
+    assert "Names are first put into" not in page
+    again = build([*THINGS, "zebra"], taxonomy=tree, levels=LevelsConfig(("thing", "sort", "realm")))
+    assert not any(stage.was_run for stage in again.stages.values())
+    links.write_text(LINKS.replace("oak,tree", "oak,fruit"))
+    changed = build([*THINGS, "zebra"], taxonomy=tree, levels=LevelsConfig(("thing", "sort", "realm")))
+    assert {row["name"]: row["sort"] for row in labels(changed)}["oak"] == "fruit"
+
+
+@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+def test_decisions_are_applied_to_the_levels_of_a_tree(build, links, tmp_path):
+    entry = '{action: move, names: [red oak], to: fruit, who: ann, when: "2026-11-21T09:00:00Z", why: "no"}'
+    file = tmp_path / "ann.yaml"
+    file.write_text(f"schema_version: 1\nrole: annotator\ndecisions:\n- {entry}\n")
+    made = build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), review=ReviewConfig((file,)))
+    assert list(labels(made)[0]) == ["id", "name", "depth 1", "depth 0"]
+    moved = {row["name"]: (row["depth 1"], row["depth 0"]) for row in labels(made)}["red oak"]
+    assert moved == ("fruit", "food")
+    others = {row["name"]: row["depth 1"] for row in labels(made) if row["name"] != "red oak"}
+    assert others == {name: kind for kind in ("tree", "fruit", "whale") for name in others if KINDS[kind] in name}
+    assert has_given_levels(made.directory)
+    assert not has_given_levels(build(THINGS, out="found").directory)
+
+
+@pytest.mark.slow  # an end-to-end build; its parts have fast tests
+def test_a_tree_as_evidence_groups_what_it_holds_together_and_names_groups_and_tops(build, tmp_path):
+    words = ["ibis", "carp", "pine", "opal", "rook", "pike", "elm", "mica", "tern", "tench", "yew", "jade"]
+    above = ["bird", "fish", "tree", "rock"] * 3
+    file = tmp_path / "edges.csv"
+    rows = [
+        *zip(words, above, strict=True),
+        ("bird", "animal"),
+        ("fish", "animal"),
+        ("tree", "plant"),
+        ("rock", "thing"),
+    ]
+    rows += [("animal", "thing"), ("plant", "thing")]
+    file.write_text("child,parent\n" + "".join(f"{a},{b}\n" for a, b in rows))
+    config = {"levels": LevelsConfig(top=("animal", "plant")), "taxonomy": TreeConfig(file)}
+    without = {row["name"]: row["group"] for row in labels(build(words, cluster=ClusterConfig(groups=4)))}
+    made = build(words, cluster=ClusterConfig(clusters=4, groups=4, structure=0.9), **config)
+    groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
+    tops = {"bird": "animal", "fish": "animal", "tree": "plant", "rock": ""}  # the tree says that it is neither
+    assert groups == {word: (kind, tops[kind]) for word, kind in zip(words, above, strict=True)}
+    assert without != {word: kind for word, (kind, _) in groups.items()}
+    matches = pl.read_parquet(made.stages["scrape"].path("matches.parquet"))
+    assert matches["how"].unique().to_list() == ["by name"]
+    provenance = json.loads((made.directory / "provenance.json").read_text())
+    assert [(source["role"], source["file"]) for source in provenance["inputs"]][1:] == [("tree", "edges.csv")]
+
+
+# -- names looked up in Wikidata --------------------------------------------------------------------------------------
+
+
+def test_names_are_looked_up_in_wikidata_and_grouped_by_what_it_says(build, tmp_path):
+    words = ["ibis", "carp", "pine", "rook", "pike", "elm", "tern", "tench", "yew"]
+    wiki = Wiki()
+    for number, kind in enumerate(("animal", "plant"), 1):
+        wiki.item(f"Q{number}", kind)
+    for number, (kind, above) in enumerate((("bird", "Q1"), ("fish", "Q1"), ("tree", "Q2")), 10):
+        wiki.item(f"Q{number}", kind, P279=[above])
+    for number, word in enumerate(words):
+        wiki.item(f"Q{100 + number}", word, P279=[f"Q{10 + number % 3}"])
+    with WikimediaServer(wiki) as server:
+        config = {
+            "scrape": ScrapeConfig(commons_url=server.url, wikidata_url=server.url, rate=10_000),
+            "names": NamesConfig(wikidata=True),
+            "cluster": ClusterConfig(clusters=3, groups=3, structure=0.9),
+            "levels": LevelsConfig(top=("animal", "plant")),
+        }
+        made = build([*words, "zyx"], **config)
+        asked = len(server.log)
+        again = build([*words, "zyx"], **config)
+        assert len(server.log) == asked
+    assert not any(stage.was_run for stage in again.stages.values())
+    groups = {row["name"]: (row["group"], row["top"]) for row in labels(made)}
+    tops = {"bird": "animal", "fish": "animal", "tree": "plant"}
+    kinds = ["bird", "fish", "tree"] * 3
+    assert {word: groups[word] for word in words} == {w: (k, tops[k]) for w, k in zip(words, kinds, strict=True)}
+    assert any("names without an item: zyx" in note for note in made.stages["scrape"].result.notes)
+    facts = json.loads((made.directory / "provenance.json").read_text())["config"]
+    assert facts["names"]["wikidata"]
+    assert "wikidata_url" in facts["scrape"]
+
+
+@pytest.mark.parametrize("config", [{"taxonomy": TreeConfig(Path("x"))}, {"source": "sample"}])
+def test_wikidata_is_for_names_without_a_tree(tmp_path, config):
+    given = {"source": "classes", "tables": (("classes", tmp_path),)} if "source" not in config else {}
+    with pytest.raises(ConfigError, match="--wikidata looks up the names of --classes"):
+        build_hierarchy(tmp_path / "out", BuildConfig(**given, **config, names=NamesConfig(wikidata=True)), silent)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"cluster": ClusterConfig(groups=2)},
+            "--groups chooses groups, but --tree-use levels takes those of the tree",
+        ),
+        ({"levels": LevelsConfig(top=("a", "b"))}, "--top chooses groups"),
+        ({"levels": LevelsConfig(("a", "b", "c", "d", "e"))}, "5 names of levels"),
+        ({"levels": LevelsConfig(("thing", "id", "top"))}, "no level above the items can be called id|'id'"),
+    ],
+)
+def test_options_that_contradict_the_levels_of_a_tree_are_refused_first(build, links, tmp_path, options, said):
+    with pytest.raises(ConfigError, match=said):
+        build(THINGS, taxonomy=TreeConfig(links, tree_use="levels"), **options)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,128 @@
+"""Levels from a build of a hierarchy, joined with the classes of any dataset."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from hgld.errors import ConfigError, TableError
+from hgld.pipelines.hierarchy.build import build_hierarchy
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, LevelsConfig
+from hgld.pipelines.shards.build import read_release
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.stage import silent
+from tests.fake_releases.__main__ import maker
+
+LABELS = """id,name,group,top
+n1,red apple,apple,plant
+n2,green apple,apple,plant
+7,oak,tree,plant
+n4,Blue  Whale,whale,
+c1,crane,bird,animal
+c2,crane,machine,tool
+"""
+
+
+def written(folder: Path, text: str, name: str = "labels.csv") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return folder
+
+
+def images(folder: Path, *classes: str) -> Path:
+    rows = [f"{i}.jpg,{name},old" for i, name in enumerate(classes)]
+    return written(folder, "\n".join(["path,kind,coarse", *rows]), "table.csv") / "table.csv"
+
+
+def read(tmp_path: Path, *classes: str, labels: str = LABELS, **options) -> Catalog:
+    given = {"levels": ("kind",), **options}
+    table = images(tmp_path / "images", *classes)
+    return read_release("manifest", table, SourceConfig(labels=written(tmp_path / "build", labels), **given))
+
+
+def test_classes_get_the_builds_levels_by_id_or_name(tmp_path):
+    found = read(tmp_path, "red apple", "n2", "7", "blue_whale", "RED APPLE", "")
+    assert found.levels == ("kind", "group", "top")
+    assert found.items.select(found.levels).rows() == [
+        ("red apple", "apple", "plant"),
+        ("n2", "apple", "plant"),
+        ("7", "tree", "plant"),
+        ("blue_whale", "whale", None),
+        ("RED APPLE", "apple", "plant"),
+        (None, None, None),
+    ]
+    assert not found.notes
+    assert found.sources[-1].name == "labels.csv"
+
+
+def test_the_datasets_own_coarser_levels_make_room(tmp_path):
+    found = read(tmp_path, "oak", levels=("kind", "coarse"))
+    assert found.items.columns == ["key", "split", "file", "kind", "group", "top"]
+
+
+def test_what_the_build_does_not_know_is_counted_and_named_and_stays(tmp_path):
+    found = read(tmp_path, "oak", "zebra", "zebra", "okapi", "crane", "c2")
+    assert found.items["group"].to_list() == ["tree", None, None, None, None, "machine"]
+    assert found.notes == (
+        "2 of 5 classes with 3 images have no labels from labels.csv (not in the build): okapi, zebra.",
+        (
+            "1 of 5 classes with 1 images have no labels from labels.csv (names several items with different labels): "
+            "crane."
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"labels": "id,name\n1,oak\n"}, TableError, "has the columns id, name; expected id, name and levels"),
+        ({"labels": "id,name,group\n1,elm\n"}, TableError, "2 cells where the header has 3"),
+        ({"labels": "id,name,group\n1,elm,tree\n"}, TableError, "none of its ids and names is one of the 1 classes"),
+        ({"labels": "id,name,kind\n1,oak,tree\n"}, ConfigError, "the finest level of the dataset is 'kind'"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(tmp_path, options, error, said):
+    with pytest.raises(error) as refused:
+        read(tmp_path, "oak", **options)
+    assert said in str(refused.value)
+
+
+def test_a_folder_without_labels_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"holds no labels\.csv; expected the folder of a build"):
+        read_release("manifest", images(tmp_path, "oak"), SourceConfig(labels=tmp_path, levels=("kind",)))
+
+
+def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path):
+    maker("cub")(tmp_path / "cub", 0)
+    release = read_release("cub", tmp_path / "cub", SourceConfig())
+    names = release.items[release.levels[0]].unique().sort().to_list()
+    (tmp_path / "names.txt").write_text("\n".join(names))
+    config = BuildConfig(
+        "classes",
+        (("classes", tmp_path / "names.txt"),),
+        levels=LevelsConfig(("bird", "sort", "realm"), coarser=(2,)),
+        embed=EmbedConfig("lexical", cache=tmp_path / "cache"),
+        cluster=ClusterConfig(groups=min(5, len(names))),
+    )
+    build_hierarchy(tmp_path / "build", config, silent)
+    found = read_release("cub", tmp_path / "cub", SourceConfig(labels=tmp_path / "build"))
+    assert found.levels == (release.levels[0], "sort", "realm")
+    assert found.items["key"].equals(release.items["key"])
+    assert found.items.null_count().row(0) == (0,) * found.items.width
+    assert found.items["realm"].n_unique() == 2
+    assert not found.notes
+
+
+def test_a_source_that_reads_labels_itself_still_does(tmp_path):
+    (tmp_path / "gldv2").mkdir()
+    maker("gldv2")(tmp_path / "gldv2", 0)
+    own = tmp_path / "labels"
+    own.mkdir()
+    for name in ("train", "index"):
+        file = f"{name}_label_to_hierarchical.csv"
+        (own / file).write_bytes((tmp_path / "gldv2" / "metadata" / file).read_bytes())
+    written(own, "id,name,group\nx,y,z\n")
+    found = read_release("gldv2", tmp_path / "gldv2", SourceConfig(labels=own))
+    assert found.levels == ("landmark", "hierarchical_label", "natural_or_human_made")
+    assert isinstance(found.items, pl.DataFrame)

@@ -1,0 +1,161 @@
+"""Names in several languages and scripts: which are English, and that no other name is cut."""
+
+import csv
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.pipelines.hierarchy.build import build_hierarchy
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, EmbedConfig, LevelsConfig, NamesConfig
+from hgld.pipelines.hierarchy.groups.group_names import Member, propose_labels
+from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
+from hgld.pipelines.hierarchy.names.clean import NameRules
+from hgld.pipelines.hierarchy.names.languages import (
+    common_words,
+    english_names,
+    has_english_words,
+    is_english,
+    script_of,
+)
+from hgld.pipelines.hierarchy.report import report
+from hgld.pipelines.stage import silent
+
+GERMAN = ["Alte Brücke", "Neue Brücke", "Steinerne Brücke", "Hohe Brücke", "Roter Apfel", "Grüner Apfel", "Süßer Apfel"]
+RUSSIAN = ["старый мост", "новый мост", "каменный мост", "красное яблоко", "зелёное яблоко", "сладкое яблоко"]
+JAPANESE = ["大阪城", "姫路城", "名古屋城", "松本城", "浅草寺", "清水寺", "金閣寺", "東大寺"]
+ARABIC = ["جسر قديم", "جسر جديد", "جسر حجري", "تفاح أحمر", "تفاح أخضر", "تفاح حلو"]
+LATIN = ["Acer platanoides", "Acer saccharum", "Acer rubrum", "Corvus corax", "Corvus corone", "Corvus frugilegus"]
+ENGLISH = ["red apples", "green apples", "old bridges", "stone bridges", "wooden bridges", "sweet apple"]
+LISTS = {
+    "German": (GERMAN, {"Brücke", "Apfel"}),
+    "Russian": (RUSSIAN, {"мост", "яблоко"}),
+    "Japanese": (JAPANESE, {"城", "寺"}),
+    "Arabic": (ARABIC, {"جسر", "تفاح"}),
+    "Latin": (LATIN, {"Acer", "Corvus"}),
+    "English": (ENGLISH, {"bridge", "apple"}),
+}
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
+
+    def make(listed, level="group", **options):
+        file = tmp_path / "list.txt"
+        file.write_text("\n".join(listed), encoding="utf-8")
+        embedding = EmbedConfig("lexical", cache=tmp_path / "cache")
+        config = BuildConfig("classes", (("classes", file),), embed=embedding, **options)
+        made = build_hierarchy(tmp_path / "out", config, silent)
+        with open(made.directory / "labels.csv", encoding="utf-8", newline="") as opened:
+            return {row["name"]: row[level] for row in csv.DictReader(opened)}
+
+    return make
+
+
+@pytest.mark.parametrize("language", LISTS)
+def test_words_of_any_script_make_groups_and_name_them_uncut(build, language):
+    names, words = LISTS[language]
+    found = build(names, cluster=ClusterConfig(groups=2))
+    assert list(found) == names
+    assert set(found.values()) == words
+    assert all(label.lower() in name.lower() for name, label in found.items())
+
+
+def test_a_list_of_four_scripts_has_whole_names_and_whole_words(build):
+    names = [*GERMAN, *RUSSIAN, *JAPANESE, *ARABIC, *LATIN]
+    found = build(names, cluster=ClusterConfig(groups=10))
+    assert list(found) == names
+    whole = {*names, *(word for name in names for word in name.split()), "城", "寺"}
+    assert set(found.values()) <= whole
+    assert not any(
+        script_of(name) != script_of(label) for name, label in found.items() if label in {"Brücke", "мост", "城", "جسر"}
+    )
+
+
+def test_names_alone_in_their_groups_are_not_cut(build):
+    names = ["Acer platanoides", "Corvus corax", "Norway maples", "Brücken", "red apple", "glass bottles"]
+    assert build(names, cluster=ClusterConfig(groups=6)) == {name: name for name in names}
+
+
+def test_a_bridge_in_german_is_not_natural(build):
+    asked = LevelsConfig(top=("natural", "human-made"))
+    assert set(build(GERMAN, "top", levels=asked, cluster=ClusterConfig(groups=2)).values()) <= {"", "human-made"}
+
+
+def test_what_is_said_of_the_language_decides(build):
+    names = ["Parks", "alte Parks", "neue Parks", "Seen"]
+    assert "Parks" in build(names, cluster=ClusterConfig(groups=2)).values()
+    said = build(names, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en"))
+    assert "park" not in said.values()  # its singular stands nowhere, and is no common English word
+    lakes = ["Lakes", "old lakes", "new lakes", "Seen"]
+    assert "lakes" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="de")).values()
+    assert "lake" in build(lakes, cluster=ClusterConfig(groups=2), names=NamesConfig(language_of_names="en")).values()
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        ("Ёлка 7", "cyrillic"),
+        ("חומה", "hebrew"),
+        ("성곽", "cjk"),
+        ("วัด", "thai"),
+        ("ναός", "greek"),
+        ("मंदिर", "devanagari"),
+        ("𝔸", "mathematical"),
+    ],
+)
+def test_scripts_are_told_by_their_letters(text, script):
+    assert script_of(text) == script
+
+
+def test_english_is_told_by_the_list_and_by_the_name():
+    names = ["seafood restaurant", "afghan restaurant", "Haus am See", "Acer platanoides", "red apple", "café noir"]
+    english = english_names(names)
+    assert [english(name) for name in names] == [True, True, False, False, True, False]
+    assert english("green plum")
+    assert not english("grüne Pflaume")
+    few = english_names(["red apple", *(f"Platz {letter}" for letter in "abcdefgh")])
+    assert not few("red apple")
+    assert english_names(["x", "y"], ["en-GB", None], "de").known == {"x": True, "y": False}
+    assert [is_english(code) for code in ("en", "EN_us", "eng", "de", "enm")] == [True, True, True, False, False]
+
+
+def test_words_of_the_list_are_plain_and_of_no_other_language():
+    words = common_words()
+    assert all(word.isascii() and word.islower() and word.isalpha() for word in words)
+    german = (
+        "Apfel Birne Kirche Schloss Brücke Haus Bahnhof Hammer Tiger Hund Katze Pferd Rathaus Museum Park Hotel Berg"
+    )
+    french = "pomme poire église château pont maison gare marteau tigre chien chat cheval mairie musée parc hôtel place"
+    spanish = "manzana pera iglesia castillo puente casa estación martillo tigre perro gato caballo museo parque hotel"
+    assert not [word for word in f"{german} {french} {spanish}".split() if has_english_words(word)]
+
+
+def members(*names, english=True):
+    return [Member(name, 1, (), 1.0 - i / 100, english) for i, name in enumerate(names)]
+
+
+def labels(*groups):
+    made = propose_labels(groups, ClassGraph({}, {}), NameRules.read(domain="general"), "general")
+    return [(one.label, one.method) for one in made]
+
+
+def test_a_singular_is_taken_only_where_it_is_a_word():
+    assert labels(members("Downy Picoides pubescens", "Hairy Picoides pubescens")) == [("pubescens", "shared-word")]
+    assert labels(members("red zorbs", "green zorbs")) == [("zorbs", "shared-word")]
+    assert labels(members("red zorbs", "green zorb")) == [("zorb", "head-noun")]
+    assert labels(members("red apples", "green apples")) == [("apple", "head-noun")]
+
+
+def test_of_several_shared_words_the_last_is_taken():
+    assert labels(members("Gran Hotel Madrid", "Gran Hotel Roma", english=False)) == [("Hotel", "shared-word")]
+    assert labels(members("oui", english=False)) == [("oui", "medoid")]
+
+
+@given(st.lists(st.text("ab cü城寺мс", min_size=1, max_size=12).filter(str.strip), min_size=1, max_size=8, unique=True))
+def test_labels_of_names_that_are_not_english_stand_in_the_names(names):
+    ((label, method),) = labels(members(*names, english=False))
+    assert any(label in name for name in names)
+    assert method in ("shared-word", "medoid")

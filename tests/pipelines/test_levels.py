@@ -1,0 +1,150 @@
+"""The levels of a build: which are planned, how groups are joined, and that the result is a tree."""
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import Hierarchy
+from hgld.errors import ConfigError
+from hgld.pipelines.hierarchy.config import BuildConfig, ClusterConfig, LevelsConfig, NamesConfig
+from hgld.pipelines.hierarchy.levels.coarser import coarsen
+from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS, plan_levels
+from hgld.pipelines.hierarchy.levels.reviewed_levels import labels_above, one_parent_each
+
+
+def plan(source: Any = "classes", groups: int = 0, domain: Any = "auto", language: str = "", **levels: Any):
+    config = BuildConfig(
+        source, names=NamesConfig(domain, language), levels=LevelsConfig(**levels), cluster=ClusterConfig(groups=groups)
+    )
+    made = plan_levels(config)
+    return made.names, made.numbers, made.top
+
+
+MADE = ("natural", "human-made")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (("item", "group"), (), ())),
+        ({"groups": 60, "coarser": (8,)}, (("item", "group", "top"), (8,), ())),
+        ({"top": ("a", "b")}, (("item", "group", "top"), (), ("a", "b"))),
+        ({"levels": ("i", "g", "x", "t")}, (("i", "g", "x", "t"), (0, 0), ())),
+        ({"levels": ("i", "g", "x", "t"), "top": ("a", "b")}, (("i", "g", "x", "t"), (0,), ("a", "b"))),
+        ({"levels": ("i", "g", "x", "t"), "coarser": (9, 3)}, (("i", "g", "x", "t"), (9, 3), ())),
+        ({"domain": "landmarks"}, (("item", "group", "top"), (), MADE)),
+        ({"source": "sample"}, (LANDMARK_LEVELS, (), MADE)),
+        ({"source": "names", "domain": "general"}, (("landmark", "hierarchical_label"), (), ())),
+        ({"source": "names", "coarser": (4,)}, (("landmark", "hierarchical_label", "top"), (4,), ())),
+        ({"source": "names", "levels": ("a", "b", "c", "d"), "coarser": (4,)}, (("a", "b", "c", "d"), (4,), MADE)),
+    ],
+)
+def test_levels_follow_from_the_options(options, expected):
+    assert plan(**options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"levels": ("item",)}, "expected at least two levels"),
+        ({"levels": ("item", "item")}, "each once"),
+        ({"levels": ("item", "name")}, "no level above the items can be called 'name'"),
+        ({"levels": ("item", "shard")}, "none of"),
+        ({"levels": ("item", "group"), "coarser": (4,)}, "0 levels above 'group', but --groups ...,4 ask for 1"),
+        ({"levels": ("item", "group"), "top": ("a", "b")}, "but --top a,b ask for 1"),
+        ({"coarser": (9, 4)}, "2 levels above the groups are asked for"),
+        ({"top": ("a",)}, "expected at least two different classes"),
+        ({"top": ("a", "A")}, "expected at least two different classes"),
+        ({"source": "sample", "language": "de"}, "landmarks' names are taken as English"),
+        ({"groups": 4, "coarser": (9,)}, "--groups 4,9: expected a number a level, finest first, none larger"),
+    ],
+)
+def test_levels_that_do_not_fit_are_refused(options, said):
+    with pytest.raises(ConfigError) as refused:
+        plan(**options)
+    assert said in str(refused.value)
+
+
+def rows_around(centres: np.ndarray, each: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(centres, each, axis=0) + rng.normal(0, 0.05, (len(centres) * each, centres.shape[1]))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def test_groups_that_lie_together_are_joined_and_their_number_is_found():
+    centres = np.array(
+        [[1, 0, 0, 0.1], [1, 0, 0, -0.1], [0, 1, 0, 0.1], [0, 1, 0, -0.1], [0, 0, 1, 0.1], [0, 0, 1, -0.1]]
+    )
+    rows, units = rows_around(centres, 8), np.repeat(np.arange(6), 8)
+    for wanted in (0, 3):
+        joined, margin = coarsen(rows, units, wanted)
+        assert joined.tolist() == [0, 0, 1, 1, 2, 2]
+        assert (margin > 0.5).all()
+
+
+@given(st.integers(1, 12), st.integers(0, 15), st.integers(0, 5))
+def test_coarser_groups_are_as_many_as_can_be(count, wanted, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(3 * count, 4)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    joined, margin = coarsen(rows, np.arange(3 * count) % count, wanted)
+    assert len(joined) == len(margin) == count
+    assert sorted(set(joined.tolist())) == list(range(max(joined) + 1))
+    if wanted:
+        assert max(joined) + 1 == min(wanted, count)
+
+
+def reviewed(place, made, tops):
+    """Cluster's and review's tables: ``place`` maps names to (machine group, label), ``made`` labels to numbers."""
+    names = pl.DataFrame(
+        {"name": list(place), "group": [group for group, _ in place.values()]}, schema_overrides={"group": pl.Int32}
+    )
+    kept = pl.DataFrame({"name": list(place), "label": [label for _, label in place.values()]})
+    labels = sorted({label for _, label in place.values()})
+    groups = pl.DataFrame(
+        {"label": labels, "group": [made.get(label) for label in labels], "top": [tops.get(label) for label in labels]},
+        schema={"label": pl.String, "group": pl.Int32, "top": pl.String},
+    )
+    return names, kept, groups
+
+
+def test_a_group_that_people_made_has_what_its_sources_agree_on():
+    place = {"a": (0, "one"), "b": (0, "new"), "c": (1, "new"), "d": (2, "mixed"), "e": (0, "mixed"), "f": (2, "two")}
+    names, kept, groups = reviewed(place, {"one": 0, "two": 2}, {"one": "T", "new": "T", "two": "U", "mixed": None})
+    levels = pl.DataFrame(
+        [(0, "area", "x"), (1, "area", "x"), (2, "area", "y"), (0, "top", "T"), (1, "top", "T"), (2, "top", "U")],
+        schema={"group": pl.Int32, "level": pl.String, "label": pl.String},
+        orient="row",
+    )
+    rows = labels_above(names, levels, kept, groups, ("area", "top"))
+    assert dict(zip(groups["label"], rows, strict=True)) == {
+        "mixed": [None, None],
+        "new": ["x", "T"],
+        "one": ["x", "T"],
+        "two": ["y", "U"],
+    }
+
+
+def test_a_class_with_two_parents_is_divided():
+    rows = [["water", "natural"], ["water", "human-made"], ["water", None], ["rock", "natural"]]
+    one_parent_each(rows, [5, 3, 1, 1])
+    assert [row[0] for row in rows] == ["water", "water (human-made)", "water (undecided)", "rock"]
+
+
+LABELS = st.sampled_from([None, "a", "b", "a (x)"])
+
+
+@given(st.lists(st.tuples(LABELS, st.sampled_from([None, "p", "q"]), st.sampled_from([None, "x", "y"])), min_size=1))
+def test_whatever_people_decide_the_levels_are_a_tree(found):
+    rows = [list(row) for row in found]
+    one_parent_each(rows, [1 + i % 3 for i in range(len(rows))])
+    tree = Hierarchy.from_columns({level: [row[i] for row in rows] for i, level in enumerate("abc")})
+    for level, column in enumerate(zip(*rows, strict=True)):
+        for row, label in zip(rows, column, strict=True):
+            if label is not None and level < 2:
+                above = tree.expand([tree.names[level].index(label)], "abc"[level])[0, 1]
+                assert row[level + 1] == (None if above < 0 else tree.names[level + 1][above])

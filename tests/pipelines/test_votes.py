@@ -1,0 +1,284 @@
+"""What decisions teach: votes beside a slow twin, the laws of the order, the tree of names, and the queue."""
+
+import math
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Decision, Drop, Entry, Merge, Move, New, Refuse
+from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
+from hgld.pipelines.hierarchy.review.learning.name_tree import MOST_LINKED, NameTree
+from hgld.pipelines.hierarchy.review.learning.screens import SCREEN
+from hgld.pipelines.hierarchy.review.learning.teaching import Teacher
+from hgld.pipelines.hierarchy.review.learning.votes import (
+    FLOOR,
+    LEAD,
+    MEAN,
+    NARROWNESS,
+    SEED,
+    Coefficients,
+    Left,
+    Votes,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+# stated here, so that the tests hold whatever was fitted last
+FITTED = Coefficients((0.5, -1.7, 0.2, 0.9), (-3.2, -0.5, -4.1, -0.6, -3.2, 5.3), 0.3)
+LABELS = {0: "church", 1: "castle", 2: "lake"}
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def toy(n=24, seed=0, dim=6):
+    """Names around three centres, with the groups of the build: every fifth is in a wrong one."""
+    rng = np.random.default_rng(seed)
+    centres, truth = unit(rng.normal(size=(3, dim))), np.arange(n) % 3
+    rows = unit(centres[truth] + 0.35 * rng.normal(size=(n, dim)))
+    place = {f"n{i:02}": int((truth[i] + (i % 5 == 0)) % 3) for i in range(n)}
+    return list(place), rows, place, {f"n{i:02}": int(truth[i]) for i in range(n)}
+
+
+def decided(place, decisions):
+    grouping = Grouping.of({**place}, LABELS)
+    for number, decision in enumerate(decisions, 1):
+        grouping.apply(Entry(decision, Path("ada.yaml"), number, line=1))
+    assert not grouping.unmatched
+    return grouping
+
+
+def said(action: type[Decision], second: int = 0, **fields) -> Decision:
+    return action(who="ada", when=START + timedelta(seconds=second), **fields)
+
+
+def votes_of(names, rows, place, **given):
+    return Votes(names, rows, np.ones(len(names)), place, fitted=FITTED, **given)
+
+
+def slow_votes(names, rows, place, answers, seeds, weight):
+    """Votes by loops over pairs, in Python's floats."""
+
+    def kernel(a, b):
+        cosine = math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True))
+        return math.exp(NARROWNESS * (cosine - 1))
+
+    table = {}
+    for name, row in zip(names, rows, strict=True):
+        seeded = {g: weight * kernel(row, seed) + FLOOR for g, seed in seeds.items()}
+        best = max(seeded.values())
+        if seeded[place[name]] < best:
+            seeded[place[name]] = LEAD * best
+        for other, group in answers.items():
+            seeded[group] = seeded.get(group, FLOOR) + kernel(row, rows[names.index(other)])
+        table[name] = seeded
+    return table
+
+
+@pytest.mark.parametrize("are_given", [True, False], ids=["groups given by name", "groups found"])
+def test_votes_are_those_of_the_slow_twin(are_given):
+    names, rows, place, truth = toy()
+    given_seeds = {g: unit(np.random.default_rng(g).normal(size=(1, 6)))[0] for g in LABELS} if are_given else None
+    answers = {name: truth[name] for name in names[:9]}
+    decisions = [said(Move, i, names=(name,), to=LABELS[group]) for i, (name, group) in enumerate(answers.items())]
+    estimates = votes_of(names, rows, place, seeds=given_seeds).learn(decided(place, decisions))
+    means = {g: unit(rows[[place[n] == g for n in names]].sum(axis=0, keepdims=True))[0] for g in LABELS}
+    slow = slow_votes(names, rows, place, answers, given_seeds or means, SEED if are_given else MEAN)
+    for i, name in enumerate(names):
+        assert estimates.votes[i, :3] == pytest.approx([slow[name][g] for g in LABELS], abs=2e-6)
+        if name not in answers:
+            assert estimates.place[name] == max(LABELS, key=lambda g: slow[name][g])
+    shares = estimates.shares(np.arange(len(names)))
+    assert shares[0] == pytest.approx(
+        np.array([slow["n00"][g] ** 2 for g in LABELS]) / sum(v**2 for v in slow["n00"].values()), rel=1e-4
+    )
+
+
+def test_without_decisions_nothing_moves_not_even_names_in_no_group():
+    names, rows, place, _ = toy()
+    place = {**place, "n03": None, "n07": None}
+    estimates = votes_of(names, rows, place).learn(Grouping({**place}, {**LABELS}, LABELS))
+    assert estimates.place == place
+    assert estimates.undecided.all()
+    assert 0 < estimates.errors.min() <= estimates.errors.max() < 1
+
+
+def test_a_decision_teaches_the_names_beside_it_and_no_others():
+    names = ["oak", "oak tree", "old oak", "pine", "mosque"]
+    rows = unit(np.array([[1, 0.1, 0], [1, 0.12, 0], [1, 0.05, 0.05], [0.3, 1, 0], [0, 0, 1]]))
+    place = dict.fromkeys(names, 0)
+    votes = votes_of(names, rows, place)
+    after = votes.learn(decided(place, [said(New, names=("oak", "old oak"), to="tree")]))
+    assert after.place == {"oak": "tree", "oak tree": "tree", "old oak": "tree", "pine": 0, "mosque": 0}
+    assert votes.learn(decided(place, [])).place == place  # taken back, it teaches nothing any more
+
+
+@settings(max_examples=25, deadline=None)
+@given(order=st.permutations(range(12)), stops=st.lists(st.integers(0, 12), max_size=3))
+def test_the_order_of_decisions_and_what_was_undone_between_change_no_bit(order, stops):
+    names, rows, place, truth = toy()
+    decisions = [said(Move, i, names=(names[i],), to=LABELS[truth[names[i]]]) for i in range(11)]
+    decisions.append(said(New, 11, names=("n20", "n23"), to="tower"))
+    at_once = votes_of(names, rows, place).learn(decided(place, decisions))
+    shuffled, seen = votes_of(names, rows, place), []
+    for i in order:
+        seen.append(decisions[i])
+        shuffled.learn(decided(place, seen))
+        if len(seen) in stops:
+            shuffled.learn(decided(place, seen[::2]))
+    again = shuffled.learn(decided(place, decisions))
+    assert np.array_equal(again.votes, at_once.votes)
+    assert again.place == at_once.place
+    partner = votes_of(names, rows, place).learn(decided(place, decisions[1:]))
+    assert not np.array_equal(partner.votes, at_once.votes)
+
+
+def test_a_refused_group_gets_no_name_and_a_merged_one_hands_its_votes_on():
+    names, rows, place, _ = toy()
+    votes = votes_of(names, rows, place)
+    there = [name for name in names if place[name] == 0][:2]
+    refused = votes.learn(decided(place, [said(Refuse, names=(there[0],), group="church")]))
+    assert refused.place[there[0]] in {1, 2}
+    assert refused.place[there[1]] == 0
+    merged = votes.learn(decided(place, [said(Merge, groups=("church", "castle"), to="castle")]))
+    assert set(merged.groups) == {1, 2}
+    assert all(merged.place[name] == 1 for name in there)
+    plain = votes.learn(decided(place, []))
+    assert merged.votes[:, 0] == pytest.approx(plain.votes[:, 0] + plain.votes[:, 1])
+    gone = votes.learn(decided(place, [said(Drop, group="church")]))
+    assert all(gone.place[name] is None for name in there)
+    assert not gone.undecided[[names.index(name) for name in there]].any()
+
+
+def test_errors_fall_where_people_found_none_and_rise_where_they_found_many():
+    names, rows, place, _ = toy(60)
+    plain = votes_of(names, rows, place).learn(decided(place, []))
+    right = [said(Accept, i, names=(n,), group=LABELS[place[n]]) for i, n in enumerate(names[:20])]
+    wrong = [said(Move, i, names=(n,), to=LABELS[(place[n] + 1) % 3]) for i, n in enumerate(names[:20])]
+    calm, alarmed = (votes_of(names, rows, place).learn(decided(place, told)) for told in (right, wrong))
+    rest = slice(20, None)
+    assert calm.errors[rest].mean() < plain.errors[rest].mean() < alarmed.errors[rest].mean()
+    assert calm.errors[:20].max() == 0
+    for estimates in (plain, calm, alarmed):
+        left = estimates.still_wrong()
+        assert left.mean == pytest.approx(float(estimates.errors.sum()))
+        assert 0 <= left.low < left.mean < left.high <= estimates.undecided.sum()
+    everything = votes_of(names, rows, place).learn(
+        decided(place, [said(Accept, names=tuple(n for n in names if place[n] == g), group=LABELS[g]) for g in LABELS])
+    )
+    assert everything.still_wrong() == everything.items_wrong() == Left(0, 0, 0)
+
+
+def test_items_are_counted_by_their_numbers():
+    names, rows, place, _ = toy()
+    items = np.arange(len(names)) + 1
+    estimates = Votes(names, rows, items, place).learn(decided(place, []))
+    assert estimates.items_wrong().mean == pytest.approx(float(estimates.errors @ items))
+
+
+# -- the tree ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 37, MOST_LINKED + 500], ids=str)
+def test_nodes_nest_and_their_sums_are_those_of_their_names(n):
+    rows = unit(np.random.default_rng(n).normal(size=(n, 8)))
+    tree = NameTree.of(rows)
+    assert sorted(tree.order.tolist()) == list(range(n))
+    values = np.random.default_rng(1).normal(size=(n, 2))
+    for node in range(0, len(tree.starts), max(1, len(tree.starts) // 50)):
+        assert tree.sums(values)[node] == pytest.approx(values[tree.members(node)].sum(axis=0))
+    ends: list[int] = []
+    for start, stop in sorted(zip(tree.starts.tolist(), tree.stops.tolist(), strict=True), key=lambda r: (r[0], -r[1])):
+        while ends and ends[-1] <= start:
+            ends.pop()
+        assert not ends or stop <= ends[-1]  # ranges are apart or one within the other
+        ends.append(stop)
+    again = NameTree.of(rows)
+    assert np.array_equal(again.order, tree.order)
+
+
+def test_many_names_of_the_same_vector_make_a_tree():
+    tree = NameTree.of(unit(np.ones((MOST_LINKED + 10, 3))))
+    assert sorted(tree.order.tolist()) == list(range(MOST_LINKED + 10))
+
+
+# -- the queue -----------------------------------------------------------------------------------------------------
+
+
+def taught(names, rows, place, decisions=(), skipped=(), **given):
+    teacher = Teacher(names, rows, np.ones(len(names)), place, LABELS, fitted=FITTED, **given)
+    return teacher.learn(decided(place, decisions), skipped=skipped)
+
+
+def screens_of(lesson):
+    return [proposal for proposal in lesson.queue if proposal.kind == "sort"]
+
+
+def test_screens_are_small_apart_ordered_and_made_of_blocks():
+    names, rows, place, _ = toy(200)
+    lesson = taught(names, rows, place)
+    assert [p.items for p in lesson.queue] == sorted((p.items for p in lesson.queue), reverse=True)
+    screens = screens_of(lesson)
+    shown = [name for screen in screens for name in screen.names]
+    assert len(screens) > 1
+    assert len(set(shown)) == len(shown)
+    for screen in screens:
+        assert len(screen.names) == len(screen.wrong) <= SCREEN
+        assert len(screen.names) == 1 or screen.blocks[0] == (0, len(screen.names))
+        assert all(0 <= start < stop - 1 < len(screen.names) for start, stop in screen.blocks)
+
+
+def test_a_screen_holds_no_decided_name_and_none_that_was_put_off():
+    names, rows, place, _ = toy(200)
+    first = screens_of(taught(names, rows, place))[0]
+    done = [
+        said(Accept, names=tuple(n for n in first.names if place[n] == g), group=LABELS[g])
+        for g in {place[n] for n in first.names}
+    ]
+    later = {name for screen in screens_of(taught(names, rows, place, done)) for name in screen.names}
+    assert not later & set(first.names)
+    put_off = {(name, LABELS[place[name]]) for name in first.names}
+    others = {name for screen in screens_of(taught(names, rows, place, skipped=put_off)) for name in screen.names}
+    assert others
+    assert not others & set(first.names)
+    everything = {(name, LABELS[place[name]]) for name in names}
+    assert screens_of(taught(names, rows, place, skipped=everything))  # nothing else is left
+
+
+def test_the_order_in_which_names_are_given_changes_no_screen():
+    names, rows, place, _ = toy(90)
+    turned = np.random.default_rng(0).permutation(len(names))
+    one, other = taught(names, rows, place), taught([names[i] for i in turned], rows[turned], place)
+    assert other.place == one.place
+    assert [set(s.names) for s in screens_of(other)][:3] == [set(s.names) for s in screens_of(one)][:3]
+
+
+def test_groups_that_are_one_are_proposed_to_be_merged_unless_they_were_given_or_kept_apart():
+    rng = np.random.default_rng(3)
+    rows = unit(
+        np.concatenate([np.tile([1.0, 0, 0], (20, 1)), np.tile([0, 0, 1.0], (10, 1))]) + 0.05 * rng.normal(size=(30, 3))
+    )
+    names = [f"n{i:02}" for i in range(30)]
+    place = {name: 2 if i >= 20 else i % 2 for i, name in enumerate(names)}
+    merges = [{p.group, p.other} for p in taught(names, rows, place).queue if p.kind == "merge"]
+    assert merges == [{"church", "castle"}]
+    apart = [said(Refuse, group="church", other="castle")]
+    assert not [p for p in taught(names, rows, place, apart).queue if p.kind == "merge"]
+    seeds = {g: rows[[g, g, 25][g]] for g in LABELS}
+    assert not [p for p in taught(names, rows, place, seeds=seeds).queue if p.kind == "merge"]
+
+
+def test_names_that_learning_moved_are_proposed_for_their_new_group():
+    names = [f"oak {i}" for i in range(8)] + [f"ship {i}" for i in range(8)]
+    rows = unit(
+        np.concatenate([np.tile([1.0, 0], (8, 1)), np.tile([0, 1.0], (8, 1))])
+        + 0.02 * np.random.default_rng(0).normal(size=(16, 2))
+    )
+    place = {name: 0 if name.startswith("oak") else 1 for name in names}
+    moved = [said(Move, i, names=(f"oak {i}",), to="lake") for i in range(3)]
+    found = [p for p in taught(names, rows, place, moved).queue if p.kind == "place"]
+    assert [(p.group, set(p.names)) for p in found] == [("lake", {f"oak {i}" for i in range(3, 8)})]

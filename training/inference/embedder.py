@@ -1,0 +1,276 @@
+"""A trained model that embeds datasets and image files: loaded from its run, with its view of images."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hgld import distributed
+from hgld.data.batch import Fault
+from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.images import EncodedImage, read_header
+from hgld.data.views import TestView
+from hgld.distributed import Processes
+from hgld.errors import InputError
+from hgld.evaluation.evaluate import Progress
+from hgld.training.batches import evaluation_view
+from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
+from hgld.training.config import CONFIG, TrainConfig, read_config
+from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
+from hgld.training.inference.resolution import choose_gem_p, set_gem_p
+from hgld.training.models.backbones import build_model
+from hgld.training.models.embedding_model import EmbeddingModel
+
+_MOST_BYTES = 1 << 28
+_MOST_AT_ONCE = 256
+
+
+def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.int64]]:
+    """Read anyone's image files as items of a dataset are read.
+
+    Args:
+        paths: N files: JPEG, PNG, WebP or GIF.
+
+    Returns:
+        the encoded images, and their (N, 2) width and height when upright.
+
+    Raises:
+        InputError: a file cannot be read, is too large or is not such an image.
+    """
+    images, sizes = [], np.empty((len(paths), 2), dtype=np.int64)
+    for row, path in enumerate(paths):
+        data = _read(path)
+        try:
+            header = read_header(data)
+        except InputError as error:
+            raise InputError(f"{path}: cannot be read as an image ({error}).") from error
+        sizes[row] = header.upright
+        images.append(EncodedImage(data, header.orientation, None, str(path)))
+    return images, sizes
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(f"{path}: {size} bytes; expected an image of at most {_MOST_BYTES}.")
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
+    """Load the model of a checkpoint, with its averaged weights if the run kept an average.
+
+    Args:
+        place: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
+        which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
+
+    Returns:
+        the model, on the CPU in evaluation mode, and the run's config.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
+        SchemaError: the config is of another schema version.
+    """
+    checkpoint = find_checkpoint(place, which)
+    config = read_config(checkpoint.parent.parent / CONFIG)
+    averaged = checkpoint / "ema.safetensors"
+    # A file that is named but lost must be an error: the weights before averaging are other ones.
+    was_written = "ema" in read_state(checkpoint).get("files", {})
+    file = averaged if was_written or averaged.is_file() else checkpoint / "model.safetensors"
+    tensors = read_tensors(file)
+    eager = replace(config.model, compile=False)  # compiling takes longer than most datasets
+    model = build_model(eager, image_size=config.images.size, load_weights=False)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:400]
+        raise InputError(
+            f"{file} does not hold the model that the run's {CONFIG} describes: {reason} Was {CONFIG} changed?"
+        ) from error
+    return model.eval(), config
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Embeddings of the items of a dataset that could be read.
+
+    Attributes:
+        dataset: those N items.
+        vectors: (N, D) float32 on the CPU, rows of norm 1, in the order of the dataset.
+        faults: the items that could not be read.
+    """
+
+    dataset: ShardDataset
+    vectors: Tensor
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True)
+class Embedder:
+    """A model with its view of images in evaluation, and the processes that embed together.
+
+    Attributes:
+        model: on the processes' device.
+        view: the part of an image that is seen, at scale 1.
+        processes: that share the work.
+        batch_size: images at a time, a process.
+        scales: see :func:`hgld.training.inference.embedding.embed`, like the three that follow.
+        decoder: of the images.
+        workers: threads that read and decode, a process.
+        amp: precision of the model's arithmetic.
+        checkpoint: name of the checkpoint that the model is from; empty in training.
+        gem_p: exponent of GeM that the model was given for this view; None: its own.
+    """
+
+    model: EmbeddingModel
+    view: TestView
+    processes: Processes
+    batch_size: int
+    scales: tuple[float, ...] = (1.0,)
+    decoder: Decoder = "fast"
+    workers: int = 2
+    amp: Amp = "off"
+    checkpoint: str = ""
+    gem_p: float | None = None
+
+    @classmethod
+    def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
+        """Return the embedder with which a run evaluates its splits."""
+        # A batch that fits into memory with gradients fits without them too.
+        fitting = config.batch.chunk or config.batch.batch_size // processes.count
+        return cls(
+            model=model,
+            view=evaluation_view(config.images),
+            processes=processes,
+            batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
+            decoder=config.images.decoder,
+            workers=config.images.workers,
+            amp=config.optimizer.amp,
+        )
+
+    def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
+        """Embed the items that can be read, on every process; the others are named in the result.
+
+        Raises:
+            InputError: the dataset is empty, or none of its items can be read.
+            ServiceError: a server kept failing.
+            StorageError: the disk failed.
+        """
+        faults: list[Fault] = []
+        vectors = self.embed_dataset(dataset, progress, faults)
+        if not faults:
+            return Embedded(dataset, vectors)
+        if len(faults) == len(dataset):
+            raise InputError(f"{dataset!r}: no item can be read; the first: {faults[0].where}: {faults[0].reason}")
+        kept = np.setdiff1d(np.arange(len(dataset)), [fault.index for fault in faults])
+        return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
+
+    def embed_dataset(
+        self, dataset: ShardDataset, progress: Progress | None = None, faults: list[Fault] | None = None
+    ) -> Tensor:
+        """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
+        return embed(
+            self.model,
+            dataset,
+            view=self.view,
+            batch_size=self.batch_size,
+            scales=self.scales,
+            decoder=self.decoder,
+            workers=self.workers,
+            amp=self.amp,
+            processes=self.processes,
+            faults=faults,
+            progress=progress,
+        )
+
+    def embed_files(self, paths: Sequence[Path]) -> Tensor:
+        """Compute (N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
+
+        Raises:
+            InputError: a file cannot be read, or is not such an image.
+        """
+        parts = [
+            embed_encoded(
+                self.model,
+                *read_images(paths[begin : begin + self.batch_size]),
+                view=self.view,
+                scales=self.scales,
+                decoder=self.decoder,
+                amp=self.amp,
+                device=self.processes.device,
+            )
+            for begin in range(0, len(paths), self.batch_size)
+        ]
+        return torch.cat(parts)
+
+
+@contextmanager
+def trained_embedder(
+    checkpoint: Path,
+    *,
+    which: Literal["best", "last"] = "best",
+    device: str = "",
+    size: int | None = None,
+    resize: int | None = None,
+    scales: tuple[float, ...] = (1.0,),
+    batch_size: int | None = None,
+    workers: int | None = None,
+    amp: Amp | None = None,
+    gem_p: float | Literal["auto"] | None = None,
+    data: str = "",
+) -> Iterator[Embedder]:
+    """Load the model of a run, ready to embed; torchrun's processes share the work.
+
+    Args:
+        checkpoint: a run's folder, or that of one of its checkpoints.
+        which: checkpoint of a run, ``best`` or ``last``.
+        device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
+        size: side of the square that the model sees, pixels; None: as in training.
+        resize: short side of the image before the square is cut out; None: in proportion to ``size``.
+        scales: factors of both; the mean direction over all of them is taken.
+        batch_size: images at a time, a process; None: as in training, 256 at most.
+        workers: threads that read and decode; None: as in training.
+        amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
+        gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
+            (:func:`hgld.training.inference.resolution.choose_gem_p`); None: as trained.
+        data: dataset directory or its address whose training split ``auto`` draws from.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
+        ConfigError: a device that is not there, a resize below the size, or gem_p for a model without GeM.
+        HgldError: another process died.
+    """
+    with distributed.process_group(device, lambda: "Start the same command again.") as processes:
+        found = find_checkpoint(checkpoint, which)
+        model, config = load_model(found)
+        usual = Embedder.as_trained(model.to(processes.device), config, processes)
+        embedder = replace(
+            usual,
+            view=evaluation_view(config.images, size, resize),
+            batch_size=batch_size or usual.batch_size,
+            scales=scales,
+            workers=workers or usual.workers,
+            amp=amp or usual.amp,
+            checkpoint=found.name,
+        )
+        yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
+
+
+def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:
+    chosen = gem_p
+    if chosen == "auto":
+        dataset = open_dataset(data, config.run.train_split)
+        options = {"batch_size": embedder.batch_size, "workers": embedder.workers, "seed": config.run.seed}
+        best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
+        # Processes may round differently and choose another p.
+        chosen = float(distributed.from_main(best, embedder.processes))
+    set_gem_p(embedder.model, chosen)
+    return replace(embedder, gem_p=chosen)

@@ -1,0 +1,186 @@
+"""A trained model as one file that runs without hgld: TorchScript or ONNX, with its transforms as JSON beside it."""
+
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError, StorageError, takes_extra
+from hgld.files import put_in_place
+from hgld.training.batches import evaluation_view
+from hgld.training.config import TrainConfig
+from hgld.training.inference.embedder import load_model
+from hgld.training.models.embedding_model import EmbeddingModel
+
+SCHEMA_VERSION = 1
+Format = Literal["torchscript", "onnx"]
+_ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_Writer = Callable[[nn.Module, Tensor, Path], None]
+_Runner = Callable[[Path], Callable[[Tensor], Tensor]]
+_COUNTS = (1, 3)  # images in the batches that are compared
+_TOLERANCE = 1e-4  # of the entries of unit vectors
+
+
+class ImageEmbedder(nn.Module):
+    """An embedding model from raw RGB values to unit vectors: with normalisation before and after it.
+
+    Args:
+        model: the model.
+    """
+
+    pixel_mean: Tensor
+    pixel_std: Tensor
+
+    def __init__(self, model: EmbeddingModel) -> None:
+        super().__init__()
+        self.model = model
+        # Not "mean": onnxscript gives that name to a mean inside the model that it folds, and then finds it twice.
+        self.register_buffer("pixel_mean", torch.tensor(model.image_mean).view(1, 3, 1, 1) * 255)
+        self.register_buffer("pixel_std", torch.tensor(model.image_std).view(1, 3, 1, 1) * 255)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed (B, 3, S, S) RGB values 0..255, uint8 or floating -> (B, D) float32 unit vectors."""
+        normalised = (images.to(torch.float32) - self.pixel_mean) / self.pixel_std
+        return nn.functional.normalize(self.model(normalised), dim=1)
+
+
+def export_model(place: Path, out: Path, format: Format, which: Literal["best", "last"] = "best") -> Path:  # noqa: A002  # the field's word
+    """Write a trained model as one file, and ``OUT.json`` beside it, which describes how to prepare images.
+
+    The written file is run on random images, and its embeddings are compared with the model's.
+
+    Args:
+        place: a run's folder or that of a checkpoint.
+        out: the file to write, such as ``model.pt`` or ``model.onnx``.
+        format: ``torchscript`` (uint8 or float images) or ``onnx`` (uint8 images).
+        which: checkpoint of a run.
+
+    Returns:
+        the path of the JSON file.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read.
+        ConfigError: an unknown format, or a model that the format cannot hold.
+        MissingExtraError: a package that ONNX needs is not installed.
+        StorageError: the files cannot be written.
+    """
+    writers: dict[str, tuple[_Writer, _Runner]] = {
+        "torchscript": (_write_torchscript, _run_torchscript),
+        "onnx": (_write_onnx, _run_onnx),
+    }
+    if format not in writers:
+        raise ConfigError(f"format is {format!r}; expected {' or '.join(get_args(Format))}.")
+    if format == "onnx":
+        with takes_extra("onnx", "format onnx", "Or take format torchscript."):
+            for name in _ONNX_PACKAGES:
+                import_module(name)
+    model, config = load_model(place, which)
+    embedder, size = ImageEmbedder(model).eval(), config.images.size
+    record = out.with_name(out.name + ".json")
+    write, run = writers[format]
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as folder:
+            aside = Path(folder) / out.name
+            _write(write, embedder, size, aside, format)
+            _compare(run(aside), embedder, size, format)
+            text = json.dumps(_description(config, model, out.name, format), indent=2)
+            (Path(folder) / record.name).write_text(text + "\n", encoding="utf-8")
+            put_in_place(aside, out)
+            put_in_place(Path(folder) / record.name, record)
+    except OSError as error:
+        raise StorageError(f"cannot write {out} ({os.strerror(error.errno or 0)}).") from error
+    return record
+
+
+def _write(write: _Writer, embedder: ImageEmbedder, size: int, path: Path, kind: str) -> None:
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about tracing in general; wrong traces show in the comparison
+            write(embedder, _images(2, size), path)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ConfigError(f"this model cannot be written as {kind} ({reason}). Take the other format.") from error
+
+
+def _write_torchscript(embedder: nn.Module, images: Tensor, path: Path) -> None:
+    traced = torch.jit.trace(embedder, images, check_trace=False)
+    torch.jit.save(traced, path)
+
+
+def _write_onnx(embedder: nn.Module, images: Tensor, path: Path) -> None:
+    torch.onnx.export(
+        embedder,
+        (images,),
+        path,
+        dynamo=True,
+        verbose=False,
+        external_data=False,
+        input_names=["images"],
+        output_names=["embeddings"],
+        dynamic_shapes=({0: torch.export.Dim("batch")},),
+    )
+
+
+def _run_torchscript(path: Path) -> Callable[[Tensor], Tensor]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.15 deprecates torch.jit; others still load its files
+        return torch.jit.load(path)
+
+
+def _run_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def _images(count: int, size: int) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+
+
+def _compare(run: Callable[[Tensor], Tensor], embedder: ImageEmbedder, size: int, kind: str) -> None:
+    for count in _COUNTS:
+        images = _images(count, size)
+        with torch.no_grad():
+            expected, found = embedder(images), run(images)
+        apart = float((expected - found).abs().max()) if found.shape == expected.shape else float("inf")
+        if not apart <= _TOLERANCE:
+            raise ConfigError(
+                f"the file written as {kind} gives other embeddings than the model ({count} images, entries up to "
+                f"{apart:.2g} apart, at most {_TOLERANCE:g} expected); nothing was written. Take the other format."
+            )
+
+
+def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Format) -> dict[str, Any]:
+    view = evaluation_view(config.images)
+    size = view.size
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "file": file,
+        "format": kind,
+        "input": {
+            "name": "images",
+            "shape": ["batch", 3, size, size],
+            "dtype": ["uint8", "float32"] if kind == "torchscript" else ["uint8"],
+            "colors": "RGB",
+            "range": [0, 255],
+        },
+        "transforms": [
+            {"name": "orient", "by": "EXIF"},
+            {"name": "resize", "short_side": view.resize, "interpolation": "bilinear", "antialias": True},
+            {"name": "center_crop", "size": size},
+        ],
+        "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},
+        "output": {"name": "embeddings", "shape": ["batch", model.dim], "dtype": "float32"},
+        "model": {**asdict(config.model), "pretrained": "none"},
+    }

@@ -1,0 +1,288 @@
+"""Search of a dataset by image files: the nearest images to each, and a page that shows them."""
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from hgld.data.dataset import ShardDataset
+from hgld.data.decode import decode_with_pillow
+from hgld.data.images import turn_of, turned
+from hgld.distributed import any_process
+from hgld.errors import InputError, StorageError
+from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
+from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.files import write_atomic
+from hgld.training.inference.embedder import Embedder, read_images
+from hgld.training.inference.embedding import faults_file, labels_file
+from hgld.training.inference.search_index import KeptIndex
+
+_COMPARED = 8  # items of kept embeddings that are embedded again
+_ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
+
+
+@dataclass(frozen=True)
+class Match:
+    """An item of the dataset found for a query.
+
+    Attributes:
+        rank: from 1.
+        score: cosine similarity to the query.
+        key: of the item.
+        index: of the item in the dataset.
+        classes: name of its class by level, finest first; None where unknown.
+    """
+
+    rank: int
+    score: float
+    key: str
+    index: int
+    classes: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class QueryMatches:
+    """The matches of one image file, best first."""
+
+    image: str
+    matches: tuple[Match, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the matches as a JSON-ready dictionary."""
+        return {"image": self.image, "matches": [vars(match) for match in self.matches]}
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The result of a search.
+
+    Attributes:
+        found: the matches of every file, in their order.
+        left_out: number of items of the dataset that were not searched, because they could not be read.
+    """
+
+    found: tuple[QueryMatches, ...]
+    left_out: int
+
+
+@dataclass(frozen=True, eq=False)
+class Gallery:
+    """Embeddings of the items of a dataset that could be read.
+
+    Attributes:
+        vectors: (G, D).
+        positions: (G,) int64 of the items in the dataset, ascending.
+    """
+
+    vectors: Tensor | np.ndarray
+    positions: np.ndarray
+
+
+def search(
+    embedder: Embedder,
+    images: Sequence[Path],
+    dataset: ShardDataset,
+    *,
+    k: int = 10,
+    gallery: Gallery | None = None,
+    index: KeptIndex | None = None,
+    progress: Progress | None = None,
+) -> SearchResult:
+    """Find the k images of a dataset that are nearest to each of some image files.
+
+    Args:
+        embedder: embeds the files, and the dataset if need be.
+        images: the files.
+        dataset: N items to search.
+        k: matches a file; all readable items if there are fewer.
+        gallery: embeddings of the dataset by the same model; None: they are computed.
+        index: of these embeddings, made anew if it does not exist or is outdated; None: the search is exhaustive.
+        progress: called with a task, the number of units done and their total.
+
+    Returns:
+        the matches; with an index the main process alone searches, and the others return nothing.
+
+    Raises:
+        InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
+            that is damaged or was not written by a search.
+        ConfigError: k below 1.
+        StorageError: the index cannot be kept.
+    """
+    query = embedder.embed_files(images)  # first, so that bad files are named before the dataset is embedded
+    if index is None:
+        items = gallery or _embedded(embedder, dataset, progress)
+        places, scores = nearest_neighbors(
+            query, items.vectors, min(k, len(items.positions)), device=embedder.processes.device, progress=progress
+        )
+        return _answer(images, dataset, items.positions, items.positions[places], scores)
+    # Every process checks before the main one makes the index, because they embed together or not at all.
+    if any_process(index.outdated() is not None, embedder.processes):
+        gallery = gallery or _embedded(embedder, dataset, progress)
+    else:
+        gallery = None
+    if not embedder.processes.is_main:
+        return SearchResult((), 0)
+    opened = index.load() if gallery is None else index.make(gallery.vectors, gallery.positions)
+    places, scores = opened.nearest(query, min(k, len(opened.positions)))
+    return _answer(images, dataset, opened.positions, places, scores)
+
+
+def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
+    embedded = embedder.embed_readable(dataset, progress)
+    left_out = [fault.index for fault in embedded.faults]
+    return Gallery(embedded.vectors, np.setdiff1d(np.arange(len(dataset)), left_out))
+
+
+def _answer(
+    images: Sequence[Path], dataset: ShardDataset, searched: np.ndarray, places: np.ndarray, scores: np.ndarray
+) -> SearchResult:
+    found = []
+    for image, row, row_scores in zip(images, places.tolist(), scores.tolist(), strict=True):
+        ranked = enumerate(zip(row, row_scores, strict=True), 1)
+        matches = tuple(_match(dataset, rank, place, score) for rank, (place, score) in ranked)
+        found.append(QueryMatches(str(image), matches))
+    return SearchResult(tuple(found), len(dataset) - len(searched))
+
+
+def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
+    names, labels = dataset.hierarchy.names, dataset.labels[index].tolist()
+    classes = {
+        level: names[c][label] if label >= 0 else None
+        for c, (level, label) in enumerate(zip(dataset.levels, labels, strict=True))
+    }
+    return Match(rank, round(score, 6), dataset.keys[index], index, classes)
+
+
+def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Gallery:
+    """Read embeddings of a dataset that ``hgld embed`` has written.
+
+    The files do not say which model made them, so a few items are embedded again and compared.
+
+    Args:
+        path: the embeddings; their keys lie beside them (:func:`hgld.training.inference.embedding.labels_file`).
+        dataset: the dataset that they are of; items that could not be read are missing.
+        embedder: the embedder that must have made them.
+
+    Raises:
+        InputError: a file cannot be read, or it is of other items, another order or another model.
+    """
+    embeddings, items = read_embeddings(path), read_labels(labels_file(path), dataset.levels)
+    check_same_items(embeddings, items, (path, labels_file(path)))
+    keys = dataset.keys.alias(KEY)
+    positions = (
+        np.flatnonzero(keys.is_in(items[KEY].implode()).to_numpy()) if KEY in items.columns else np.empty(0, int)
+    )
+    left_out = len(dataset) - len(positions)
+    named = left_out == 0 or faults_file(path).is_file()  # as hgld embed names the items that it left out
+    if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
+        raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
+    _check_model(path, embeddings.values, dataset.select(positions), embedder)
+    return Gallery(embeddings.values, positions)
+
+
+def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset, embedder: Embedder) -> None:
+    """Refuse embeddings of a dataset's items that are not this model's."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, _COMPARED).astype(int))
+    expected = embedder.embed_dataset(dataset.select(rows))
+    if vectors.shape[1] != expected.shape[1]:
+        found = f"{vectors.shape[1]} dimensions; expected {expected.shape[1]}"
+    else:
+        kept = vectors[rows] if isinstance(vectors, Tensor) else torch.from_numpy(vectors[rows].astype(np.float32))
+        alike = float(cosine_similarity(kept.float(), expected).mean())
+        if alike >= _ALIKE:
+            return
+        found = f"{len(rows)} of them have a mean cosine of {alike:.3f} to this model's; expected 1"
+    raise InputError(
+        f"{path}: embeddings of another model: {found}. Search with the checkpoint and options that they were made "
+        "with, or embed that split anew with hgld embed."
+    )
+
+
+# -- The result as one HTML page that needs nothing else --
+
+_PIXELS = 160
+_MOST_BYTES = 9_000_000  # of pictures; mail and browsers take pages of 10 MB
+
+
+@dataclass
+class _Pictures:
+    """Small pictures as data URIs, as many as fit the page."""
+
+    bytes: int = 0
+    made: dict[str, str] = field(default_factory=dict)
+
+    def uri(self, name: str, opened: Callable[[], Image.Image]) -> str:
+        """Return the data URI of a picture; empty, without opening it, once the page is full."""
+        if self.bytes > _MOST_BYTES:
+            return ""
+        if name not in self.made:
+            self.made[name] = _uri(opened())
+        self.bytes += len(self.made[name])
+        return self.made[name] if self.bytes <= _MOST_BYTES else ""
+
+
+def _uri(picture: Image.Image) -> str:
+    picture.thumbnail((_PIXELS, _PIXELS))
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """A query and its matches, with pictures as data URIs."""
+
+    name: str
+    picture: str
+    matches: list[tuple[Match, str]]
+
+
+def write_search_page(path: Path, found: Sequence[QueryMatches], dataset: ShardDataset) -> None:
+    """Write a page of the queries' and the matches' pictures, with classes at every level.
+
+    It loads nothing from anywhere; names are escaped. Pictures that would make it larger than 9 MB are left out, and
+    their places say so.
+
+    Args:
+        path: the page; replaced whole.
+        found: matches that :func:`search` found.
+        dataset: the dataset that was searched.
+
+    Raises:
+        InputError: a picture cannot be read any more.
+        StorageError: the page cannot be written.
+    """
+    pictures = _Pictures()
+    queries = [pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found]  # they come first
+    strips = [
+        _Strip(
+            one.image,
+            query,
+            [(match, pictures.uri(f"item {match.key}", partial(dataset.image, match.index))) for match in one.matches],
+        )
+        for one, query in zip(found, queries, strict=True)
+    ]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    template = environment.from_string(Path(__file__).with_suffix(".html").read_text(encoding="utf-8"))
+    page = template.render(dataset=dataset.manifest.name, strips=strips)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, page)
+    except OSError as error:
+        raise StorageError(f"cannot write {path} ({error.strerror or error}). Write the page elsewhere.") from error
+
+
+def _open(path: Path) -> Image.Image:
+    ((image,), _) = read_images([path])
+    return Image.fromarray(turned(decode_with_pillow(image), turn_of(image.orientation)))
