@@ -15,7 +15,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.loader import Loader
 from hgld.data.storage import is_shard
 from hgld.data.streaming import ShardStream, stream
-from hgld.data.views import TestView, TrainView
+from hgld.data.views import Geometry, TestView, TrainView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
@@ -140,7 +140,7 @@ class TrainingData:
                         break
 
     def sample(self) -> Generator[Batch, None, None]:
-        """Yield evaluation views of random images, enough for a PCA; every process gets an equal part of them."""
+        """Yield square views of random images, enough for a PCA; every process gets an equal part of them."""
         images, count = self._config.images, self._processes.count
         wanted = min(len(self.dataset), _FEATURES_A_DIMENSION * max(self._config.model.dim, 1)) // count * count
         if not wanted:
@@ -151,7 +151,7 @@ class TrainingData:
         loader = Loader(
             self.dataset.select(drawn),
             sampler,
-            evaluation_view(images),
+            square_view(images),
             decoder=images.decoder,
             workers=images.workers,
             on_fault=images.on_fault,
@@ -236,23 +236,40 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
         flip=images.flip,
         jitter=images.jitter,
         lighting=images.lighting,
+        rotation=images.rotation,
+        autoaugment=images.autoaugment,
     )
 
 
-def evaluation_view(images: ImagesConfig, size: int | None = None, resize: int | None = None) -> TestView:
+def evaluation_view(
+    images: ImagesConfig,
+    size: int | None = None,
+    resize: int | None = None,
+    geometry: Geometry | None = None,
+    max_pixels: int | None = None,
+) -> TestView:
     """Return the view of images in evaluation.
 
     Args:
         images: of the run; a ``resize`` below ``size`` is raised to it, so that the square lies within the image.
-        size: side of the square that the model sees, pixels; None: the run's.
+        size: side of the square, or the longest side, pixels; None: the run's ``test_size``.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
+        geometry: see :class:`hgld.data.views.TestView`; None: the run's ``test_geometry``.
+        max_pixels: of an image at its own size; None: the run's.
 
     Raises:
-        ConfigError: a resize below the size.
+        ConfigError: a resize below the size, or too many pixels.
     """
-    side = size or images.size
+    side = size or images.test_size or images.size
     usual = max(images.resize, images.size)
-    return TestView(side, resize or max(side, round(side * usual / images.size)))
+    short = resize or max(side, round(side * usual / images.size))
+    return TestView(side, short, geometry or images.test_geometry, max_pixels=max_pixels or images.max_pixels)
+
+
+def square_view(images: ImagesConfig) -> TestView:
+    """Return the view of images in evaluation where squares alone will do: whole images become central squares."""
+    view = evaluation_view(images)
+    return view if view.is_square else evaluation_view(images, images.size, geometry="crop")
 
 
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:

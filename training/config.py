@@ -76,11 +76,28 @@ class ImagesConfig:
 
     size: int = setting(224, "Side of the square that the model sees.", unit="pixels", above=0)
     resize: int = setting(256, "Short side before the central crop of evaluation.", unit="pixels", above=0)
+    test_geometry: Literal["crop", "squash", "longest", "original"] = setting(
+        "crop",
+        "How evaluation sees an image. crop: the central square; the whole image otherwise, squash: as a square; "
+        "longest: with its longest side at the size; original: at its own size.",
+    )
+    test_size: int = setting(
+        0, "Side of evaluation, resize then in proportion; 0: that of training.", unit="pixels", least=0
+    )
+    test_scales: tuple[float, ...] = setting((1.0,), "Factors of evaluation's size whose embeddings are pooled.")
+    scale_p: float = setting(
+        1.0, "Exponent of the generalised mean over the scales: 1 averages; listwise AP's paper takes 3.", above=0
+    )
+    max_pixels: int = setting(
+        1 << 22, "Largest image of evaluation with original; larger ones are made smaller.", unit="pixels", above=0
+    )
     crop_min: float = setting(0.16, "Smallest share of the image that a training crop covers.", above=0)
     crop_max: float = setting(1.0, "Largest share of the image that a training crop covers.", least=0, most=1)
     flip: float = setting(0.5, "Probability of a horizontal flip.", least=0, most=1)
     jitter: float = setting(0.0, "Strength of the colour jitter; MultiGrain takes 0.3.", least=0)
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
+    rotation: float = setting(0.0, "Largest angle of a random rotation.", unit="degrees", least=0, most=180)
+    autoaugment: bool = setting(False, "Policies of AutoAugment for ImageNet, as torchvision has them.")
     decoder: Literal["fast", "torchvision"] = setting("fast", "fast: simplejpeg and OpenCV; torchvision: reference.")
     workers: int = setting(2, "Threads that decode, a process.", above=0)
     prefetch: int = setting(2, "Batches decoded ahead, a process.", above=0)

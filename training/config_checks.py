@@ -65,6 +65,9 @@ _PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability prox
 _STEP = Reader(lambda c: "step" in _schedules(c), "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
+    "test_size": Reader(lambda c: c.images.test_geometry != "original", "a test_geometry other than original reads it"),
+    "max_pixels": Reader(lambda c: c.images.test_geometry == "original", "test_geometry original reads it"),
+    "scale_p": Reader(lambda c: len(c.images.test_scales) > 1, "a mean over several test_scales reads it"),
     "gem_p": _GEM,
     "gem_learned": _GEM,
     "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
@@ -177,6 +180,12 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
         )
 
 
+def _scale_problems(config: TrainConfig) -> Iterator[str]:
+    scales = config.images.test_scales
+    if not scales or min(scales) <= 0:
+        yield f"test_scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0."
+
+
 def _needs_pairs(config: TrainConfig) -> bool:
     """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
     loss = config.loss
@@ -236,6 +245,6 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 
 _PROBLEMS = (
-    *(_loss_problems, _batch_problems, _view_problems, _number_problems),
+    *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
     *(_optimizer_problems, _length_problems, _unread),
 )

@@ -340,5 +340,5 @@ def evaluate_trained(
     stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query, **_unreadable(embedded)}
     stated |= {"gallery_split": task.gallery} if task.gallery else {}
     stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    stated |= {"checkpoint": embedder.checkpoint, "image_size": embedder.view.size, "scales": list(embedder.scales)}
+    stated |= {"checkpoint": embedder.checkpoint, **embedder.view_facts([side.dataset for side in embedded])}
     return replace(report, settings=report.settings | stated)

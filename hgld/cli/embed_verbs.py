@@ -1,6 +1,6 @@
 """The verbs that use a trained model: embed, search, export; and the options by which a model is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,19 +38,40 @@ _OPTIONS = {
     "which": click.option(
         "--which", type=click.Choice(["best", "last"]), default="best", show_default=True, help="Checkpoint of the run."
     ),
+    "geometry": click.option(
+        "--geometry",
+        type=click.Choice(["crop", "squash", "longest", "original"]),
+        help="How an image is seen. crop: the central square; the whole image otherwise, squash: as a square; longest: "
+        "with its longest side at --size; original: at its own size. [default: as in the run's evaluations]",
+    ),
     "size": click.option(
-        "--size", type=_LEAST_ONE, help="Side of the square that the model sees, pixels. [default: as in training]"
+        "--size",
+        type=_LEAST_ONE,
+        help="Side of the square that the model sees, or the longest side, pixels. [default: as in the run's "
+        "evaluations]",
     ),
     "resize": click.option(
         "--resize",
         type=_LEAST_ONE,
         help="Short side before the central square is cut out, pixels. [default: in proportion to --size]",
     ),
+    "max_pixels": click.option(
+        "--max-pixels",
+        type=_LEAST_ONE,
+        help="Largest image of --geometry original, pixels; larger ones are made smaller. [default: as in the run's "
+        "evaluations]",
+    ),
     "scales": click.option(
         "--scales",
         type=Numbers(),
-        default=(1.0,),
-        help="Factors of the image's size whose embeddings are averaged, for instance 1,0.7071,0.5. [default: 1]",
+        help="Factors of the image's size whose embeddings are pooled, for instance 1,0.7071,0.5. [default: as in the "
+        "run's evaluations]",
+    ),
+    "scale_p": click.option(
+        "--scale-p",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Exponent of the generalised mean over --scales: 1 averages; listwise AP's paper takes 3. [default: as in "
+        "the run's evaluations]",
     ),
     "gem_p": click.option(
         "--gem-p",
@@ -91,6 +112,12 @@ def refuse_checkpoint_options(given: dict[str, Any]) -> None:
         given.pop(name)
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} goes with --checkpoint, which is not given.")
+
+
+def say_reduced(facts: Mapping[str, object]) -> None:
+    """Say how many images were too large for the view (facts of a report or of ``Embedder.view_facts``), if any."""
+    if reduced := facts.get("reduced"):
+        echo(f"images of more than {facts['max_pixels']:,} pixels, made smaller (--max-pixels): {reduced}", err=True)
 
 
 def open_embedder(
@@ -146,6 +173,7 @@ def embed_command() -> click.Command:
             if not embedder.processes.is_main:
                 return
             write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
+        say_reduced(embedder.view_facts([dataset]))
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
         if unreadable:

@@ -13,6 +13,7 @@ from hgld.cli.embed_verbs import (
     checkpoint_options,
     open_embedder,
     refuse_checkpoint_options,
+    say_reduced,
     take_checkpoint_options,
 )
 from hgld.cli.options import EXISTING_FILE, FOLDER, Expansion, Names, NewFile, Numbers, complete_metrics, json_option
@@ -181,6 +182,7 @@ def _measure_checkpoint(
     if report is not None and "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
+    say_reduced({} if report is None else report.settings)
     return report
 
 

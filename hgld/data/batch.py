@@ -30,21 +30,21 @@ class BatchBuffers:
     def __reduce__(self) -> tuple[type["BatchBuffers"], tuple[bool]]:
         return BatchBuffers, (self._pin_memory,)  # the memory stays in its process
 
-    def take(self, count: int, side: int) -> Tensor:
-        """Return uninitialised memory for ``count`` images of ``side`` x ``side`` pixels.
+    def take(self, count: int, shape: tuple[int, int]) -> Tensor:
+        """Return uninitialised memory for ``count`` images of ``shape``, height H and width W.
 
         Returns:
-            (count, 3, side, side), channels last in memory.
+            (count, 3, H, W), channels last in memory.
         """
-        shape = (count, side, side, 3)
+        wanted = (count, *shape, 3)
         if self._pin_memory:
-            return torch.empty(shape, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
+            return torch.empty(wanted, dtype=torch.uint8, pin_memory=True).permute(0, 3, 1, 2)
         buffer = None
-        while buffer is None or tuple(buffer.shape) != shape:  # of another shape: of a last, shorter batch
+        while buffer is None or tuple(buffer.shape) != wanted:  # of another shape: of a last, shorter batch, or others
             try:
                 buffer = self._free.popleft()
             except IndexError:
-                buffer = torch.empty(shape, dtype=torch.uint8)
+                buffer = torch.empty(wanted, dtype=torch.uint8)
         lent = buffer.numpy()[:]  # the tensor below holds this array for as long as its memory is in use
         weakref.finalize(lent, self._free.append, buffer).atexit = False
         return torch.from_numpy(lent).permute(0, 3, 1, 2)
@@ -72,7 +72,7 @@ class Batch:
     """A batch of images, their labels and their positions in the dataset.
 
     Attributes:
-        images: (B, 3, S, S) uint8 RGB, channels last in memory.
+        images: (B, 3, H, W) uint8 RGB, channels last in memory; H = W but for views of whole images.
         labels: (B, L) int64, finest level first; -1 is unknown.
         indices: (B,) int64 positions in the dataset.
         faults: the damaged items, and the ones that replace them.

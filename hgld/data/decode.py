@@ -34,7 +34,7 @@ from hgld.data.images import (
     turned,
     upright_size,
 )
-from hgld.data.views import ViewParameters, change_colors
+from hgld.data.views import ViewParameters, vary
 from hgld.errors import ConfigError, ImageError, InputError, takes_extra
 
 
@@ -84,18 +84,18 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
         image: as it lies in the shard.
         parameters: of the batch.
         row: the image's place in the parameters.
-        out: (S, S, 3), written.
+        out: (H, W, 3), written.
 
     Raises:
         InputError: the image cannot be decoded or is not of the size that the parameters were made for.
     """
     turn = turn_of(image.orientation)
+    height, width = parameters.shape
     resized = _pair(parameters.resized[row])
     pixels = _resized_crop(image, turn, parameters, row, upright_size(*resized, turn))
-    window = (*_pair(parameters.window[row]), parameters.size, parameters.size)
+    window = (*_pair(parameters.window[row]), width, height)
     pixels = turned(_cut(pixels, stored_rectangle(window, *resized, turn)), turn)
-    if parameters.colors is not None:
-        pixels = change_colors(np.ascontiguousarray(pixels), parameters.colors[row])
+    pixels = vary(pixels, parameters, row)
     if parameters.flip[row]:
         cv2.flip(pixels, 1, dst=out)
     else:
@@ -207,7 +207,7 @@ def decode_batch(
     Args:
         images: B encoded images.
         parameters: B of them, of a view.
-        out: (B, 3, S, S) uint8 on the CPU, written. Written fastest when its memory is channels last.
+        out: (B, 3, H, W) uint8 on the CPU, written. Written fastest when its memory is channels last.
         path: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (Pillow and torchvision, the reference).
         faults: takes (row, error) of the images that cannot be decoded, whose pixels become 0; None: the first one is
             raised.
@@ -217,7 +217,7 @@ def decode_batch(
         InputError: an image cannot be decoded or is not of the size that the parameters were made for.
     """
     decode = decoder_of(path)
-    shape = (len(images), 3, parameters.size, parameters.size)
+    shape = (len(images), 3, *parameters.shape)
     if len(parameters) != len(images) or tuple(out.shape) != shape or out.dtype != torch.uint8 or out.is_cuda:
         raise ConfigError(
             f"{len(images)} images, {len(parameters)} parameters, out {tuple(out.shape)} {out.dtype} on {out.device}: "

@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional
 
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import EncodedImage, turn_of
-from hgld.data.views import ViewParameters, change_colors
+from hgld.data.views import ViewParameters, vary
 
 
 def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArray[np.uint8]) -> None:
@@ -25,10 +25,8 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
     across, down = (int(value) for value in parameters.resized[row])
     pixels = functional.resized_crop(pixels, top, left, height, width, [down, across], antialias=True)
     left, top = (int(value) for value in parameters.window[row])
-    pixels = functional.crop(pixels, top, left, parameters.size, parameters.size)
-    if parameters.colors is not None:
-        square = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
-        pixels = torch.from_numpy(change_colors(square, parameters.colors[row])).permute(2, 0, 1)
+    pixels = functional.crop(pixels, top, left, *parameters.shape)
+    pixels = torch.from_numpy(vary(pixels.permute(1, 2, 0).numpy(), parameters, row)).permute(2, 0, 1)
     if parameters.flip[row]:
         pixels = functional.horizontal_flip(pixels)
     out[...] = pixels.permute(1, 2, 0).numpy()

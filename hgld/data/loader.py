@@ -155,7 +155,7 @@ class BatchDecoder:
         """Start the threads on a batch."""
         items = wanted.items
         where = places(step, wanted.first + len(items))[wanted.first :]
-        images = self._buffers.take(len(items), self._view.size)
+        images = self._buffers.take(len(items), self._view.shape(*wanted.sizes(items).T))
         edges = np.linspace(0, len(items), self._workers + 1).astype(int).tolist()
         parts = [
             (begin, pool.submit(self._fill, wanted, items[begin:end], where[begin:end], epoch, images[begin:end]))

@@ -4,16 +4,19 @@ A view turns the sizes of a batch's images into parameters, vectorised and by po
 (:mod:`hgld.data.decode`) then carry them out. All parameters are in coordinates of the upright image, cut to its box.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import permutations
 from statistics import NormalDist
-from typing import Protocol
+from typing import Literal, Protocol, get_args
 
 import cv2
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hgld.errors import ConfigError
+from hgld.data.format import MOST_PIXELS
+from hgld.errors import ConfigError, takes_extra
 
 # -- random numbers by position ---------------------------------------------------------------------------------------
 #
@@ -141,6 +144,24 @@ def change_colors(pixels: NDArray[np.uint8], matrix: NDArray[np.float64]) -> NDA
     return np.asarray(cv2.transform(pixels, np.column_stack([matrix[:, :3], offset])), dtype=np.uint8)
 
 
+# -- rotation ---------------------------------------------------------------------------------------------------------
+
+
+def rotate(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
+    """Rotate a picture about its middle, counter-clockwise; bilinear, black where nothing was.
+
+    Args:
+        pixels: (H, W, 3).
+        degrees: the angle.
+
+    Returns:
+        (H, W, 3), new memory.
+    """
+    height, width = pixels.shape[:2]
+    turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
+    return np.asarray(cv2.warpAffine(pixels, turn, (width, height), flags=cv2.INTER_LINEAR), dtype=np.uint8)
+
+
 # -- crops ------------------------------------------------------------------------------------------------------------
 
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
@@ -150,24 +171,30 @@ _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """Parameters of a view of N images: cut out ``crop``, resize it, cut out the square, mirror, change the colours.
+    """Parameters of a view of N images, whose steps follow one another as the attributes do.
+
+    Cut out ``crop``, resize it, cut out the window, rotate, change by a policy, change the colours, mirror.
 
     Attributes:
-        size: S, side of the square that comes out, pixels.
+        shape: height H and width W of what comes out of every image, pixels.
         sizes: (N, 2) int64 width and height of the images that the parameters were made for.
         crop: (N, 4) int64 left, top, width, height.
         resized: (N, 2) int64 width and height that the crop is resized to.
-        window: (N, 2) int64 left, top of the S x S square in the resized crop.
-        flip: (N,) bool: mirrored left to right, after everything but the colours.
+        window: (N, 2) int64 left, top of the part of H x W pixels in the resized crop.
+        flip: (N,) bool: mirrored left to right.
+        rotation: (N,) float64 degrees of :func:`rotate`, or None: upright.
+        policies: (N, 5) float64 in (0, 1), the draws of :mod:`hgld.data.autoaugment`, or None: no policy.
         colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
     """
 
-    size: int
+    shape: tuple[int, int]
     sizes: NDArray[np.int64]
     crop: NDArray[np.int64]
     resized: NDArray[np.int64]
     window: NDArray[np.int64]
     flip: NDArray[np.bool_]
+    rotation: NDArray[np.float64] | None = None
+    policies: NDArray[np.float64] | None = None
     colors: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -175,16 +202,41 @@ class ViewParameters:
 
     def part(self, rows: slice) -> "ViewParameters":
         """Return the parameters of some of the images."""
-        colors = None if self.colors is None else self.colors[rows]
-        kept = (self.sizes[rows], self.crop[rows], self.resized[rows], self.window[rows], self.flip[rows])
-        return ViewParameters(self.size, *kept, colors)
+        columns = {name: column[rows] for name, column in vars(self).items() if isinstance(column, np.ndarray)}
+        return replace(self, **columns)
+
+
+def vary(pixels: NDArray[np.uint8], parameters: ViewParameters, row: int) -> NDArray[np.uint8]:
+    """Rotate the square of an image, apply its policy and change its colours, as far as its parameters say so.
+
+    Args:
+        pixels: (H, W, 3) RGB.
+        parameters: of the batch.
+        row: the image's place in the parameters.
+
+    Returns:
+        (H, W, 3).
+    """
+    if parameters.rotation is not None:
+        pixels = rotate(np.ascontiguousarray(pixels), float(parameters.rotation[row]))
+    if parameters.policies is not None:
+        pixels = _policy()(pixels, parameters.policies[row])
+    if parameters.colors is not None:
+        pixels = change_colors(np.ascontiguousarray(pixels), parameters.colors[row])
+    return pixels
+
+
+def _policy() -> Callable[[NDArray[np.uint8], NDArray[np.float64]], NDArray[np.uint8]]:
+    with takes_extra("torchvision", "autoaugment", "Or leave it off."):
+        return import_module("hgld.data.autoaugment").apply_policy  # torchvision takes a second to import
 
 
 class View(Protocol):
     """A choice of parameters by the sizes of images: :class:`TrainView`, :class:`TestView` or your own."""
 
-    @property
-    def size(self) -> int: ...
+    def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
+        """Return height and width of the views of a batch of images; those of whole images may refuse the batch."""
+        ...
 
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
@@ -193,7 +245,7 @@ class View(Protocol):
 
 @dataclass(frozen=True)
 class TrainView:
-    """Random crop, resized to a square, mirrored at random, with optional changes of colour.
+    """Random crop, resized to a square, mirrored at random, optionally rotated and changed in its colours.
 
     Attributes:
         size: side of the square, pixels.
@@ -204,6 +256,9 @@ class TrainView:
             order (torchvision's ColorJitter). MultiGrain takes 0.3.
         lighting: standard deviation of AlexNet's lighting noise along the principal components of ImageNet's colours.
             MultiGrain takes 0.1.
+        rotation: largest angle r, degrees: rotated by an angle in [-r, r], black where nothing was.
+        autoaugment: whether a policy of AutoAugment for ImageNet changes the square
+            (:mod:`hgld.data.autoaugment`), before the jitter.
     """
 
     size: int = 224
@@ -212,6 +267,8 @@ class TrainView:
     flip: float = 0.5
     jitter: float = 0.0
     lighting: float = 0.0
+    rotation: float = 0.0
+    autoaugment: bool = False
 
     def __post_init__(self) -> None:
         _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
@@ -221,6 +278,13 @@ class TrainView:
         _expect(self, "flip", 0 <= self.flip <= 1, "a probability")
         _expect(self, "jitter", 0 <= self.jitter <= 1, "0 to 1")
         _expect(self, "lighting", 0 <= self.lighting < np.inf, "a deviation, 0 or more")
+        _expect(self, "rotation", 0 <= self.rotation <= 180, "0 to 180 degrees")
+        if self.autoaugment:
+            _policy()  # before any work
+
+    def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
+        """Return (size, size)."""
+        return self.size, self.size
 
     def parameters(
         self, widths: ArrayLike, heights: ArrayLike, *, seed: int, epoch: int, positions: ArrayLike
@@ -239,33 +303,114 @@ class TrainView:
             ConfigError: sizes below one pixel, or arrays of different lengths.
         """
         sizes, places = _checked(widths, heights, positions)
-        varied = self.jitter > 0 or self.lighting > 0
-        numbers = uniforms(seed, epoch, places, 32 if varied else 24)
+        colored = self.jitter > 0 or self.lighting > 0
+        numbers = uniforms(seed, epoch, places, 36 if self.autoaugment or self.rotation else 32 if colored else 24)
         crop = _random_crops(sizes, numbers[:, :22], self.scale, self.ratio)
         flip = numbers[:, 22] < self.flip
-        colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if varied else None
-        resized = np.full_like(sizes, self.size)
-        return ViewParameters(self.size, sizes, crop, resized, np.zeros_like(sizes), flip, colors)
+        colors = color_matrices(numbers[:, 23:30], self.jitter, self.lighting) if colored else None
+        rotation = self.rotation * (2 * numbers[:, 30] - 1) if self.rotation else None
+        policies = numbers[:, 31:36] if self.autoaugment else None
+        resized, window = np.full_like(sizes, self.size), np.zeros_like(sizes)
+        shape = self.size, self.size
+        return ViewParameters(shape, sizes, crop, resized, window, flip, rotation, policies, colors)
+
+
+Geometry = Literal["crop", "squash", "longest", "original"]
+MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
 
 
 @dataclass(frozen=True)
 class TestView:
-    """The middle of the image: its short side resized, then a central square.
+    """An image as a test sees it: a central square, or the whole image.
+
+    Views of whole images have the images' shapes, so that only images of one shape can be in a batch
+    (:meth:`shapes` says which are).
 
     Attributes:
-        size: side of the square, pixels.
-        resize: short side before the square is cut out, pixels; at least ``size``.
+        size: side of the square; with ``longest`` the longest side; without effect with ``original``. Pixels.
+        resize: short side before the square is cut out, pixels; at least ``size``. Read by ``crop`` alone.
+        geometry: ``crop``: the short side is resized to ``resize``, and the central square cut out. ``squash``: the
+            whole image as a square, whatever its shape. ``longest``: the whole image, its longest side ``size``
+            (MultiGrain, section 4.3; smaller images are enlarged). ``original``: the whole image at its own size
+            (listwise AP, section 4.1).
+        scale: factor of the image's own size with ``original``; without effect otherwise.
+        max_pixels: pixels that an image has at most with ``original``, at scale 1; larger ones are made smaller.
     """
 
     size: int = 224
     resize: int = 256
+    geometry: Geometry = "crop"
+    scale: float = 1.0
+    max_pixels: int = MOST_VIEWED
 
     __test__ = False  # not a test of pytest's
 
     def __post_init__(self) -> None:
         _expect(self, "size", 1 <= self.size <= _LONGEST_SIDE, f"1 to {_LONGEST_SIDE} pixels")
-        fits = self.size <= self.resize <= _LONGEST_SIDE
+        fits = self.geometry != "crop" or self.size <= self.resize <= _LONGEST_SIDE
         _expect(self, "resize", fits, f"{self.size} (the size) to {_LONGEST_SIDE} pixels")
+        _expect(self, "geometry", self.geometry in get_args(Geometry), f"one of {', '.join(get_args(Geometry))}")
+        _expect(self, "max_pixels", 1 <= self.max_pixels <= MOST_PIXELS, f"1 to {MOST_PIXELS}")
+        largest = self.max_pixels * self.scale**2 if self.scale > 0 else np.inf
+        _expect(self, "scale", largest <= MOST_PIXELS, f"more than 0, and images of at most {MOST_PIXELS} pixels")
+
+    @property
+    def is_square(self) -> bool:
+        """True if what comes out is a square of ``size``, whatever the image."""
+        return self.geometry in ("crop", "squash")
+
+    def scaled(self, scale: float) -> "TestView":
+        """Return the view of images that are ``scale`` times as large.
+
+        Raises:
+            ConfigError: they would be too large.
+        """
+        if self.geometry == "original":
+            return replace(self, scale=self.scale * scale)
+        size = max(1, round(self.size * scale))
+        resize = max(size, round(self.resize * scale))
+        try:
+            return replace(self, size=size, resize=resize)
+        except ConfigError as error:
+            raise ConfigError(f"{error} That is {self.size} times the scale {scale:g}.") from error
+
+    def shapes(self, widths: ArrayLike, heights: ArrayLike) -> NDArray[np.int64]:
+        """Return (N, 2) height and width of what comes out of each image.
+
+        Args:
+            widths: (N,) of the upright images (of their boxes, where they have one), pixels.
+            heights: (N,).
+        """
+        sizes = np.stack([np.asarray(heights, dtype=np.int64), np.asarray(widths, dtype=np.int64)], axis=1)
+        if self.is_square:
+            return np.full_like(sizes, self.size)
+        if self.geometry == "longest":
+            longest = sizes.max(axis=1, keepdims=True, initial=1)
+            return np.maximum(self.size * sizes // longest, 1)
+        area = sizes.prod(axis=1, keepdims=True).astype(np.float64)
+        factor = self.scale * np.minimum(1.0, np.sqrt(self.max_pixels / np.maximum(area, 1)))
+        return np.maximum(np.floor(factor * sizes + 1e-6), 1).astype(np.int64)  # 1e-6: 3 is 3 x 1, however it rounds
+
+    def shape(self, widths: ArrayLike, heights: ArrayLike) -> tuple[int, int]:
+        """Return height and width of the views of a batch of images.
+
+        Raises:
+            ConfigError: they are of several shapes.
+        """
+        if self.is_square:
+            return self.size, self.size
+        found = np.unique(self.shapes(widths, heights), axis=0)
+        if len(found) != 1:
+            raise ConfigError(
+                f"whole images of {len(found)} shapes in a batch (geometry {self.geometry}); expected one. Batch "
+                "images by TestView.shapes, or take the geometry crop or squash."
+            )
+        return int(found[0, 0]), int(found[0, 1])
+
+    def count_reduced(self, widths: ArrayLike, heights: ArrayLike) -> int:
+        """Count the images that have more than ``max_pixels`` where that is a limit."""
+        area = np.asarray(widths, dtype=np.int64) * np.asarray(heights, dtype=np.int64)
+        return int((area > self.max_pixels).sum()) if self.geometry == "original" else 0
 
     def parameters(
         self,
@@ -276,9 +421,9 @@ class TestView:
         epoch: int = 0,
         positions: ArrayLike | None = None,
     ) -> ViewParameters:
-        """Return central crops, whatever the seed, epoch and position; sizes round as in torchvision's CenterCrop.
+        """Return the same parameters whatever the seed, epoch and position; sizes round as in torchvision's CenterCrop.
 
-        An image of more than four times its short side is first cut to its middle four.
+        With ``crop``, an image of more than four times its short side is first cut to its middle four.
 
         Args:
             widths: (N,) of the upright images (of their boxes, where they have one), pixels.
@@ -288,16 +433,22 @@ class TestView:
             positions: without effect.
 
         Raises:
-            ConfigError: sizes below one pixel, or arrays of different lengths.
+            ConfigError: sizes below one pixel, arrays of different lengths, or whole images of several shapes.
         """
         sizes, _ = _checked(widths, heights, np.zeros_like(np.asarray(widths)) if positions is None else positions)
+        height, width = self.shape(*sizes.T)
+        upright = np.zeros(len(sizes), dtype=np.bool_)
+        if self.geometry != "crop":
+            whole, resized = np.hstack([np.zeros_like(sizes), sizes]), np.empty_like(sizes)
+            resized[:] = width, height
+            return ViewParameters((height, width), sizes, whole, resized, np.zeros_like(sizes), upright)
         short = sizes.min(axis=1, keepdims=True)
         kept = np.minimum(sizes, _WIDEST * short)
         kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends: the middle stays
         resized = np.where(kept == short, self.resize, self.resize * kept // short)
         window = np.rint((resized - self.size) / 2).astype(np.int64)
         crop = np.hstack([(sizes - kept) // 2, kept])
-        return ViewParameters(self.size, sizes, crop, resized, window, np.zeros(len(sizes), dtype=np.bool_))
+        return ViewParameters((height, width), sizes, crop, resized, window, upright)
 
 
 def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:

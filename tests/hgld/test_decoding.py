@@ -9,13 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from sklearn.datasets import load_sample_image
+from torchvision.transforms import AutoAugment
 from torchvision.transforms.v2 import functional
 
+from hgld.data.autoaugment import apply_policy
 from hgld.data.batch import normalize
 from hgld.data.decode import decode_batch, decode_with_pillow
 from hgld.data.format import MOST_PIXELS
 from hgld.data.images import EncodedImage, turn_of, turned
-from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places
+from hgld.data.views import TestView, TrainView, View, change_colors, color_matrices, places, rotate
 from hgld.errors import ConfigError, InputError
 
 TRANSPOSES = {
@@ -61,7 +63,7 @@ def decoded(images: list[EncodedImage], view: View, path, seed: int = 0) -> np.n
     """(B, S, S, 3) by that path."""
     widths, heights = zip(*map(boxed_size, images), strict=True)
     parameters = view.parameters(widths, heights, seed=seed, epoch=0, positions=np.arange(len(images)))
-    out = torch.empty(len(images), view.size, view.size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    out = torch.empty(len(images), *parameters.shape, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     decode_batch(images, parameters, out, path)
     return out.permute(0, 2, 3, 1).numpy()
 
@@ -73,6 +75,7 @@ def differences(images: list[EncodedImage], view: View) -> np.ndarray:
 
 
 VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
+VIEWS += [TrainView(64, rotation=20), TestView(64, geometry="squash")]
 
 
 @pytest.mark.parametrize("path", ["fast", "torchvision"])
@@ -102,7 +105,7 @@ def test_a_box_of_a_large_jpeg_is_reduced_where_it_lies(box):
     assert away[box] < 3
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("view", [*VIEWS, TrainView(64, rotation=20, autoaugment=True)], ids=str)
 def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
     sizes = [(90, 70), (70, 90), (64, 64), (30, 41), (127, 120)]
     images = [
@@ -120,6 +123,47 @@ def test_both_paths_give_the_same_bytes_where_nothing_is_reduced(view):
 def test_images_on_their_side_differ_by_the_rounding_between_two_directions(view):
     images = [encoded(stored(picture(90, 70, noise=30, seed=k)), k) for k in (5, 6, 7, 8)]
     assert differences(images, view).max() <= 2 if view.size == 48 else differences(images, view).max() <= 1
+
+
+@pytest.mark.parametrize("geometry", ["longest", "original"])
+@pytest.mark.parametrize("orientation", [1, 6])
+def test_whole_images_by_both_paths(geometry, orientation):
+    """The longest side at 64, and at their own size: nothing is cut off."""
+    images = [encoded(stored(picture(90, 70, noise=30, seed=seed)), orientation) for seed in range(3)]
+    view = TestView(64, geometry=geometry)
+    found = decoded(images, view, "fast")
+    wide, high = (64, 49) if geometry == "longest" else (90, 70)
+    assert found.shape == (3, high, wide, 3) if orientation == 1 else (3, wide, high, 3)
+    assert differences(images, view).max() <= (orientation == 6)
+    if geometry == "original" and orientation == 1:
+        with Image.open(io.BytesIO(images[1].data)) as whole:
+            assert np.array_equal(found[1], np.asarray(whole))
+
+
+def test_rotation_turns_counter_clockwise_about_the_middle():
+    pixels = np.asarray(picture(48, 48, noise=20))
+    assert np.array_equal(rotate(pixels, 90), np.rot90(pixels))
+    turned_back = rotate(rotate(np.asarray(picture(48, 48)), 17), -17)[12:-12, 12:-12].astype(int)
+    assert np.abs(turned_back - np.asarray(picture(48, 48))[12:-12, 12:-12]).mean() < 2
+    assert not rotate(np.full((48, 48, 3), 255, dtype=np.uint8), 45)[0, 0].any()
+
+
+def test_policies_are_torchvisions(monkeypatch):
+    """The slow twin: torchvision's own AutoAugment, its random numbers given."""
+    image, policies = picture(40, 30, noise=20), AutoAugment()
+    numbers = np.random.default_rng(0).uniform(size=(60, 5))
+    seen = set()
+    for drawn in numbers:
+        chosen = (
+            int(drawn[0] * 25),
+            torch.tensor(drawn[1:3]),
+            torch.tensor([0 if sign >= 0.5 else 1 for sign in drawn[3:]]),
+        )
+        monkeypatch.setattr(AutoAugment, "get_params", staticmethod(lambda count, chosen=chosen: chosen))
+        expected = np.asarray(policies(image))
+        assert np.array_equal(apply_policy(np.asarray(image), drawn), expected)
+        seen.add(expected.tobytes())
+    assert len(seen) > 20
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("photograph", 6.0), ("smooth", 1.5), ("noisy", 7.0), ("noise", 12.0)])

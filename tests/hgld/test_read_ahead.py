@@ -110,17 +110,17 @@ def test_waiting_is_measured():
 
 def test_memory_is_used_again_only_when_nobody_has_it():
     buffers = BatchBuffers()
-    first = buffers.take(2, 8)
+    first = buffers.take(2, (8, 8))
     assert first.shape == (2, 3, 8, 8)
     assert first.is_contiguous(memory_format=torch.channels_last)
     place = first.data_ptr()
     view = first[1:]  # somebody keeps a part
     view.fill_(7)
     del first
-    second = buffers.take(2, 8)
+    second = buffers.take(2, (8, 8))
     assert second.data_ptr() != place
     assert (view == 7).all()
     del view
     gc.collect()
-    assert buffers.take(2, 8).data_ptr() == place
-    assert buffers.take(1, 8).shape == (1, 3, 8, 8)
+    assert buffers.take(2, (8, 8)).data_ptr() == place
+    assert buffers.take(1, (8, 8)).shape == (1, 3, 8, 8)

@@ -1,6 +1,7 @@
 import math
 import random
 import re
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 
-from hgld.data.views import TestView, TrainView, philox, places, uniforms
+from hgld.data.views import Geometry, TestView, TrainView, philox, places, uniforms
 from hgld.errors import ConfigError
 
 # Known answers of Random123's philox4x32-10: counter, key, result.
@@ -137,6 +138,49 @@ def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
     assert found.window[0].tolist() == [round((side - size) / 2.0) for side in found.resized[0].tolist()]
 
 
+@given(SIDES, SIDES, st.integers(1, 2000), st.integers(1, 5_000_000))
+def test_whole_images_keep_their_shape_and_the_limit(width, height, size, most):
+    left, top, kept_width, kept_height = TestView(size, geometry="longest").parameters([width], [height]).crop[0]
+    assert (left, top, kept_width, kept_height) == (0, 0, width, height)
+    short = max(1, int(size * min(width, height) / max(width, height)))  # as MultiGrain's Resize(largest=True)
+    assert TestView(size, geometry="longest").shape([width], [height]) == (
+        (short, size) if width > height else (size, short)
+    )
+    assert TestView(size, geometry="squash").shape([width], [height]) == (size, size)
+    limited = TestView(size, geometry="original", max_pixels=most)
+    high, wide = limited.shape([width], [height])
+    if width * height <= most:
+        assert (wide, high) == (width, height)
+    else:
+        assert wide * high <= max(most, wide, high)  # a strip keeps one pixel across
+        assert (wide + 1) * (high + 1) > most * min(width, height) / (min(width, height) + 1) / 2
+    assert limited.count_reduced([width], [height]) == (width * height > most)
+
+
+def test_a_scaled_original_is_a_part_of_its_own_size():
+    view = TestView(geometry="original").scaled(0.5)
+    assert view.shape([101], [60]) == (30, 50)
+    assert view.scaled(2).shape([101], [60]) == (60, 101)
+    assert TestView(geometry="original").scaled(1 / 3).shape([9], [27]) == (9, 3)
+
+
+def test_rotation_and_policies_leave_the_other_draws_as_they_are():
+    sizes, where = np.full((50, 2), 80), places(3, 50)
+    plain, varied = (
+        view.parameters(*sizes.T, seed=1, epoch=0, positions=where)
+        for view in (TrainView(32, jitter=0.2), TrainView(32, jitter=0.2, rotation=15, autoaugment=True))
+    )
+    for name in ("crop", "flip", "colors"):
+        assert np.array_equal(getattr(plain, name), getattr(varied, name)), name
+    assert plain.rotation is None
+    assert plain.policies is None
+    assert varied.rotation is not None
+    assert varied.policies is not None
+    assert np.abs(varied.rotation).max() <= 15
+    assert varied.rotation.min() < -10 < 10 < varied.rotation.max()
+    assert varied.policies.shape == (50, 5)
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -147,6 +191,16 @@ def test_the_test_view_has_torchvisions_sizes(width, height, size, more):
         (lambda: TrainView(flip=1.5), "flip of a view is 1.5; expected a probability."),
         (lambda: TrainView(jitter=-1), "jitter of a view is -1; expected 0 to 1."),
         (lambda: TrainView(lighting=float("nan")), "lighting of a view is nan"),
+        (lambda: TrainView(rotation=181), "rotation of a view is 181; expected 0 to 180 degrees."),
+        (
+            lambda: TestView(geometry=cast("Geometry", "whole")),
+            "geometry of a view is whole; expected one of crop, squash, longest, orig",
+        ),
+        (lambda: TestView(geometry="original", max_pixels=0), "max_pixels of a view is 0; expected 1 to 100000000."),
+        (
+            lambda: TestView(geometry="original").scaled(9),
+            "scale of a view is 9.0; expected more than 0, and images of",
+        ),
         (lambda: TestView(224, 200), "resize of a view is 200; expected 224 (the size) to 16384 pixels."),
         (lambda: TestView(0, 200), "size of a view is 0"),
         (lambda: TestView(24, 20_000), "resize of a view is 20000"),

@@ -68,6 +68,22 @@ def test_options_reach_the_model(places, tmp_path, capsys):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
+def test_whole_images_are_seen_as_the_flags_say(places, tmp_path, capsys):
+    folder, best, _ = places
+    geometry = ["--geometry", "original", "--max-pixels", 1000, "--scales", "1,0.5", "--scale-p", 3]
+    of = of_run(folder, "--split", "test", *geometry)
+    code, _, err = run(capsys, "embed", *of, "--out", tmp_path / "e.npy")
+    assert (code, err) == (0, "images of more than 1,000 pixels, made smaller (--max-pixels): 7\n")
+    view = TestView(24, 28, "original", max_pixels=1000)
+    expected = embed(best, open_dataset(folder / "data", "test"), view=view, scales=(1, 0.5), scale_p=3)
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), expected.numpy(), atol=1e-5)
+    code, printed, err = run(capsys, "evaluate", *of, "--json")
+    settings = json.loads(printed)["settings"]
+    facts = {"geometry": "original", "max_pixels": 1000, "reduced": 7, "scales": [1.0, 0.5], "scale_p": 3.0}
+    assert {name: settings[name] for name in facts} == facts
+    assert "made smaller (--max-pixels): 7" in err
+
+
 @pytest.mark.parametrize("sides", [("--split", "test"), ("--query-split", "test", "--gallery-split", "gallery")])
 def test_a_checkpoint_and_its_embeddings_have_one_report(places, tmp_path, capsys, sides):
     folder = places[0]

@@ -14,6 +14,9 @@ WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
 # Of every field of the table: a value, what reads it, and what does not.
 CASES = {
+    "test_size": (300, {}, {"test_geometry": "original"}),
+    "max_pixels": (10**6, {"test_geometry": "original"}, {"test_geometry": "longest"}),
+    "scale_p": (3.0, {"test_scales": (1.0, 0.5)}, {}),
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
     "projection": ("pca", {"dim": 8}, {"dim": 0}),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hgld import Hierarchy, distributed
+from hgld import Hierarchy, distributed, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.distributed import Processes
 from hgld.errors import HgldError
@@ -28,6 +28,7 @@ from hgld.training.config import (
     TrainConfig,
 )
 from hgld.training.criterion import build_criterion
+from hgld.training.inference.embedder import Embedder
 from hgld.training.loop import train
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
@@ -76,6 +77,7 @@ def drawn(config: TrainConfig, world: World) -> Any:
 
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, size=24, crop_min=0.9, crop_max=0.5, flip=1.0)
 @witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, jitter=0.5, lighting=0.5, decoder="torchvision")
+@witness(ImagesConfig, {"sampler": "shuffled", "batch_size": 48}, rotation=20.0, autoaugment=True)
 @witness(RunConfig, {"sampler": "shuffled", "batch_size": 48}, seed=1)
 def pictures(config: TrainConfig, world: World) -> Any:
     """The views of a batch of images that are all the same, so that it does not count which of them were drawn."""
@@ -95,6 +97,20 @@ def sampled(config: TrainConfig, world: World) -> Any:
     """The evaluation views of the images that a projection begins from."""
     assert evaluation_view(config.images).size == config.images.size
     return digest(*(batch.images for batch in TrainingData(config, small(world), ALONE).sample()))
+
+
+ORIGINAL = {"test_geometry": "original", "size": 8, "resize": 8}
+
+
+@witness(ImagesConfig, {"size": 8, "resize": 8}, test_geometry="squash", test_size=24, test_scales=(1.0, 2.0))
+@witness(ImagesConfig, {"size": 8, "resize": 8, "test_scales": (1.0, 2.0)}, scale_p=3.0)
+@witness(ImagesConfig, ORIGINAL, max_pixels=100)
+def evaluated(config: TrainConfig, world: World) -> Any:
+    """The embeddings of the images that a run is evaluated on."""
+    torch.manual_seed(0)
+    model = build_model(config.model, image_size=config.images.size)
+    embedder = Embedder.as_trained(model, config, ALONE)
+    return digest(embedder.embed_dataset(open_dataset(small(world), "test")))
 
 
 @witness(ImagesConfig, workers=2, prefetch=4)

@@ -15,7 +15,7 @@ from hgld import distributed
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
-from hgld.data.views import TestView
+from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
 from hgld.errors import InputError
 from hgld.evaluation.evaluate import Progress
@@ -122,7 +122,8 @@ class Embedder:
         view: the part of an image that is seen, at scale 1.
         processes: that share the work.
         batch_size: images at a time, a process.
-        scales: see :func:`hgld.training.inference.embedding.embed`, like the three that follow.
+        scales: see :func:`hgld.training.inference.embedding.embed`, like the four that follow.
+        scale_p: exponent of the mean over scales.
         decoder: of the images.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
@@ -135,6 +136,7 @@ class Embedder:
     processes: Processes
     batch_size: int
     scales: tuple[float, ...] = (1.0,)
+    scale_p: float = 1.0
     decoder: Decoder = "fast"
     workers: int = 2
     amp: Amp = "off"
@@ -151,10 +153,21 @@ class Embedder:
             view=evaluation_view(config.images),
             processes=processes,
             batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
+            scales=config.images.test_scales,
+            scale_p=config.images.scale_p,
             decoder=config.images.decoder,
             workers=config.images.workers,
             amp=config.optimizer.amp,
         )
+
+    def view_facts(self, datasets: Sequence[ShardDataset]) -> dict[str, object]:
+        """Return the facts of the view for a report: sizes, geometry, scales; ``reduced`` counts too large images."""
+        facts: dict[str, object] = {"geometry": self.view.geometry, "image_size": self.view.size}
+        if self.view.geometry == "original":
+            reduced = sum(self.view.count_reduced(*dataset.sizes.T) for dataset in datasets)
+            facts = {"geometry": "original", "max_pixels": self.view.max_pixels, "reduced": reduced}
+        facts["scales"] = list(self.scales)
+        return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
     def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
         """Embed the items that can be read, on every process; the others are named in the result.
@@ -183,6 +196,7 @@ class Embedder:
             view=self.view,
             batch_size=self.batch_size,
             scales=self.scales,
+            scale_p=self.scale_p,
             decoder=self.decoder,
             workers=self.workers,
             amp=self.amp,
@@ -203,6 +217,7 @@ class Embedder:
                 *read_images(paths[begin : begin + self.batch_size]),
                 view=self.view,
                 scales=self.scales,
+                scale_p=self.scale_p,
                 decoder=self.decoder,
                 amp=self.amp,
                 device=self.processes.device,
@@ -220,7 +235,10 @@ def trained_embedder(
     device: str = "",
     size: int | None = None,
     resize: int | None = None,
-    scales: tuple[float, ...] = (1.0,),
+    geometry: Geometry | None = None,
+    max_pixels: int | None = None,
+    scales: tuple[float, ...] | None = None,
+    scale_p: float | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
     amp: Amp | None = None,
@@ -233,9 +251,12 @@ def trained_embedder(
         checkpoint: a run's folder, or that of one of its checkpoints.
         which: checkpoint of a run, ``best`` or ``last``.
         device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
-        size: side of the square that the model sees, pixels; None: as in training.
+        size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
-        scales: factors of both; the mean direction over all of them is taken.
+        geometry: the part of an image that is seen (:class:`hgld.data.views.TestView`).
+        max_pixels: of an image at its own size.
+        scales: factors of the sizes, over whose embeddings a mean is taken.
+        scale_p: exponent of that mean.
         batch_size: images at a time, a process; None: as in training, 256 at most.
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
@@ -254,9 +275,10 @@ def trained_embedder(
         usual = Embedder.as_trained(model.to(processes.device), config, processes)
         embedder = replace(
             usual,
-            view=evaluation_view(config.images, size, resize),
+            view=evaluation_view(config.images, size, resize, geometry, max_pixels),
             batch_size=batch_size or usual.batch_size,
-            scales=scales,
+            scales=scales or usual.scales,
+            scale_p=scale_p or usual.scale_p,
             workers=workers or usual.workers,
             amp=amp or usual.amp,
             checkpoint=found.name,

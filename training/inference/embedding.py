@@ -41,6 +41,7 @@ def embed(
     view: TestView,
     batch_size: int = 256,
     scales: Sequence[float] = (1.0,),
+    scale_p: float = 1.0,
     decoder: Decoder = "fast",
     workers: int = 2,
     amp: Amp = "off",
@@ -50,9 +51,13 @@ def embed(
 ) -> Tensor:
     """Embed all items of a dataset, in its order, as unit vectors.
 
-    Several processes embed equal shares of it, and each returns all embeddings. With several scales the images are
-    read at each of them, and an embedding is the mean direction of those of all scales (Radenović, Tolias and Chum,
-    "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4).
+    Several processes share the work, and each returns all embeddings. With several scales the images are read at each
+    of them, and an embedding is the mean direction of those of all scales (Radenović, Tolias and Chum, "Fine-tuning CNN
+    Image Retrieval with No Human Annotation", TPAMI 2019, section 3.4), or their generalised mean.
+
+    Images of one shape pass the model together, so that nothing is padded, and an embedding does not depend on the
+    others of its batch. A batch has at most ``batch_size`` images, and as many pixels as ``batch_size`` squares of the
+    view's size, or one image.
 
     Args:
         model: on the device where it computes; put into evaluation mode meanwhile.
@@ -60,6 +65,7 @@ def embed(
         view: the part of the images that is seen, at scale 1.
         batch_size: images at a time, a process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
+        scale_p: exponent of the mean over scales; see :func:`pool_scales`.
         decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
@@ -78,17 +84,18 @@ def embed(
         ConfigError: scales, batch size or workers out of range.
     """
     group = processes or Processes(0, 1, next(model.parameters()).device)
-    check_scales(scales)
+    check_scales(scales, scale_p)
     if len(dataset) == 0:
         raise InputError(f"{dataset!r} holds nothing to embed.")
-    share, pinned = _Share(len(dataset), batch_size, group), group.device.type == "cuda"
+    views = [view.scaled(scale) for scale in scales]
+    plan, pinned = _Plan(dataset.sizes, views, batch_size, group), group.device.type == "cuda"
     how: dict[str, Any] = {"decoder": decoder, "workers": workers, "pin_memory": pinned}
     how["on_fault"] = "raise" if faults is None else "leave"
-    loaders = [Loader(dataset, share, scaled(view, scale), **how) for scale in scales]
+    loaders = [Loader(dataset, plan, one, **how) for one in views]
     own, found, failure = None, {}, None
     with evaluating(model):
         try:
-            own, found = _own_rows(model, loaders, group, amp, progress)
+            own, found = _own_rows(model, loaders, scale_p, group, amp, progress)
         except HgldError as error:
             if is_sharded(model):  # the others wait for parameters, not for rows: when this one leaves, they end too
                 raise
@@ -96,7 +103,7 @@ def embed(
     if any_process(own is None, group):  # the others must not wait for rows that never come
         raise failure or InputError("another process could not read an item of its share; its message names the item.")
     assert own is not None
-    rows = gather(own, group)[: len(dataset)].cpu()
+    rows = plan.in_order(gather(plan.padded(own), group).cpu())
     if faults is not None:
         added = _merge_faults(found, group)
         faults += added
@@ -104,45 +111,65 @@ def embed(
     return rows
 
 
-def scaled(view: TestView, scale: float) -> TestView:
-    """Return the view of an image that is ``scale`` times as large.
+class _Plan(BatchSampler):
+    """The batches in which processes embed a dataset: images whose views have one shape, the largest views first.
 
-    Raises:
-        ConfigError: it would be too large.
-    """
-    size = max(1, round(view.size * scale))
-    try:
-        return TestView(size, max(size, round(view.resize * scale)))
-    except ConfigError as error:
-        raise ConfigError(f"{error} That is {view.size} times the scale {scale:g}.") from error
-
-
-class _Share(BatchSampler):
-    """A process's share of a dataset in its order, of the same size everywhere: the first items come again at the end.
-
-    So every process makes the same number of passes, and the shares, one after the other, begin with the whole dataset.
+    Batches go round among the processes; every one makes the same number of passes, as sharded models need it, and
+    those that are short of a batch repeat one of the first.
     """
 
-    def __init__(self, num_items: int, batch_size: int, processes: Processes) -> None:
+    def __init__(
+        self, sizes: NDArray[np.integer], views: Sequence[TestView], batch_size: int, processes: Processes
+    ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size is {batch_size}; expected at least 1.")
-        self.num_items, self.share = num_items, -(-num_items // processes.count)
-        self._first = processes.index * self.share
-        batch_size = min(batch_size, max(1, self.share))  # buffers are made for this many
-        batches = -(-self.share // batch_size)
-        super().__init__(batch_size=batch_size, batches=batches, parts=1, seed=0, process_index=0, process_count=1)
+        shapes = np.hstack([view.shapes(*sizes.T) for view in views])
+        most = min(batch_size, -(-len(sizes) // processes.count))  # so that small datasets are shared too
+        pixels = shapes.reshape(len(sizes), -1, 2).prod(axis=2).max(axis=1)
+        budget = batch_size * max(view.size for view in views) ** 2
+        kinds, kind_of, counts = np.unique(
+            np.column_stack([-pixels, shapes]), axis=0, return_inverse=True, return_counts=True
+        )
+        alike = np.split(np.argsort(kind_of.reshape(-1), kind="stable"), np.cumsum(counts)[:-1])
+        batches: list[NDArray[np.int64]] = []
+        for largest, items in zip(kinds[:, 0].tolist(), alike, strict=True):
+            at_once = min(most, max(1, budget // -largest))
+            batches += [items[begin : begin + at_once] for begin in range(0, len(items), at_once)]
+        passes = -(-len(batches) // processes.count)
+        taken = np.arange(passes * processes.count).reshape(passes, processes.count).T % len(batches)
+        self._items = [[batches[number] for number in own] for own in taken.tolist()]
+        self._own = self._items[processes.index]
+        self._rows = max(sum(map(len, share)) for share in self._items)
+        self.num_items = len(sizes)
+        super().__init__(batch_size=most, batches=passes, parts=1, seed=0, process_index=0, process_count=1)
 
     def _whole_batch(self, epoch: int, step: int) -> NDArray[np.int64]:
-        begin, end = step * self.batch_size, min((step + 1) * self.batch_size, self.share)
-        return (self._first + np.arange(begin, end)) % self.num_items
+        return self._own[step]
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """Return a process's rows with as many as every process has."""
+        return torch.cat([rows, rows.new_zeros(self._rows - len(rows), rows.shape[1])])
+
+    def in_order(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, one process after another, in the order of the dataset."""
+        ordered = rows.new_empty(self.num_items, rows.shape[1])
+        for number, share in enumerate(self._items):
+            items = torch.from_numpy(np.concatenate(share))
+            ordered[items] = rows[number * self._rows :][: len(items)]
+        return ordered
 
 
 def _own_rows(
-    model: EmbeddingModel, loaders: Sequence[Loader], processes: Processes, amp: Amp, progress: Progress | None
+    model: EmbeddingModel,
+    loaders: Sequence[Loader],
+    scale_p: float,
+    processes: Processes,
+    amp: Amp,
+    progress: Progress | None,
 ) -> tuple[Tensor, dict[int, Fault]]:
     """Compute unit embeddings of this process's share; return them and the items that could not be read."""
     total = sum(len(loader) for loader in loaders)
-    rows, done = None, 0
+    scales, done = [], 0
     faults: dict[int, Fault] = {}
     for loader in loaders:
         loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
@@ -153,10 +180,31 @@ def _own_rows(
             done += 1
             if progress is not None:
                 progress("embed", done, total)
-        added = torch.cat(parts)
-        rows = added if rows is None else rows.add_(added)
-    assert rows is not None
-    return unit_rows(rows, dim=1), faults
+        scales.append(torch.cat(parts))
+    return pool_scales(scales, scale_p), faults
+
+
+def pool_scales(rows: Sequence[Tensor], p: float = 1.0) -> Tensor:
+    """Pool unit embeddings of images at several scales into one unit embedding of each.
+
+    With p = 1 that is the mean direction; otherwise the generalised mean, entry by entry, of magnitudes with their
+    signs: sign(x) |x|^p is averaged, and its root of order p taken with its sign (``pool`` in dirtorch/test_dir.py of
+    naver/deep-image-retrieval, the code of Revaud et al., "Learning with Average Precision", ICCV 2019, with p = 3).
+
+    Args:
+        rows: a scale's (B, D) each.
+        p: the exponent, above 0.
+
+    Returns:
+        (B, D) rows of norm 1.
+    """
+    if len(rows) == 1:
+        return rows[0]
+    stacked = torch.stack(list(rows))
+    if p != 1:
+        mean = (stacked.sign() * stacked.abs().pow(p)).mean(dim=0)
+        return unit_rows(mean.sign() * mean.abs().pow(1 / p), dim=1)
+    return unit_rows(stacked.sum(dim=0), dim=1)
 
 
 def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
@@ -167,7 +215,7 @@ def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
 
 
 def _unit_embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp) -> Tensor:
-    """Compute (B, D) float32 unit embeddings of (B, 3, S, S) uint8 images."""
+    """Compute (B, D) float32 unit embeddings of (B, 3, H, W) uint8 images."""
     prepared = normalize(images, model.image_mean, model.image_std, device)
     with autocast(device, amp):
         embeddings = model(prepared)
@@ -181,11 +229,12 @@ def embed_encoded(
     *,
     view: TestView,
     scales: Sequence[float] = (1.0,),
+    scale_p: float = 1.0,
     decoder: Decoder = "fast",
     amp: Amp = "off",
     device: torch.device,
 ) -> Tensor:
-    """Embed a few encoded images, as :func:`embed` does those of a dataset.
+    """Embed a few encoded images, as :func:`embed` does those of a dataset; those of one shape together.
 
     Args:
         model: on ``device``.
@@ -193,6 +242,7 @@ def embed_encoded(
         sizes: (B, 2) their width and height when upright.
         view: the part of the images that is seen, at scale 1.
         scales: factors of the view's sizes.
+        scale_p: exponent of the mean over scales.
         decoder: of the images.
         amp: precision of the model's arithmetic.
         device: of the model.
@@ -203,25 +253,31 @@ def embed_encoded(
     Raises:
         InputError: an image cannot be decoded.
     """
-    check_scales(scales)
-    rows = []
+    check_scales(scales, scale_p)
+    plan = _Plan(sizes, [view.scaled(scale) for scale in scales], len(images), Processes(0, 1, device))
+    parts = []
     with evaluating(model):
-        for scale in scales:
-            parameters = scaled(view, scale).parameters(*sizes.T)
-            pixels = torch.empty((len(images), 3, parameters.size, parameters.size), dtype=torch.uint8)
-            decode_batch(images, parameters, pixels, decoder)
-            rows.append(_unit_embeddings(model, pixels, device, amp))
-    return unit_rows(torch.stack(rows).sum(dim=0), dim=1).cpu()
+        for items in (plan.batch(0, step) for step in range(len(plan))):
+            rows = []
+            for scale in scales:
+                parameters = view.scaled(scale).parameters(*sizes[items].T)
+                pixels = torch.empty((len(items), 3, *parameters.shape), dtype=torch.uint8)
+                decode_batch([images[item] for item in items], parameters, pixels, decoder)
+                rows.append(_unit_embeddings(model, pixels, device, amp))
+            parts.append(pool_scales(rows, scale_p))
+    return plan.in_order(torch.cat(parts).cpu())
 
 
-def check_scales(scales: Sequence[float]) -> None:
-    """Refuse scales that are not positive numbers.
+def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
+    """Refuse scales, and an exponent of the mean over them, that are not positive numbers.
 
     Raises:
         ConfigError: no scale, or one that is not a number above 0.
     """
     if not scales or not all(0 < scale < float("inf") for scale in scales):
         raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
+    if not 0 < scale_p < float("inf"):
+        raise ConfigError(f"scale_p is {scale_p}; expected a number above 0.")
 
 
 def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:

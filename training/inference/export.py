@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.files import put_in_place
-from hgld.training.batches import evaluation_view
+from hgld.training.batches import square_view
 from hgld.training.config import TrainConfig
 from hgld.training.inference.embedder import load_model
 from hgld.training.models.embedding_model import EmbeddingModel
@@ -83,7 +83,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
             for name in _ONNX_PACKAGES:
                 import_module(name)
     model, config = load_model(place, which)
-    embedder, size = ImageEmbedder(model).eval(), config.images.size
+    embedder, size = ImageEmbedder(model).eval(), square_view(config.images).size
     record = out.with_name(out.name + ".json")
     write, run = writers[format]
     try:
@@ -162,8 +162,10 @@ def _compare(run: Callable[[Tensor], Tensor], embedder: ImageEmbedder, size: int
 
 
 def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Format) -> dict[str, Any]:
-    view = evaluation_view(config.images)
-    size = view.size
+    view = square_view(config.images)
+    size, whole = view.size, {"interpolation": "bilinear", "antialias": True}
+    squashed = {"name": "resize", "width": size, "height": size, **whole}
+    cropped = [{"name": "resize", "short_side": view.resize, **whole}, {"name": "center_crop", "size": size}]
     return {
         "schema_version": SCHEMA_VERSION,
         "file": file,
@@ -177,8 +179,7 @@ def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Fo
         },
         "transforms": [
             {"name": "orient", "by": "EXIF"},
-            {"name": "resize", "short_side": view.resize, "interpolation": "bilinear", "antialias": True},
-            {"name": "center_crop", "size": size},
+            *([squashed] if view.geometry == "squash" else cropped),
         ],
         "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},
         "output": {"name": "embeddings", "shape": ["batch", model.dim], "dtype": "float32"},

@@ -1,0 +1,135 @@
+"""Whole images of many shapes: each embedded as it would be alone, in batches whose memory is bounded."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hgld import open_dataset
+from hgld.data.views import TestView
+from hgld.distributed import Processes
+from hgld.errors import ConfigError
+from hgld.training.inference.embedder import Embedder
+from hgld.training.inference.embedding import _Plan, embed, pool_scales
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.small_dataset import Item, write_dataset
+from tests.training.untrained_run import small_model
+
+SIZES = [(40, 32), (40, 32), (32, 40), (64, 20), (40, 32), (21, 33), (33, 21), (32, 40), (50, 50), (40, 32)]
+VIEWS = [TestView(28, geometry=geometry) for geometry in ("squash", "longest", "original")]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "small"
+    rng = np.random.default_rng(3)
+    items = [Item((c % 3, 0), "test", png(rng, *size), *size, suffix="png") for c, size in enumerate(SIZES)]
+    turned = Item((1, 0), "test", jpeg(rng, 44, 30, orientation=6), 44, 30, orientation=6)
+    framed = Item((1, 0), "test", png(rng), suffix="png", box=(5, 3, 35, 31))
+    write_dataset(folder, [*items, turned, framed])
+    return open_dataset(folder, "test")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+def shape_of(view, width, height):
+    """Width and height of a view, by the words of its documentation."""
+    if view.geometry == "squash":
+        return view.size, view.size
+    if view.geometry == "longest":
+        return tuple(max(1, int(view.size * side / max(width, height))) for side in (width, height))
+    return width, height
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.geometry)
+def test_embeddings_are_those_of_the_images_one_by_one(model, dataset, view):
+    """The slow twin: Pillow's own resize, one image at a time."""
+    found = embed(model, dataset, view=view, batch_size=4)
+    mean, std = (np.array(values)[:, None, None] for values in (model.image_mean, model.image_std))
+    for i in range(len(dataset)):
+        picture = dataset.image(i)
+        pixels = np.asarray(picture.resize(shape_of(view, *picture.size), Image.Resampling.BILINEAR), dtype=np.float64)
+        values = torch.from_numpy((pixels.transpose(2, 0, 1) / 255 - mean) / std).float()
+        with torch.no_grad():
+            row = torch.nn.functional.normalize(model.eval()(values[None]), dim=1)[0]
+        torch.testing.assert_close(found[i], row, atol=0.02, rtol=0)  # the two libraries round pixels differently
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda view: view.geometry)
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_an_embedding_does_not_depend_on_its_bucket(model, dataset, view, batch_size):
+    alone = torch.cat([embed(model, dataset.select([i]), view=view, scales=(1, 0.6)) for i in range(len(dataset))])
+    found = embed(model, dataset, view=view, batch_size=batch_size, workers=3, scales=(1, 0.6))
+    torch.testing.assert_close(found, alone, atol=1e-5, rtol=0)
+
+
+def test_files_of_many_shapes_are_embedded_like_a_dataset(model, dataset, tmp_path):
+    whole = dataset.select(np.arange(10))
+    files = [tmp_path / f"{i}.png" for i in range(len(whole))]
+    for i, file in enumerate(files):
+        file.write_bytes(whole.read(i))
+    alone = Processes(0, 1, torch.device("cpu"))
+    embedder = Embedder(model, VIEWS[2], alone, batch_size=4, scales=(1.0, 0.5), scale_p=3.0)
+    torch.testing.assert_close(embedder.embed_files(files), embedder.embed_dataset(whole), atol=1e-5, rtol=0)
+
+
+def test_batches_are_bounded_by_pixels_and_by_the_largest_image(model, dataset):
+    passed = []
+    handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
+    embed(model, dataset, view=TestView(28, geometry="original", max_pixels=1500), batch_size=3)
+    handle.remove()
+    assert sum(shape[0] for shape in passed) == len(dataset)
+    areas = [shape[2] * shape[3] for shape in passed]
+    assert areas == sorted(areas, reverse=True), "memory runs out at the beginning or never"
+    assert max(areas) <= 1500
+    assert max(count * area for (count, *_), area in zip(passed, areas, strict=True)) <= 3 * 28 * 28
+    passed.clear()
+    handle = model.register_forward_hook(lambda _, images, __: passed.append(tuple(images[0].shape)))
+    embed(model, dataset, view=TestView(8, geometry="original"), batch_size=3)  # the largest alone is beyond 3 x 8 x 8
+    handle.remove()
+    assert {shape[0] for shape in passed} == {1}
+    assert max(shape[2] * shape[3] for shape in passed) == 2500
+
+
+def test_processes_make_the_same_number_of_passes_and_embed_every_item():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(10, 14, (57, 2))
+    for count in (1, 2, 5, 80):
+        views = [TestView(12, geometry="original")]
+        plans = [_Plan(sizes, views, 6, Processes(i, count, torch.device("cpu"))) for i in range(count)]
+        assert len({len(plan) for plan in plans}) == 1
+        rows = [torch.cat([torch.from_numpy(plan.batch(0, s)) for s in range(len(plan))])[:, None] for plan in plans]
+        found = torch.cat([plan.padded(one) for plan, one in zip(plans, rows, strict=True)])
+        assert plans[-1].in_order(found)[:, 0].tolist() == list(range(57))
+
+
+def test_scales_are_pooled_as_listwise_ap_pools_them():
+    """The slow twin: signed powers, number by number."""
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.nn.functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)]
+
+    def power(value, p):
+        return (1 if value > 0 else -1) * abs(value) ** p
+
+    for p in (1.0, 3.0, 2.5):
+        slow = [
+            [power(sum(power(float(scale[i, j]), p) for scale in rows) / 3, 1 / p) for j in range(4)] for i in range(3)
+        ]
+        expected = torch.nn.functional.normalize(torch.tensor(slow), dim=1)
+        torch.testing.assert_close(pool_scales(rows, p), expected, atol=1e-6, rtol=0)
+
+
+def test_a_batch_of_several_shapes_is_refused_with_the_way_out():
+    with pytest.raises(
+        ConfigError, match=r"whole images of 2 shapes in a batch \(geometry longest\); .*TestView.shapes"
+    ):
+        VIEWS[1].parameters([40, 32], [32, 40])
+
+
+def test_images_beyond_the_limit_are_counted(model, dataset):
+    alone = Processes(0, 1, torch.device("cpu"))
+    embedder = Embedder(model, TestView(28, geometry="original", max_pixels=1280), alone, 4)
+    assert embedder.view_facts([dataset])["reduced"] == 2  # 44 x 30 and 50 x 50; 64 x 20 are 1,280
