@@ -191,7 +191,16 @@ class OptimizerConfig:
     lr_proxies: float = setting(
         1e-3, "Learning rate of the loss's own parameters: proxies, classifiers, beta.", least=0
     )
-    weight_decay: float = setting(1e-4, "Weight decay of weights; biases, norms and proxies have none.", least=0)
+    lr_beta: float = setting(
+        -1.0, "Learning rate of beta of Margin and MultiGrain, on the loss's schedule; -1: lr_proxies.", least=-1
+    )
+    weight_decay: float = setting(
+        1e-4, "Weight decay of the model's weights; biases and norms have none without decay_all.", least=0
+    )
+    weight_decay_proxies: float = setting(0.0, "Weight decay of the loss's proxies or classifier.", least=0)
+    decay_all: bool = setting(
+        False, "Biases and norms decay too, as MultiGrain's published code has it; never beta or GeM's exponent."
+    )
     momentum: float = setting(0.9, "Momentum of sgd.", least=0, most=1)
     nesterov: bool = setting(False, "Nesterov's momentum in sgd.")
     schedule: Literal["cosine", "step", "linear", "constant"] = setting("cosine", "Course of the learning rates.")

@@ -96,6 +96,10 @@ READERS: dict[str, Reader] = {
     "lr_floor": Reader(
         lambda c: bool({"cosine", "linear"} & {*_schedules(c)[:2]}), "schedules cosine and linear read it"
     ),
+    "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
+    "weight_decay_proxies": Reader(
+        lambda c: _has_own_parameters(c) and c.loss.loss != "Margin", "a loss with proxies or a classifier reads it"
+    ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
     "milestones": _STEP,
     "gamma": _STEP,
@@ -171,9 +175,14 @@ def _view_problems(config: TrainConfig) -> Iterator[str]:
     batch, loss = config.batch, config.loss
     if batch.sampler == "repeated-augmentation" and batch.batch_size % batch.repeats:
         yield f"batch_size {batch.batch_size} is not a multiple of repeats {batch.repeats}."
-    if loss.loss == "MultiGrain" and batch.sampler != "repeated-augmentation":
-        yield "loss MultiGrain needs several views of an image in a batch; take sampler repeated-augmentation."
-    elif loss.loss == "MultiGrain" and batch.repeats == 1 and loss.lambda_ < 1:
+    if loss.loss != "MultiGrain" or loss.lambda_ == 1:
+        return
+    if batch.sampler != "repeated-augmentation":
+        yield (
+            f"sampler {batch.sampler} gives no views of one image, which MultiGrain's retrieval term learns from; take "
+            "sampler repeated-augmentation, or lambda 1 for the classification term alone."
+        )
+    elif batch.repeats == 1:
         yield (
             "repeats is 1, so that no image has another view in its batch; MultiGrain's retrieval term learns from "
             "nothing else. Take 2 or more, or lambda 1 for the classification term alone."
@@ -210,6 +219,8 @@ def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
         yield "nesterov needs a momentum above 0."
     if optimizer.lr_floor > max(optimizer.lr, optimizer.lr_head):
         yield f"lr_floor is {optimizer.lr_floor}, above lr and lr_head, so that no rate would fall; lower it."
+    if -1 < optimizer.lr_beta < 0:
+        yield f"lr_beta is {optimizer.lr_beta}; expected 0 or more, or -1 for lr_proxies."
     if optimizer.lr_floor_proxies > optimizer.lr_proxies:
         yield f"lr_floor_proxies is {optimizer.lr_floor_proxies}, above lr_proxies, {optimizer.lr_proxies}; lower it."
 

@@ -344,7 +344,7 @@ def _report_step(state: TrainState, monitor: TrainingMonitor, epoch: int, values
 
 
 def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
-    rates = {group["part"]: group["lr"] for group in groups_of(state.optimizers)}
+    rates = {group["rate"]: group["lr"] for group in groups_of(state.optimizers)}
     row = {"epoch": state.step / state.data.steps_per_epoch, "loss": float(values.loss)}
     row |= {name: float(value) for name, value in values.parts.items()}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}

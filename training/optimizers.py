@@ -66,28 +66,38 @@ def build_optimizers(config: OptimizerConfig, parameters: Mapping[str, Named]) -
 
     Args:
         config: their kinds, rates and decay.
-        parameters: named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``. Vectors and
-            scalars (biases, norms, GeM's exponent) and all proxies have no weight decay.
+        parameters: named parameters of the ``backbone``, the ``head`` and the loss's own, the ``proxies``, among which
+            a scalar is a boundary (beta) with a rate of its own. Scalars have no weight decay, and vectors (biases,
+            norms) have it only with ``decay_all``.
     """
-    rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies}
+    rates = {"backbone": config.lr, "head": config.lr_head, "proxies": config.lr_proxies, "beta": config.lr_beta}
     groups: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
     for part in PARTS:
-        named = list(parameters.get(part, ()))
-        for decays in (True, False):
-            chosen = [(n, p) for n, p in named if (p.ndim > 1 and part != "proxies") == decays]
-            if chosen:
-                groups[part == "proxies"].append(
-                    {
-                        "params": [p for _, p in chosen],
-                        "names": [f"{part}/{n}" for n, _ in chosen],
-                        "part": part,
-                        "base_lr": rates[part],
-                        "lr": rates[part],
-                        "weight_decay": config.weight_decay if decays else 0.0,
-                    }
-                )
+        chosen: dict[tuple[str, float], list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in parameters.get(part, ()):
+            chosen.setdefault(_rate_and_decay(config, part, parameter), []).append((name, parameter))
+        for (rate, decay), named in sorted(chosen.items(), key=lambda group: -group[0][1]):
+            groups[part == "proxies"].append(
+                {
+                    "params": [p for _, p in named],
+                    "names": [f"{part}/{n}" for n, _ in named],
+                    "part": part,
+                    "rate": rate,
+                    "base_lr": rates[rate],
+                    "lr": rates[rate],
+                    "weight_decay": decay,
+                }
+            )
     kinds = {False: config.optimizer, True: config.optimizer_proxies or config.optimizer}
     return [_build(kinds[own], config, chosen) for own, chosen in groups.items() if chosen]
+
+
+def _rate_and_decay(config: OptimizerConfig, part: str, parameter: nn.Parameter) -> tuple[str, float]:
+    """Return the name of a parameter's learning rate, and its weight decay."""
+    rate = "beta" if part == "proxies" and parameter.ndim == 0 and config.lr_beta >= 0 else part
+    if parameter.ndim == 0 or (parameter.ndim == 1 and not config.decay_all):
+        return rate, 0.0
+    return rate, config.weight_decay_proxies if part == "proxies" else config.weight_decay
 
 
 def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:

@@ -13,7 +13,8 @@ from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_we
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
-_NUMBER = re.compile(r"(?<=[@#])[1-9][0-9]{0,8}\Z")
+TOP_K = "top-k"
+_NUMBER = re.compile(r"(?:(?<=[@#])|(?<=^top-))[1-9][0-9]{0,8}\Z")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Metric:
     - ``ASI``: average set intersection
     - ``wAP``: the weighted sum of the levels' APs
     - ``AP#g``: AP of the items of grade g alone against those of grade 0; items of the other grades are left out
+
+    And one is of a network's classifier, not of a ranking: ``top-k``, the share of items whose class is among the k
+    that it finds most likely.
 
     Attributes:
         kind: the name with ``k`` (or ``g``) for the number.
@@ -64,12 +68,12 @@ class Metric:
             kind, number = head[: match.start()] + ("g" if head[match.start() - 1] == "#" else "k"), int(match.group())
         exists = kind in METRICS or kind in PLUGINS.names()
         known = exists and (not slash or kind_of(kind).binary)
-        if not known or (number is None) != (kind[-2:] not in ("@k", "#g")) or (slash and not level):
+        if not known or (number is None) != (kind[-2:] not in ("@k", "#g", "-k")) or (slash and not level):
             binary, graded = (", ".join(metric_names(binary=binary)) for binary in (True, False))
             others = f" Other packages bring {', '.join(PLUGINS.names())}." if PLUGINS.names() else ""
             raise ConfigError(
                 f"metric {name!r} is unknown; expected one of {binary} (with /level for one level alone) "
-                f"or {graded}, with a number from 1 for k and g, for example R@10 or AP#2.{others}"
+                f"or {graded}, with a number from 1 for k and g, for example R@10, AP#2 or top-5.{others}"
             )
         return cls(kind, number, level if slash else None)
 
@@ -92,11 +96,16 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
     """Return metrics with their levels spelled out, each once, in the order given (levels finest first).
 
     Raises:
-        ConfigError: an unknown metric or level, a grade that does not exist, or no metric at all.
+        ConfigError: an unknown metric or level, a grade that does not exist, a metric of a classifier, or no metric.
     """
     resolved: dict[Metric, None] = {}
     for name in [names] if isinstance(names, str) else names:
         metric = Metric.parse(name) if isinstance(name, str) else name
+        if metric.kind == TOP_K:
+            raise ConfigError(
+                f"metric {metric} is of a network's classifier, not of a ranking of embeddings; evaluate a run whose loss "
+                "has a classifier (--checkpoint)."
+            )
         if metric.level is not None and metric.level not in levels:
             raise ConfigError(
                 f"metric {str(metric)!r}: level {metric.level!r} is unknown; expected {', '.join(levels)}."
@@ -108,6 +117,19 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
     if not resolved:
         raise ConfigError("no metrics are named; expected at least one, for example AP.")
     return list(resolved)
+
+
+def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[str | Metric, ...]]:
+    """Return the k of the metrics ``top-k``, each once and ascending, and the other metrics as they are.
+
+    Raises:
+        ConfigError: an unknown metric.
+    """
+    given = [names] if isinstance(names, str) else list(names)
+    metrics = [Metric.parse(name) if isinstance(name, str) else name for name in given]
+    found = {metric.number or 1 for metric in metrics if metric.kind == TOP_K}
+    others = tuple(name for name, metric in zip(given, metrics, strict=True) if metric.kind != TOP_K)
+    return tuple(sorted(found)), others
 
 
 # -- gains ------------------------------------------------------------------------------------------------------------

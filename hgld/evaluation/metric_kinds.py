@@ -27,7 +27,7 @@ class MetricKind:
     Attributes:
         meaning: a sentence for the glossary of reports.
         value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
-            :mod:`hgld.evaluation.statistics`.
+            :mod:`hgld.evaluation.statistics`, and None says that no ranking has it, but a classifier.
         binary: whether it is of one level, not of all levels at once.
         first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
             first k where the name ends in ``@k``.
@@ -35,7 +35,7 @@ class MetricKind:
     """
 
     meaning: str
-    value: "str | Callable[[RankedQueries], np.ndarray]"
+    value: "str | Callable[[RankedQueries], np.ndarray] | None"
     binary: bool = False
     first_positives: bool = False
     offered: tuple[str, ...] = ()
@@ -44,6 +44,7 @@ class MetricKind:
         """Return the (q,) values."""
         if callable(self.value):
             return self.value(ranked)
+        assert self.value is not None  # no name of such a metric reaches a ranking
         return getattr(import_module("hgld.evaluation.statistics"), self.value)(ranked)
 
 
@@ -106,6 +107,11 @@ METRICS: Mapping[str, MetricKind] = {
         "AP of the items of one grade against those that share nothing with the query.",
         "ap_of_grade",
         offered=("AP#1", "AP#2"),
+    ),
+    "top-k": MetricKind(
+        "Share of items whose class is among the k that the network's classifier finds most likely.",
+        None,
+        offered=("top-1", "top-5"),
     ),
 }
 """The metrics of hgld."""

@@ -10,6 +10,7 @@ PAIR = {"loss": "ROADMAP"}
 MEMORY = {"loss": "SupAP", "memory": 64}
 STEP = {"schedule": "step", "milestones": (3, 9)}
 VIEWS = {"loss": "MultiGrain", "sampler": "repeated-augmentation"}
+UNIFORM = {"loss": "MultiGrain", "sampler": "shuffled"}
 WEIGHTED = {"loss": "SoftBinAP", "class_weights": True}
 BLACKBOX = {"loss": "BlackboxAP"}
 # Of every field of the table: a value, what reads it, and what does not.
@@ -36,6 +37,8 @@ CASES = {
     "schedule_proxies": ("constant", {}, PAIR),
     "lr_floor": (1e-6, {}, {"schedule": "constant"}),
     "lr_floor_proxies": (1e-6, {}, {"schedule_proxies": "constant"}),
+    "lr_beta": (0.1, {"loss": "Margin"}, {"loss": "NormSoftmax"}),
+    "weight_decay_proxies": (0.1, {"loss": "NormSoftmax"}, {"loss": "Margin"}),
     "momentum": (0.5, {"optimizer_proxies": "sgd"}, {"optimizer": "adamw"}),
     "milestones": ((3,), {"schedule_head": "step"}, {"schedule": "cosine"}),
     "gamma": (0.5, {"schedule_proxies": "step", "milestones": (3,)}, {**PAIR, "schedule": "constant"}),
@@ -63,11 +66,13 @@ def test_a_value_without_effect_is_refused_with_the_way_out(field):
         ({**MEMORY, "epochs": 6}, {**MEMORY, "epochs": 5}, "memory would never be used"),
         ({"lr_floor": 2e-5}, {"lr_floor": 1.0}, "lr_floor is 1.0, above lr and lr_head"),
         ({"lr_floor_proxies": 1e-3}, {"lr_floor_proxies": 1.0}, "above lr_proxies, 0.001"),
+        ({"loss": "Margin", "lr_beta": 0.0}, {"loss": "Margin", "lr_beta": -0.5}, "expected 0 or more, or -1"),
         ({**STEP, "gamma": 1.0}, {**STEP, "gamma": -1.0}, "gamma is -1.0; expected more than 0"),
         ({**STEP, "gamma": 0.5}, {**STEP, "gamma": 1.5}, "gamma is 1.5; expected 1 at most"),
         ({**STEP, "epochs": 10}, {**STEP, "epochs": 9}, r"milestones are \(3, 9\) and epochs 9: .* at 9; lower or"),
         ({**VIEWS, "repeats": 2}, {**VIEWS, "repeats": 1}, "repeats is 1, so that no image has another view"),
         ({**VIEWS, "repeats": 1, "lambda_": 1.0}, {**VIEWS, "repeats": 1}, "or lambda 1 for the classification"),
+        ({**UNIFORM, "lambda_": 1.0}, UNIFORM, "sampler shuffled gives no views of one image"),
     ],
 )
 def test_what_could_never_come_into_play_is_refused(good, bad, message):

@@ -264,6 +264,18 @@ def moved(config: TrainConfig, world: World) -> Any:
     return {part: named[0][1].tolist() for part, named in parameters.items()}
 
 
+BOUNDED = {**SGD, "loss": "MultiGrain", "sampler": "repeated-augmentation"}
+
+
+@witness(OptimizerConfig, BOUNDED, lr_beta=0.5, weight_decay_proxies=0.3, decay_all=True)
+def rates_and_decays(config: TrainConfig, world: World) -> Any:
+    """The rate and the weight decay of a weight, a bias and a boundary."""
+    made = {"weight": torch.ones(2, 2), "bias": torch.ones(2), "beta": torch.tensor(1.2)}
+    parameters = {part: [(n, nn.Parameter(t)) for n, t in made.items()] for part in ("backbone", "proxies")}
+    groups = groups_of(build_optimizers(config.optimizer, parameters))
+    return {name: (group["lr"], group["weight_decay"]) for group in groups for name in group["names"]}
+
+
 # Runs.
 
 
