@@ -22,15 +22,15 @@ SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 20
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read the object of a JSON file of a run, of at most 1 MiB.
+def read_json_object(path: Path, *, most: int = MOST_BYTES) -> dict[str, Any]:
+    """Read the object of a JSON file of a run, of at most ``most`` bytes.
 
     Raises:
         InputError: it cannot be read, is too large, or holds something else.
     """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} has {path.stat().st_size} bytes; expected at most {MOST_BYTES}.")
+        if path.stat().st_size > most:
+            raise InputError(f"{path} has {path.stat().st_size} bytes; expected at most {most}.")
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error

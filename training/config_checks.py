@@ -34,6 +34,12 @@ def _has_own_parameters(config: TrainConfig) -> bool:
     return entry_of(config.loss.loss).learns or second_term(config) == "proxy"
 
 
+def has_classifier(config: TrainConfig) -> bool:
+    """Tell whether the loss learns a classifier or a proxy a class, by which top-k is measured."""
+    name = config.loss.loss
+    return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
+
+
 def _schedules(config: TrainConfig) -> tuple[str, str, str]:
     """Return the schedules of backbone, head and the loss's own parameters; empty if the loss has none."""
     optimizer = config.optimizer
@@ -195,6 +201,15 @@ def _scale_problems(config: TrainConfig) -> Iterator[str]:
         yield f"test_scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0."
 
 
+def _metric_problems(config: TrainConfig) -> Iterator[str]:
+    asked = [name for name in config.run.metrics if name.startswith("top-")]
+    if asked and not has_classifier(config):
+        yield (
+            f"metrics name {', '.join(asked)}, and loss {config.loss.loss} has no classifier that could tell classes; "
+            "take MultiGrain or a loss with proxies, or leave them out."
+        )
+
+
 def _needs_pairs(config: TrainConfig) -> bool:
     """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
     loss = config.loss
@@ -257,5 +272,5 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 _PROBLEMS = (
     *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
-    *(_optimizer_problems, _length_problems, _unread),
+    *(_optimizer_problems, _length_problems, _metric_problems, _unread),
 )

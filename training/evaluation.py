@@ -10,15 +10,17 @@ from typing import Any
 
 import numpy as np
 from polars.exceptions import PolarsError
+from torch.nn.functional import normalize as unit_rows
 
-from hgld.data.dataset import open_dataset
+from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.distributed import Processes, from_all
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
 from hgld.evaluation.evaluate_files import evaluate_files
-from hgld.evaluation.metric import resolve
+from hgld.evaluation.metric import Metric, resolve, split_top_k
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.config import TrainConfig
+from hgld.training.inference.classification import Classifier, targets_of, trained_classes
 from hgld.training.inference.embedder import Embedded, Embedder
 from hgld.training.inference.embedding import labels_file, write_embeddings
 from hgld.training.models.embedding_model import EmbeddingModel
@@ -81,12 +83,23 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
+    ks, ranked = split_top_k(asked.metrics)
+    classes: tuple[str, tuple[str, ...]] = ("", ())
+    if ks and asked.evaluate_on:
+        trained = open_dataset(place, asked.train_split)
+        classes = trained_classes(config.loss, trained.hierarchy, trained.labels)
     levels = {}
     for entry in asked.evaluate_on:
         task = parse_task(entry, place)
         sides = [open_dataset(task.place, split) for split in task.splits]
         levels[entry] = sides[0].levels
-    measured = {entry: [str(metric) for metric in resolve(asked.metrics, names)] for entry, names in levels.items()}
+        if ks:
+            targets_of(sides[0], *classes)
+    answers = [f"top-{k}" for k in ks]
+    measured = {
+        entry: answers + [str(metric) for metric in (resolve(ranked, names) if ranked or not ks else ())]
+        for entry, names in levels.items()
+    }
     if not measured:
         return ()
     first = asked.evaluate_on[0]
@@ -104,6 +117,7 @@ def evaluate_splits(
     place: str,
     processes: Processes,
     *,
+    classifier: Classifier | None = None,
     run: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, RetrievalReport]:
@@ -116,6 +130,7 @@ def evaluate_splits(
         config: of the run: the splits, the metrics, and how images are read.
         place: the run's dataset directory, or its address.
         processes: of the run; every one of them must call this.
+        classifier: by which metrics ``top-k`` are measured, of the queries' items.
         run: folder of the run, where the embeddings replace earlier ones (:func:`keep_embeddings`); None: not kept.
         progress: called with a task, the number of units done and their total.
 
@@ -128,16 +143,23 @@ def evaluate_splits(
         StorageError: the embeddings cannot be kept.
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
-    embedder = Embedder.as_trained(model, config, processes)
+    ks, ranked = split_top_k(config.run.metrics)
+    embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
+    queries = {(task.place, task.query) for task in tasks.values()}
     embedded: dict[tuple[str, str], Embedded] = {}
+    answers: dict[tuple[str, str], RetrievalReport | None] = {}
     reports = {}
     for entry, task in tasks.items():
         for split in task.splits:
-            if (task.place, split) not in embedded:
-                embedded[task.place, split] = embedder.embed_readable(open_dataset(task.place, split), progress)
-        report = _rank([embedded[task.place, split] for split in task.splits], config.run.metrics, processes, progress)
-        if report is not None:
-            reports[entry] = report
+            side = (task.place, split)
+            if side not in embedded:
+                asked = ks if side in queries else ()
+                embedded[side], answers[side] = _embed(embedder, open_dataset(*side), asked, progress)
+        sides = [embedded[task.place, split] for split in task.splits]
+        report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
+        report = _joined(answers[task.place, task.query], report)
+        if processes.is_main and report is not None:
+            reports[entry] = replace(report, settings=report.settings | _stated(sides))
     if processes.is_main and run is not None:
         names = _embedding_names(embedded, place)
         for side, name in names.items():
@@ -234,7 +256,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 
 
 def _rank(
-    sides: Sequence[Embedded], metrics: Sequence[str], processes: Processes, progress: Progress | None
+    sides: Sequence[Embedded], metrics: Sequence[str | Metric], processes: Processes, progress: Progress | None
 ) -> RetrievalReport | None:
     """Rank a split within itself, or queries against a gallery; None on other processes than the main one."""
     query, gallery = sides[0], sides[1] if len(sides) > 1 else None
@@ -252,11 +274,61 @@ def _rank(
         report = ranked_together(rank, len(dataset), processes)
     except InputError as error:
         raise InputError(f"{dataset!r}: {error}") from error
-    if report is None:
-        return None
-    stated = {"dataset": dataset.manifest.name, "split": dataset.split}
-    stated |= {} if gallery is None else {"gallery_split": gallery.dataset.split}
-    return replace(report, settings=report.settings | stated | _unreadable(sides))
+    return report
+
+
+def _stated(sides: Sequence[Embedded]) -> dict[str, Any]:
+    """Return a report's settings about the splits of queries and gallery, and what could not be read of them."""
+    query, *gallery = (side.dataset for side in sides)
+    stated: dict[str, Any] = {"dataset": query.manifest.name, "split": query.split}
+    stated |= {"gallery_split": gallery[0].split} if gallery else {}
+    return stated | _unreadable(sides)
+
+
+def _embed(
+    embedder: Embedder, dataset: ShardDataset, ks: Sequence[int], progress: Progress | None
+) -> tuple[Embedded, RetrievalReport | None]:
+    """Embed a split as unit vectors, and with ``ks`` report on every process which classes the classifier finds.
+
+    Raises:
+        ConfigError: ``ks`` without a classifier, or of several scales.
+        InputError: no item is of a class of the classifier, or what :meth:`Embedder.embed_readable` refuses.
+    """
+    if not ks:
+        return embedder.embed_readable(dataset, progress), None
+    if embedder.classifier is None:
+        raise ConfigError(
+            f"metric top-{ks[0]} needs a classifier, and there is none: the run's loss has no proxies or classifier, "
+            "or its classes.json is missing."
+        )
+    targets = embedder.classifier.targets(dataset)  # what cannot be classified is refused before any work
+    found = embedder.embed_readable(dataset, progress, unit=False)
+    targets = targets if len(found.dataset) == len(dataset) else embedder.classifier.targets(found.dataset)
+    answers = RetrievalReport.from_columns(
+        embedder.classifier.top_k(found.vectors, targets, ks),
+        {
+            "protocol": "classification",
+            "classifier": embedder.classifier.describe(),
+            "levels": list(dataset.levels),
+            "metrics": [f"top-{k}" for k in ks],
+            "queries": len(found.dataset),
+        },
+    )
+    return replace(found, vectors=unit_rows(found.vectors, dim=1)), answers
+
+
+def _joined(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> RetrievalReport | None:
+    """Join what a classifier finds about the queries with a ranking of them; None if there is neither."""
+    if answers is None or ranked is None:
+        return ranked if answers is None else answers
+    both = {"classifier": answers.settings["classifier"]}
+    both["metrics"] = answers.settings["metrics"] + ranked.settings["metrics"]
+    return RetrievalReport(
+        values=answers.values | ranked.values,
+        per_query=answers.per_query.join(ranked.per_query, on="query", maintain_order="left"),
+        undefined=answers.undefined | ranked.undefined,
+        settings=ranked.settings | both,
+    )
 
 
 def ranked_together(
@@ -319,26 +391,44 @@ def evaluate_trained(
         ConfigError: unknown metrics, or options that contradict each other.
         StorageError: no room for temporary files.
     """
-    datasets = [open_dataset(task.place, split, levels=levels) for split in task.splits]
-    embedded = [embedder.embed_readable(dataset, options.progress) for dataset in datasets]
+    ks, ranked = split_top_k(options.metrics)
+    query, *rest = (open_dataset(task.place, split, levels=levels) for split in task.splits)
+    side, answers = _embed(embedder, query, ks, options.progress)
+    if ks and not ranked:
+        rest = []  # the gallery has nothing to say
+    embedded = [side, *(embedder.embed_readable(dataset, options.progress) for dataset in rest)]
+    report = answers
+    if ranked or not ks:
+        asked = replace(options, metrics=ranked)
+        report = _joined(answers, _rank_files(embedder, embedded, asked, processing))
+    if report is None or not embedder.processes.is_main:
+        return None
+    stated = {"dataset": query.manifest.name, "split": task.query, **_unreadable(embedded)}
+    stated |= {"gallery_split": task.gallery} if rest else {}
+    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
+    stated |= {"checkpoint": embedder.checkpoint, **embedder.view_facts([side.dataset for side in embedded])}
+    return replace(report, settings=report.settings | stated)
+
+
+def _rank_files(
+    embedder: Embedder, embedded: Sequence[Embedded], options: EvaluationOptions, processing: Mapping[str, Any]
+) -> RetrievalReport | None:
+    """Rank embeddings with all that :func:`evaluate_files` offers; None on other processes than the main one."""
+    levels = embedded[0].dataset.levels
     with TemporaryDirectory(prefix="hgld-") as folder:
-        files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(datasets)]]
+        files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(embedded)]]
         for file, side in zip(files, embedded, strict=True):
             write_embeddings(file, side.vectors, side.dataset)
         sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
-        if task.gallery:
+        if len(files) > 1:
             sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
 
         def rank(part: range) -> RetrievalReport:
             here = replace(options, device=embedder.processes.device, part=part)
-            return evaluate_files(**sides, levels=datasets[0].levels, options=here, **processing)
+            return evaluate_files(**sides, levels=levels, options=here, **processing)
 
         report = ranked_together(rank, len(embedded[0].dataset), embedder.processes)
     if report is None:
         return None
     given = {role: name for role, name in report.settings["files"].items() if role not in sides}
-    stated = {"files": given, "dataset": datasets[0].manifest.name, "split": task.query, **_unreadable(embedded)}
-    stated |= {"gallery_split": task.gallery} if task.gallery else {}
-    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    stated |= {"checkpoint": embedder.checkpoint, **embedder.view_facts([side.dataset for side in embedded])}
-    return replace(report, settings=report.settings | stated)
+    return replace(report, settings=report.settings | {"files": given})

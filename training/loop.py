@@ -373,7 +373,14 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
     monitor.reporter.evaluating(epoch)
     with state.average.in_place_of(state.model) if state.average is not None else nullcontext():
         state.model.eval()
-        reports = evaluate_splits(state.model, state.config, state.data.place, state.processes, run=state.folder)
+        reports = evaluate_splits(
+            state.model,
+            state.config,
+            state.data.place,
+            state.processes,
+            classifier=state.classifier,
+            run=state.folder,
+        )
     values: dict[str, dict[str, float]] = {}
     if state.processes.is_main:
         keep_reports(state.folder, state.epoch, reports)

@@ -27,8 +27,10 @@ from hgld.training.checkpoint import (
     write_checkpoint,
 )
 from hgld.training.config import CONFIG, TrainConfig, flat, read_config, save_config
+from hgld.training.config_checks import has_classifier
 from hgld.training.criterion import Criterion, build_criterion
 from hgld.training.evaluation import check_evaluation
+from hgld.training.inference.classification import Classifier, classifier_of, trained_classes, write_classes
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
 from hgld.training.optimizers import WeightAverage, build_optimizers, optimizer_state, restore_optimizers
@@ -177,6 +179,14 @@ class TrainState:
         return bool(asked.evaluate_on) and (
             last or (asked.evaluate_every > 0 and self.epoch % asked.evaluate_every == 0)
         )
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """The loss's classifier as it is now; None if it has none."""
+        if not has_classifier(self.config):
+            return None
+        level, names = trained_classes(self.config.loss, self.data.hierarchy, self.data.labels)
+        return classifier_of(self.config.loss, self.criterion.state_dict(), level, names)
 
     @property
     def frozen(self) -> bool:
@@ -410,6 +420,8 @@ def _write_folder(state: TrainState) -> None:
     try:
         state.folder.mkdir(parents=True, exist_ok=True)
         save_config(state.config, path)
+        if has_classifier(state.config):
+            write_classes(state.folder, *trained_classes(state.config.loss, state.data.hierarchy, state.data.labels))
     except OSError as error:
         raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
     newest = newest_checkpoint(state.folder)

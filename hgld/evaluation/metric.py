@@ -103,8 +103,8 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
         metric = Metric.parse(name) if isinstance(name, str) else name
         if metric.kind == TOP_K:
             raise ConfigError(
-                f"metric {metric} is of a network's classifier, not of a ranking of embeddings; evaluate a run whose loss "
-                "has a classifier (--checkpoint)."
+                f"metric {metric} is of a network's classifier, not of a ranking of embeddings; evaluate a run whose "
+                "loss has a classifier (--checkpoint)."
             )
         if metric.level is not None and metric.level not in levels:
             raise ConfigError(

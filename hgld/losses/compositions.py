@@ -349,7 +349,8 @@ class MultiGrain(nn.Module):
         level: column of the labels that is the class, 0 the finest.
 
     Attributes:
-        classifier: the linear layer of the class term; whitening can be folded into it.
+        classifier: the linear layer of the class term; whitening can be folded into it
+            (``hgld.training.inference.classification.WhitenedHead``).
         margin: the margin loss, with its parameter ``beta``.
 
     Raises:

@@ -22,6 +22,7 @@ from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
 from hgld.training.config import CONFIG, TrainConfig, read_config
+from hgld.training.inference.classification import Classifier, read_classifier
 from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
 from hgld.training.inference.resolution import choose_gem_p, set_gem_p
 from hgld.training.models.backbones import build_model
@@ -104,7 +105,7 @@ class Embedded:
 
     Attributes:
         dataset: those N items.
-        vectors: (N, D) float32 on the CPU, rows of norm 1, in the order of the dataset.
+        vectors: (N, D) float32 on the CPU, in the order of the dataset; rows of norm 1 unless asked for as they come.
         faults: the items that could not be read.
     """
 
@@ -129,6 +130,7 @@ class Embedder:
         amp: precision of the model's arithmetic.
         checkpoint: name of the checkpoint that the model is from; empty in training.
         gem_p: exponent of GeM that the model was given for this view; None: its own.
+        classifier: what the network's classes are told by; None: it has none.
     """
 
     model: EmbeddingModel
@@ -142,6 +144,7 @@ class Embedder:
     amp: Amp = "off"
     checkpoint: str = ""
     gem_p: float | None = None
+    classifier: Classifier | None = None
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -169,8 +172,13 @@ class Embedder:
         facts["scales"] = list(self.scales)
         return facts if self.scale_p == 1 else facts | {"scale_p": self.scale_p}
 
-    def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None) -> Embedded:
+    def embed_readable(self, dataset: ShardDataset, progress: Progress | None = None, *, unit: bool = True) -> Embedded:
         """Embed the items that can be read, on every process; the others are named in the result.
+
+        Args:
+            dataset: N items.
+            progress: see :func:`embed`, as is ``unit``.
+            unit: whether the rows are normalised.
 
         Raises:
             InputError: the dataset is empty, or none of its items can be read.
@@ -178,7 +186,7 @@ class Embedder:
             StorageError: the disk failed.
         """
         faults: list[Fault] = []
-        vectors = self.embed_dataset(dataset, progress, faults)
+        vectors = self.embed_dataset(dataset, progress, faults, unit=unit)
         if not faults:
             return Embedded(dataset, vectors)
         if len(faults) == len(dataset):
@@ -187,7 +195,12 @@ class Embedder:
         return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
 
     def embed_dataset(
-        self, dataset: ShardDataset, progress: Progress | None = None, faults: list[Fault] | None = None
+        self,
+        dataset: ShardDataset,
+        progress: Progress | None = None,
+        faults: list[Fault] | None = None,
+        *,
+        unit: bool = True,
     ) -> Tensor:
         """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
         return embed(
@@ -203,6 +216,7 @@ class Embedder:
             processes=self.processes,
             faults=faults,
             progress=progress,
+            unit=unit,
         )
 
     def embed_files(self, paths: Sequence[Path]) -> Tensor:
@@ -282,6 +296,7 @@ def trained_embedder(
             workers=workers or usual.workers,
             amp=amp or usual.amp,
             checkpoint=found.name,
+            classifier=read_classifier(found, config),
         )
         yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
 

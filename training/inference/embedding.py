@@ -48,6 +48,7 @@ def embed(
     processes: Processes | None = None,
     faults: list[Fault] | None = None,
     progress: Progress | None = None,
+    unit: bool = True,
 ) -> Tensor:
     """Embed all items of a dataset, in its order, as unit vectors.
 
@@ -73,16 +74,19 @@ def embed(
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:
             the first of them is an error.
         progress: called with a task, the number of this process's images done and their total.
+        unit: whether the rows are normalised; a classifier reads them as the model gives them, at one scale.
 
     Returns:
-        (N, D) float32 on the CPU, rows of norm 1.
+        (N, D) float32 on the CPU, rows of norm 1 unless ``unit`` is False.
 
     Raises:
         InputError: the dataset is empty, or without ``faults`` an item cannot be read or decoded (on any process).
         ServiceError: a server kept failing.
         StorageError: the disk failed.
-        ConfigError: scales, batch size or workers out of range.
+        ConfigError: scales, batch size or workers out of range, or several scales without ``unit``.
     """
+    if not unit and len(scales) > 1:
+        raise ConfigError(f"scales are {', '.join(map(str, scales))}; embeddings as they come are of one scale.")
     group = processes or Processes(0, 1, next(model.parameters()).device)
     check_scales(scales, scale_p)
     if len(dataset) == 0:
@@ -95,7 +99,7 @@ def embed(
     own, found, failure = None, {}, None
     with evaluating(model):
         try:
-            own, found = _own_rows(model, loaders, scale_p, group, amp, progress)
+            own, found = _own_rows(model, loaders, scale_p, group, amp, progress, unit)
         except HgldError as error:
             if is_sharded(model):  # the others wait for parameters, not for rows: when this one leaves, they end too
                 raise
@@ -166,8 +170,9 @@ def _own_rows(
     processes: Processes,
     amp: Amp,
     progress: Progress | None,
+    unit: bool,
 ) -> tuple[Tensor, dict[int, Fault]]:
-    """Compute unit embeddings of this process's share; return them and the items that could not be read."""
+    """Compute embeddings of this process's share; return them and the items that could not be read."""
     total = sum(len(loader) for loader in loaders)
     scales, done = [], 0
     faults: dict[int, Fault] = {}
@@ -175,7 +180,7 @@ def _own_rows(
         loader.load_state_dict({"epoch": 0, "step": 0})  # they share their sampler
         parts = []
         for batch in loader:
-            parts.append(_unit_embeddings(model, batch.images, processes.device, amp))
+            parts.append(_embeddings(model, batch.images, processes.device, amp, unit=unit))
             faults |= {fault.index: fault for fault in batch.faults}
             done += 1
             if progress is not None:
@@ -214,12 +219,12 @@ def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
     return [found[index] for index in sorted(found)]
 
 
-def _unit_embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp) -> Tensor:
-    """Compute (B, D) float32 unit embeddings of (B, 3, H, W) uint8 images."""
+def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp, *, unit: bool = True) -> Tensor:
+    """Compute (B, D) float32 embeddings of (B, 3, H, W) uint8 images, normalised if ``unit``."""
     prepared = normalize(images, model.image_mean, model.image_std, device)
     with autocast(device, amp):
-        embeddings = model(prepared)
-    return unit_rows(embeddings.float(), dim=1)
+        embeddings = model(prepared).float()
+    return unit_rows(embeddings, dim=1) if unit else embeddings
 
 
 def embed_encoded(
@@ -263,7 +268,7 @@ def embed_encoded(
                 parameters = view.scaled(scale).parameters(*sizes[items].T)
                 pixels = torch.empty((len(items), 3, *parameters.shape), dtype=torch.uint8)
                 decode_batch([images[item] for item in items], parameters, pixels, decoder)
-                rows.append(_unit_embeddings(model, pixels, device, amp))
+                rows.append(_embeddings(model, pixels, device, amp))
             parts.append(pool_scales(rows, scale_p))
     return plan.in_order(torch.cat(parts).cpu())
 

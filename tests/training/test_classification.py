@@ -1,0 +1,232 @@
+"""Top-k of the classifier that a run learned, against slow counts; whitening folded into it; its names."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.evaluation.postprocess import Whitening
+from hgld.training.checkpoint import find_checkpoint, read_tensors
+from hgld.training.config import LossConfig
+from hgld.training.evaluation import RetrievalTask, evaluate_trained
+from hgld.training.inference.classification import CLASSES, Classifier, WhitenedHead, classifier_of, read_classifier
+from hgld.training.inference.embedder import trained_embedder
+from hgld.training.loop import train
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import Item, write_dataset
+from tests.training.small_runs import options
+
+VIEWS = {
+    "loss": "MultiGrain",
+    "sampler": "repeated-augmentation",
+    "repeats": 2,
+    "lambda_": 0.5,
+    "lr_beta": 0.1,
+    "images_per_class": 4,
+}
+RUN = options(**VIEWS, epochs=1, metrics=("top-1", "R@1", "top-3"), best_by="top-1", evaluate_on=("test",))
+ASKED = {"top-1": 1, "top-3": 3}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A dataset in which class 0 is in the test alone, one with new classes, and a run on the first."""
+    folder, rng = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
+    known = [Item((c, c // 2), split, jpeg(rng)) for split in ("train", "test") for c in range(1, 7) for _ in range(3)]
+    write_dataset(folder / "data", [*known, Item((0, 0), "test", jpeg(rng))])
+    write_dataset(folder / "new", [Item((c, 0), "test", jpeg(rng)) for c in (0, 7, 7)], edit=lambda frame: frame)
+    summary = train(RUN, str(folder / "data"), folder / "run")
+    return folder, summary.values["test"]
+
+
+def slow_shares(embeddings, labels, weight, bias, names) -> dict[str, float]:
+    """Top-k by sorting, in float64; an item of a class without a row does not count."""
+    found: dict[str, list[bool]] = {name: [] for name in ASKED}
+    for embedding, label in zip(embeddings.double().numpy(), labels, strict=True):
+        if str(label) in names:
+            scores = [float(row @ embedding + b) for row, b in zip(weight.double().numpy(), bias.tolist(), strict=True)]
+            order = sorted(range(len(names)), key=lambda i: -scores[i])
+            for name, k in ASKED.items():
+                found[name].append(names.index(str(label)) in order[:k])
+    return {name: sum(hits) / len(hits) for name, hits in found.items()}
+
+
+def raw_embeddings(run, dataset):
+    with trained_embedder(run, which="last", device="cpu") as embedder:
+        return embedder.embed_dataset(dataset, unit=False)
+
+
+def test_a_run_reports_what_its_classifier_finds(places):
+    folder, values = places
+    dataset = open_dataset(folder / "data", "test")
+    names = json.loads((folder / "run" / CLASSES).read_text())["names"]
+    assert names == ["1", "2", "3", "4", "5", "6"]
+    tensors = read_tensors(find_checkpoint(folder / "run", "last") / "criterion.safetensors")
+    weight, bias = tensors["loss.classifier.weight"], tensors["loss.classifier.bias"]
+    expected = slow_shares(raw_embeddings(folder / "run", dataset), dataset.labels[:, 0].tolist(), weight, bias, names)
+    assert {name: values[name] for name in ASKED} == pytest.approx(expected)
+    assert expected["top-1"] < expected["top-3"]
+    assert "R@1/fine" in values
+
+
+@pytest.mark.parametrize("metrics", [("top-3", "top-1"), ("top-1", "R@1", "top-3")])
+def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
+    folder, values = places
+    with trained_embedder(folder / "run", which="last", device="cpu") as embedder:
+        task = RetrievalTask(str(folder / "data"), "test")
+        report = evaluate_trained(embedder, task, options=EvaluationOptions(metrics=metrics))
+        ranked = evaluate_trained(embedder, task, options=EvaluationOptions(metrics=("R@1",)))
+    assert report is not None
+    assert ranked is not None
+    assert report.values == {name: pytest.approx(values[name]) for name in report.values}
+    assert list(report.per_query.columns) == ["query", *report.values]
+    assert report.undefined["top-1"] == 1  # the item of class 0
+    assert report.settings["classifier"] == {"level": "fine", "classes": 6}
+    if "R@1" in metrics:
+        assert report.per_query["R@1/fine"].equals(ranked.per_query["R@1/fine"])
+        assert report.settings["protocol"] == "leave-one-out"
+    else:
+        assert report.settings["protocol"] == "classification"
+        assert list(report.values) == ["top-1", "top-3"]
+
+
+def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):
+    folder, _ = places
+    rng = np.random.default_rng(1)
+    write_dataset(tmp_path / "data", [Item((c, 0), "test", jpeg(rng)) for c in (6, 3, 3, 9)])
+    classifier = read_classifier(find_checkpoint(folder / "run", "last"), RUN)
+    assert classifier is not None
+    dataset = open_dataset(tmp_path / "data", "test")
+    labels = dataset.labels[:, 0].tolist()
+    assert classifier.targets(dataset).tolist() == [{6: 5, 3: 2, 9: -1}[label] for label in labels]
+    moved = replace(classifier, names=("x", *classifier.names[1:]))
+    assert moved.targets(dataset).tolist() == classifier.targets(dataset).tolist()
+    with pytest.raises(ConfigError, match="'genus'"):
+        replace(classifier, level="genus").targets(dataset)
+
+
+def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, monkeypatch):
+    folder, _ = places
+    with pytest.raises(InputError, match="no item is of one of the 6 classes"):
+        train(
+            replace(RUN, run=replace(RUN.run, evaluate_on=(f"{folder / 'new'}:test",))), str(folder / "data"), tmp_path
+        )
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="loss SupAP has no classifier"):
+        train(options(loss="SupAP", metrics=("top-1",), best_by="top-1"), str(folder / "data"), tmp_path)
+    with trained_embedder(folder / "run", device="cpu") as embedder:
+        monkeypatch.setattr(type(embedder), "embed_dataset", pytest.fail)
+        asked = EvaluationOptions(metrics=("top-1",))
+        with pytest.raises(InputError, match="no item is of one"):
+            evaluate_trained(embedder, RetrievalTask(str(folder / "new"), "test"), options=asked)
+        task = RetrievalTask(str(folder / "data"), "test")
+        with pytest.raises(ConfigError, match="needs a classifier"):
+            evaluate_trained(replace(embedder, classifier=None), task, options=asked)
+
+
+def test_several_scales_have_no_embedding_as_it_comes(places):
+    folder, _ = places
+    task, asked = RetrievalTask(str(folder / "data"), "test"), EvaluationOptions(metrics=("top-1",))
+    twice = trained_embedder(folder / "run", device="cpu", scales=(1.0, 0.5))
+    with twice as embedder, pytest.raises(ConfigError, match="of one scale"):
+        evaluate_trained(embedder, task, options=asked)
+
+
+def test_files_of_embeddings_have_no_classifier(tmp_path, capsys):
+    np.save(tmp_path / "e.npy", np.eye(3, dtype=np.float32))
+    (tmp_path / "l.csv").write_text("fine\na\na\nb\n")
+    given = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "l.csv", "--levels", "fine"]
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, ["evaluate", *given, "--metrics", "top-1"])])
+    assert (stop.value.code, "(--checkpoint)" in capsys.readouterr().err) == (2, True)
+
+
+def test_a_file_of_names_that_does_not_fit_is_refused(places, tmp_path):
+    folder, _ = places
+    checkpoint = find_checkpoint(folder / "run", "last")
+    for number, (text, error, message) in enumerate(
+        [
+            ('{"schema_version": 2}', SchemaError, "reads version 1"),
+            ('{"schema_version": 1, "level": "fine", "names": ["a", "a"]}', InputError, "different names"),
+            ('{"schema_version": 1, "level": "fine", "names": ["a", "b"]}', InputError, "classifier of 2 classes"),
+        ]
+    ):
+        run = tmp_path / str(number)
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "checkpoints" / checkpoint.name).symlink_to(checkpoint)
+        (run / CLASSES).write_text(text)
+        with pytest.raises(error, match=message):
+            read_classifier(run / "checkpoints" / checkpoint.name, RUN)
+
+
+@given(st.integers(0, 1 << 30), st.integers(2, 6))
+def test_top_k_is_a_slow_count_in_which_ties_go_against_the_item(seed, classes):
+    generator = torch.Generator().manual_seed(seed)
+    embeddings = torch.randint(-2, 3, (5, 3), generator=generator).float()
+    weight = torch.randint(-2, 3, (classes, 3), generator=generator).float()
+    bias = torch.randint(-1, 2, (classes,), generator=generator).float()
+    targets = torch.randint(-1, classes, (5,), generator=generator)
+    names = tuple(map(str, range(classes)))
+    found = Classifier(weight, bias, None, "fine", names).top_k(embeddings, targets, (1, 2))
+    for item, target in enumerate(targets.tolist()):
+        if target < 0:
+            assert np.isnan(found["top-1"][item])
+            assert np.isnan(found["top-2"][item])
+            continue
+        scores = (weight.double() @ embeddings[item].double() + bias.double()).tolist()
+        before = sum(scores[c] >= scores[target] for c in range(classes) if c != target)
+        assert found["top-1"][item] == float(before < 1)
+        assert found["top-2"][item] == float(before < 2)
+
+
+def unit_doubles(weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.normalize(weight.double(), dim=1)
+
+
+@pytest.mark.parametrize("scale", [None, 20.0])
+@pytest.mark.parametrize("power", [0.5, 0.25])
+def test_whitening_folds_into_the_classifier(scale, power):
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.rand(24, 24, generator=generator) * torch.linspace(0.05, 1, 24)
+    embeddings = 3 * torch.rand(60, 24, generator=generator) @ mixed
+    weight, bias = torch.randn(5, 24, generator=generator), torch.randn(5, generator=generator)
+    classifier = Classifier(weight, bias * (scale is None), scale, "fine", tuple("abcde"))
+    whitening = Whitening.fit(embeddings, fitted_on="mixed", power=power)
+    whitened, logits = WhitenedHead(classifier, whitening)(embeddings)
+    before = classifier.logits(embeddings)
+    assert float((logits - before).abs().max()) < 1e-5 * max(1.0, float(before.abs().max()))
+    np.testing.assert_allclose(whitened.numpy(), whitening.apply(embeddings), atol=2e-5)
+    # The equation in float64, with the inverse of S as it stands.
+    s = whitening.components / whitening.variances[:, None] ** power
+    e = embeddings.double().numpy()
+    lengths = np.linalg.norm(e, axis=1, keepdims=True)
+    phi = (e / lengths - whitening.mean) @ s.T
+    rows = weight.double().numpy() if scale is None else unit_doubles(weight).numpy()
+    slow = (phi @ (np.linalg.inv(s).T @ rows.T) + rows @ whitening.mean) * (lengths if scale is None else scale)
+    np.testing.assert_allclose(logits.numpy(), slow + classifier.bias.double().numpy(), atol=1e-4)
+
+
+def test_a_whitening_to_fewer_dimensions_is_not_folded():
+    rows = torch.rand(40, 6)
+    classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
+    with pytest.raises(ConfigError, match="keeps 4 components of 6 dimensions"):
+        WhitenedHead(classifier, Whitening.fit(rows, fitted_on="few", dimensions=4))
+
+
+def test_the_scores_of_proxies_are_those_of_their_losses():
+    from hgld.losses import NormSoftmax, ProxyNCApp
+
+    embeddings = torch.randn(4, 3)
+    for name, made in (("NormSoftmax", NormSoftmax(5, 3, 0.1)), ("ProxyNCApp", ProxyNCApp(5, 3, 0.1))):
+        state = {f"loss.{key}": value for key, value in made.state_dict().items()}
+        classifier = classifier_of(LossConfig(loss=name, proxy_temperature=0.1), state, "fine", tuple("abcde"))
+        of_loss, of_classifier = made.logits(embeddings).softmax(1), classifier.logits(embeddings).softmax(1)
+        torch.testing.assert_close(of_classifier, of_loss)
