@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,11 +14,21 @@ from polars.exceptions import PolarsError
 from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.distributed import Processes, from_all
-from hgld.errors import ConfigError, InputError, StorageError
-from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
-from hgld.evaluation.evaluate_files import evaluate_files
+from hgld.distributed import Processes, from_all, from_main
+from hgld.errors import ConfigError, StorageError
+from hgld.evaluation.evaluate import EvaluationOptions, Progress, Share, evaluate_known_levels, refuse_undefined
+from hgld.evaluation.evaluate_files import evaluate_files, process_benchmark
 from hgld.evaluation.metric import Metric, resolve, split_top_k
+from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_of
+from hgld.evaluation.protocols.benchmark import (
+    Benchmark,
+    EmbeddedSplit,
+    asked_metrics,
+    evaluate_protocol,
+    filled_splits,
+    open_benchmark,
+)
+from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.config import TrainConfig
 from hgld.training.inference.classification import Classifier, targets_of, trained_classes
@@ -27,17 +38,19 @@ from hgld.training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
+PROTOCOL = "protocol"  # in place of a split: by the dataset's own protocol
 _LONGEST_NAME = 48  # letters, of at most 4 bytes each, of the 255 bytes of a file's name
 _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
 
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """A retrieval task: the split of the queries, and the split that they search in.
+    """A retrieval task: the split of the queries, and the split that they search in; or a protocol.
 
     Attributes:
         place: dataset directory or its address.
-        query: split of the queries.
+        query: split of the queries; ``protocol``: the dataset is evaluated by its own protocol, ``protocol=NAME``: by
+            another one.
         gallery: split of the gallery; empty: every query searches in the rest of its own split.
     """
 
@@ -46,16 +59,28 @@ class RetrievalTask:
     gallery: str = ""
 
     @property
+    def by_protocol(self) -> bool:
+        """True if a protocol says what queries what."""
+        return self.query.partition("=")[0] == PROTOCOL
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol; empty: the dataset's own."""
+        return self.query.partition("=")[2] if self.by_protocol else ""
+
+    @property
     def splits(self) -> tuple[str, ...]:
-        """The splits that the task embeds."""
-        return (self.query, self.gallery) if self.gallery else (self.query,)
+        """The splits that the task embeds; none where the protocol says which."""
+        named = (self.query, self.gallery) if self.gallery else (self.query,)
+        return () if self.by_protocol else named
 
 
 def parse_task(entry: str, place: str) -> RetrievalTask:
     """Parse an entry of ``evaluate_on`` into its task.
 
     Args:
-        entry: ``SPLIT``, ``QUERY/GALLERY``, or either behind ``DIR:`` for another dataset.
+        entry: ``SPLIT``, ``QUERY/GALLERY``, ``protocol`` or ``protocol=NAME``, or one of these behind ``DIR:`` for
+            another dataset.
         place: the dataset of entries without a directory.
 
     Raises:
@@ -64,7 +89,10 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     other, colon, splits = entry.rpartition(":")
     query, slash, gallery = splits.partition("/")
     if not query or (slash and not gallery) or (colon and not other) or "/" in gallery:
-        raise ConfigError(f"evaluate_on: {entry!r}; expected SPLIT, QUERY/GALLERY, DIR:SPLIT or DIR:QUERY/GALLERY.")
+        raise ConfigError(
+            f"evaluate_on: {entry!r}; expected SPLIT, QUERY/GALLERY, {PROTOCOL} or {PROTOCOL}=NAME, or DIR: and one of "
+            "these."
+        )
     return RetrievalTask(other or place, query, gallery)
 
 
@@ -83,32 +111,88 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
-    ks, ranked = split_top_k(asked.metrics)
-    classes: tuple[str, tuple[str, ...]] = ("", ())
-    if ks and asked.evaluate_on:
-        trained = open_dataset(place, asked.train_split)
-        classes = trained_classes(config.loss, trained.hierarchy, trained.labels)
-    levels = {}
+    levels, measured = {}, {}
+    trained: list[tuple[str, tuple[str, ...]]] = []  # the classes of the run's classifier, where one is asked for
+
+    def classes() -> tuple[str, tuple[str, ...]]:
+        if not trained:
+            dataset = open_dataset(place, asked.train_split)
+            trained.append(trained_classes(config.loss, dataset.hierarchy, dataset.labels))
+        return trained[0]
+
     for entry in asked.evaluate_on:
         task = parse_task(entry, place)
-        sides = [open_dataset(task.place, split) for split in task.splits]
-        levels[entry] = sides[0].levels
+        wanted, printed = asked.metrics, ()
+        if task.by_protocol:
+            name, dataset = open_benchmark(task.place, task.protocol)
+            protocol = protocol_of(name)
+            wanted = asked_metrics(name, protocol, None, dataset.levels)
+            printed = at_finest(protocol.printed, dataset.levels)
+            sides = [open_dataset(task.place, protocol.splits[0])]
+        else:
+            sides = [open_dataset(task.place, split) for split in task.splits]
+        ks, ranked = split_top_k(wanted)
         if ks:
-            targets_of(sides[0], *classes)
-    answers = [f"top-{k}" for k in ks]
-    measured = {
-        entry: answers + [str(metric) for metric in (resolve(ranked, names) if ranked or not ks else ())]
-        for entry, names in levels.items()
-    }
+            targets_of(sides[0], *classes())
+        levels[entry] = sides[0].levels
+        measured[entry] = [*printed, *(f"top-{k}" for k in ks)]
+        measured[entry] += map(str, resolve(ranked, levels[entry]) if ranked or not (ks or printed) else ())
     if not measured:
         return ()
     first = asked.evaluate_on[0]
-    for name in (asked.best_by, f"{asked.best_by}/{levels[first][0]}"):
+    for name in (asked.best_by, f"{asked.best_by}/{levels[first][0]}", f"{asked.best_by}/{AVERAGE}"):
         if name in measured[first]:
             return first, name
     raise ConfigError(
-        f"best_by is {asked.best_by!r}; measured on {first} are {', '.join(measured[first])}. Name one of them."
+        f"best_by is {asked.best_by!r}; measured on {first} are {', '.join(dict.fromkeys(measured[first]))}. "
+        "Name one of them."
     )
+
+
+# -- a dataset's own protocol -----------------------------------------------------------------------------------------
+
+
+def embed_benchmark(
+    embedder: Embedder,
+    protocol: Protocol,
+    dataset: ShardDataset,
+    place: str,
+    ks: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> tuple[Benchmark, dict[str, Embedded], RetrievalReport | None]:
+    """Embed the splits that a protocol needs, on every process.
+
+    Args:
+        embedder: the model; its processes embed together.
+        protocol: what is needed.
+        dataset: all items.
+        place: of the dataset.
+        ks: the numbers of the metrics ``top-k``, of the protocol's first split.
+        progress: called with a task, the number of units done and their total.
+
+    Returns:
+        the benchmark; the embedded splits by name; which classes the classifier finds, None without ``ks``.
+    """
+    embedded, answers = {}, None
+    for split in protocol.wanted(filled_splits(dataset)):
+        asked = ks if split == protocol.splits[0] else ()
+        embedded[split], found = _embed(embedder, open_dataset(place, split), asked, progress)
+        answers = answers or found
+    splits = {split: _embedded_split(side) for split, side in embedded.items()}
+    return Benchmark.of(dataset, splits), embedded, answers
+
+
+def _embedded_split(side: Embedded) -> EmbeddedSplit:
+    return EmbeddedSplit(
+        side.vectors,
+        side.dataset.keys,
+        side.dataset.labels.numpy(),
+        contents=lambda: side.dataset.frame["sha256"],
+        unreadable=tuple(f"{fault.where}: {fault.reason}" for fault in side.faults),
+    )
+
+
+# -- evaluations after the epochs of a run ----------------------------------------------------------------------------
 
 
 def evaluate_splits(
@@ -150,23 +234,29 @@ def evaluate_splits(
     answers: dict[tuple[str, str], RetrievalReport | None] = {}
     reports = {}
     for entry, task in tasks.items():
-        for split in task.splits:
-            side = (task.place, split)
-            if side not in embedded:
-                asked = ks if side in queries else ()
-                embedded[side], answers[side] = _embed(embedder, open_dataset(*side), asked, progress)
-        sides = [embedded[task.place, split] for split in task.splits]
-        report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
-        report = _joined(answers[task.place, task.query], report)
+        if task.by_protocol:
+            asking = EvaluationOptions(progress=progress)
+            report = evaluate_by_protocol(embedder, task.place, task.protocol, options=asking)
+        else:
+            for split in task.splits:
+                side = (task.place, split)
+                if side not in embedded:
+                    asked = ks if side in queries else ()
+                    embedded[side], answers[side] = _embed(embedder, open_dataset(*side), asked, progress)
+            sides = [embedded[task.place, split] for split in task.splits]
+            report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
+            report = _joined(answers[task.place, task.query], report)
+            report = None if report is None else replace(report, settings=report.settings | _stated(sides))
         if processes.is_main and report is not None:
-            reports[entry] = replace(report, settings=report.settings | _stated(sides))
+            reports[entry] = report
     if processes.is_main and run is not None:
         names = _embedding_names(embedded, place)
         for side, name in names.items():
             keep_embeddings(run, name, embedded[side])
         for entry, task in tasks.items():
-            files = _files([names[task.place, split] for split in task.splits])
-            reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
+            if not task.by_protocol:
+                files = _files([names[task.place, split] for split in task.splits])
+                reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
     return reports
 
 
@@ -257,24 +347,19 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
 
 def _rank(
     sides: Sequence[Embedded], metrics: Sequence[str | Metric], processes: Processes, progress: Progress | None
-) -> RetrievalReport | None:
-    """Rank a split within itself, or queries against a gallery; None on other processes than the main one."""
+) -> RetrievalReport:
+    """Rank a split within itself, or queries against a gallery, at the levels that are known."""
     query, gallery = sides[0], sides[1] if len(sides) > 1 else None
     dataset = query.dataset
-
-    def rank(part: range) -> RetrievalReport:
-        return evaluate_labelled(
-            (query.vectors, dataset.labels),
-            None if gallery is None else (gallery.vectors, gallery.dataset.labels),
-            levels=dataset.levels,
-            options=EvaluationOptions(metrics=metrics, device=processes.device, part=part, progress=progress),
-        )
-
-    try:
-        report = ranked_together(rank, len(dataset), processes)
-    except InputError as error:
-        raise InputError(f"{dataset!r}: {error}") from error
-    return report
+    share = shared_by(processes)
+    options = EvaluationOptions(metrics=metrics, device=processes.device, share=share, progress=progress)
+    return evaluate_known_levels(
+        (query.vectors, dataset.labels),
+        None if gallery is None else (gallery.vectors, gallery.dataset.labels),
+        levels=dataset.levels,
+        options=options,
+        where=repr(dataset),
+    )
 
 
 def _stated(sides: Sequence[Embedded]) -> dict[str, Any]:
@@ -331,9 +416,14 @@ def _joined(answers: RetrievalReport | None, ranked: RetrievalReport | None) -> 
     )
 
 
+def shared_by(processes: Processes) -> Share | None:
+    """Return the function by which these processes rank a share of the queries each; None for one process alone."""
+    return None if processes.count == 1 else partial(ranked_together, processes=processes)
+
+
 def ranked_together(
     rank: Callable[[range], RetrievalReport], num_queries: int, processes: Processes
-) -> RetrievalReport | None:
+) -> RetrievalReport:
     """Evaluate with the queries shared among the processes; a query's values do not depend on its share.
 
     Args:
@@ -342,19 +432,19 @@ def ranked_together(
         processes: every one of them must call this.
 
     Returns:
-        the report of all queries; None on other processes than the main one.
+        the report of all queries, on every process.
     """
     share = -(-num_queries // processes.count)
     own = range(num_queries)[processes.index * share : (processes.index + 1) * share]
     report = rank(own) if own else None
-    if processes.count == 1:
+    if processes.count == 1 and report is not None:
         return report
     values = b"" if report is None else np.stack([report.per_query[name] for name in report.values], axis=1).tobytes()
     parts = from_all(values, processes)
-    if report is None or not processes.is_main:
-        return None
-    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(report.values))
-    return RetrievalReport.from_columns({n: table[:, c] for c, n in enumerate(report.values)}, report.settings)
+    # A process without a query of its own learns from the main one what was measured.
+    told = from_main(None if report is None else [list(report.values), report.settings], processes)
+    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(told[0]))
+    return RetrievalReport.from_columns({name: table[:, c] for c, name in enumerate(told[0])}, told[1])
 
 
 def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
@@ -364,6 +454,59 @@ def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
         return {}
     named = [f"{fault.where}: {fault.reason}" for fault in faults[:_MOST_NAMED]]
     return {"unreadable": {"items": len(faults), "first": named}}
+
+
+def evaluate_by_protocol(
+    embedder: Embedder,
+    place: str,
+    protocol: str = "",
+    *,
+    metrics: Sequence[str] | None = None,
+    options: EvaluationOptions,
+    distractors: str | Path | None = None,
+    whitening: str | Path | None = None,
+) -> RetrievalReport:
+    """Embed a dataset and evaluate it by its own protocol.
+
+    Args:
+        embedder: the model; its processes embed and rank together.
+        place: dataset directory or its address.
+        protocol: name of another protocol than its own.
+        metrics: in place of the protocol's; None: its own.
+        options: how to rank; metrics, device and share are replaced.
+        distractors: file of embeddings that take the place of the dataset's distractors.
+        whitening: file of a whitening to apply first.
+
+    Returns:
+        the report, on every process.
+
+    Raises:
+        InputError: the dataset cannot be read or lacks what the protocol needs, or no value is defined.
+        ConfigError: no such protocol, or metrics that it does not take.
+    """
+    name, dataset = open_benchmark(place, protocol)
+    entry = protocol_of(name)
+    ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
+    benchmark, embedded, report = embed_benchmark(embedder, entry, dataset, place, ks, options.progress)
+    stated: dict[str, Any] = {}
+    if ranked or not ks:
+        benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
+        here = replace(options, device=embedder.processes.device, share=shared_by(embedder.processes))
+        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
+        report = _joined(report, found)
+    assert report is not None  # of the classifier, of the ranking, or of both
+    refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
+    printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
+    stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
+    stated |= _unreadable(list(embedded.values())) | _model(embedder, list(embedded.values()))
+    return replace(report, settings=report.settings | stated)
+
+
+def _model(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
+    """Return a report's settings about the model that embedded, and its view of the images."""
+    stated: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
+    named = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
+    return stated | named | embedder.view_facts([side.dataset for side in embedded])
 
 
 def evaluate_trained(
@@ -405,15 +548,14 @@ def evaluate_trained(
         return None
     stated = {"dataset": query.manifest.name, "split": task.query, **_unreadable(embedded)}
     stated |= {"gallery_split": task.gallery} if rest else {}
-    stated |= {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    stated |= {"checkpoint": embedder.checkpoint, **embedder.view_facts([side.dataset for side in embedded])}
+    stated |= {"checkpoint": embedder.checkpoint, **_model(embedder, embedded)}
     return replace(report, settings=report.settings | stated)
 
 
 def _rank_files(
     embedder: Embedder, embedded: Sequence[Embedded], options: EvaluationOptions, processing: Mapping[str, Any]
-) -> RetrievalReport | None:
-    """Rank embeddings with all that :func:`evaluate_files` offers; None on other processes than the main one."""
+) -> RetrievalReport:
+    """Rank embeddings with all that :func:`evaluate_files` offers."""
     levels = embedded[0].dataset.levels
     with TemporaryDirectory(prefix="hgld-") as folder:
         files = [Path(folder, f"{role}.npy") for role in ("query", "gallery")[: len(embedded)]]
@@ -422,13 +564,8 @@ def _rank_files(
         sides: dict[str, Any] = {"embeddings": files[0], "labels": labels_file(files[0])}
         if len(files) > 1:
             sides |= {"gallery_embeddings": files[1], "gallery_labels": labels_file(files[1])}
-
-        def rank(part: range) -> RetrievalReport:
-            here = replace(options, device=embedder.processes.device, part=part)
-            return evaluate_files(**sides, levels=levels, options=here, **processing)
-
-        report = ranked_together(rank, len(embedded[0].dataset), embedder.processes)
-    if report is None:
-        return None
+        here = replace(options, device=embedder.processes.device, share=shared_by(embedder.processes))
+        where = repr(embedded[0].dataset)
+        report = evaluate_files(**sides, levels=levels, options=here, where=where, **processing)
     given = {role: name for role, name in report.settings["files"].items() if role not in sides}
     return replace(report, settings=report.settings | {"files": given})

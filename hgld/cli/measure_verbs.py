@@ -1,7 +1,7 @@
 """The verbs that measure and show results: evaluate, report."""
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,17 @@ from hgld.cli.embed_verbs import (
     say_reduced,
     take_checkpoint_options,
 )
-from hgld.cli.options import EXISTING_FILE, FOLDER, Expansion, Names, NewFile, Numbers, complete_metrics, json_option
+from hgld.cli.options import (
+    EXISTING_FILE,
+    FOLDER,
+    Expansion,
+    Names,
+    NewFile,
+    Numbers,
+    complete_metrics,
+    complete_protocols,
+    json_option,
+)
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import HgldError, StorageError
 from hgld.files import write_atomic
@@ -42,6 +52,11 @@ def evaluate_command() -> click.Command:
     @click.option("--gallery-labels", type=any_file, help="The gallery's labels.")
     @click.option("--checkpoint", type=CHECKPOINT, help="Instead of files: a run of hgld train, or a checkpoint of it.")
     @click.option("--data", help="What the checkpoint is evaluated on: dataset directory, or its URL.")
+    @click.option(
+        "--protocol",
+        shell_complete=complete_protocols,
+        help="Protocol to evaluate --data by, where no splits are named. [default: the dataset's own]",
+    )
     @click.option("--split", help="Split of it, in which every image queries the rest.")
     @click.option("--query-split", help="Split of the queries, where they search in another one.")
     @click.option("--gallery-split", help="Split that they search in.")
@@ -96,15 +111,15 @@ def evaluate_command() -> click.Command:
         as_json: bool,
         **given: Any,
     ) -> None:
-        """Evaluate embeddings at every level of their labels: those of files, or of a trained model.
+        """Evaluate a trained model, or embeddings of files, by a dataset's protocol or at every level of the labels.
 
-        hgld evaluate --embeddings E.npy --labels L.parquet --levels fine,coarse measures files, hgld evaluate
-        --checkpoint RUN --data DIR --split test a model. --against says with confidence intervals and a paired test
-        whether a difference to earlier reports is real.
+        hgld evaluate --checkpoint RUN --data DIR measures a model by the dataset's own protocol, and with --split test
+        every test image against the others. hgld evaluate --embeddings E.npy --data DIR takes embeddings that hgld
+        embed wrote of the dataset, and --embeddings E.npy --labels L.parquet --levels fine,coarse any others. --against
+        says with confidence intervals and a paired test whether a difference to earlier reports is real.
         """
-        chosen: dict[str, Any] = {} if metrics is None else {"metrics": metrics}
-        chosen |= {name: given.pop(name) for name in _OPTIONS}
-        measure = _measure(given)
+        chosen: dict[str, Any] = {name: given.pop(name) for name in _OPTIONS}
+        measure = _measure(given, metrics)
         save, earlier = _saver(out), _load_reports(against)
         from hgld.evaluation.evaluate import EvaluationOptions
 
@@ -132,24 +147,47 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
         echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
 
-def _measure(given: dict[str, Any]) -> "Callable[..., RetrievalReport | None]":
+def _measure(given: dict[str, Any], metrics: tuple[str, ...] | None) -> "Callable[..., RetrievalReport | None]":
     """Return the measurement that the flags ask for; contradictions are refused before any work."""
     files = {name: given.pop(name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
-    splits = {name: given.pop(name) for name in ("data", "split", "query_split", "gallery_split")}
-    checkpoint = given.pop("checkpoint")
+    splits = {name: given.pop(name) for name in ("split", "query_split", "gallery_split")}
+    checkpoint, place, protocol = (given.pop(name) for name in ("checkpoint", "data", "protocol"))
+    if place is not None and not any(splits.values()):
+        _refuse({"levels": given.pop("levels")}, "goes with splits or files: a protocol takes all levels")
+        return _measure_protocol(checkpoint, place, protocol or "", files, {"metrics": metrics, **given})
+    if protocol is not None:
+        raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
     if checkpoint is None:
-        _refuse(splits, "goes with --checkpoint, which is not given")
+        _refuse({"data": place, **splits}, "goes with --checkpoint, which is not given")
         refuse_checkpoint_options(given)
         missing = [name for name, value in {**files, **given}.items() if name in _OF_FILES and value is None]
         if missing:
-            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint, --data and --split.")
-        return partial(_measure_files, **files, **given)
+            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint and --data.")
+        return partial(_measure_files, metrics=metrics, **files, **given)
     _refuse(files, "cannot be combined with --checkpoint; give one of the two")
     alone, pair = splits["split"], (splits["query_split"], splits["gallery_split"])
-    if splits["data"] is None or bool(alone) == any(pair) or any(pair) != all(pair):
-        raise click.UsageError("--checkpoint needs --data DIR and --split S, or --query-split Q and --gallery-split G.")
-    place, query, gallery = splits["data"], alone or pair[0], pair[1] or ""
-    return partial(_measure_checkpoint, checkpoint, place, query, gallery, take_checkpoint_options(given), **given)
+    if place is None or bool(alone) == any(pair) or any(pair) != all(pair):
+        raise click.UsageError(
+            "--checkpoint needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
+        )
+    query, gallery = alone or pair[0], pair[1] or ""
+    model = take_checkpoint_options(given)
+    return partial(_measure_checkpoint, checkpoint, place, query, gallery, model, metrics=metrics, **given)
+
+
+def _measure_protocol(
+    checkpoint: Path | None, place: str, protocol: str, files: dict[str, Any], given: dict[str, Any]
+) -> "Callable[..., RetrievalReport | None]":
+    """Return the measurement by a dataset's protocol, of a checkpoint or of embeddings of the dataset."""
+    if checkpoint is not None:
+        _refuse(files, "cannot be combined with --checkpoint; give one of the two")
+        return partial(_protocol_of_checkpoint, checkpoint, place, protocol, take_checkpoint_options(given), **given)
+    refuse_checkpoint_options(given)
+    _refuse({"gallery_labels": files.pop("gallery_labels")}, "has nothing to add: the dataset has its labels")
+    sides = [file for file in (files.pop("embeddings"), files.pop("gallery_embeddings")) if file is not None]
+    if not sides:
+        raise click.UsageError("--data needs --checkpoint RUN, or --embeddings of that dataset.")
+    return partial(_protocol_of_files, sides, place, protocol, **files, **given)
 
 
 def _refuse(options: dict[str, Any], why: str) -> None:
@@ -158,10 +196,50 @@ def _refuse(options: dict[str, Any], why: str) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} {why}.")
 
 
-def _measure_files(embeddings: Path, labels: Path, **options: Any) -> "RetrievalReport":
+def _measure_files(
+    embeddings: Path, labels: Path, options: "EvaluationOptions", metrics: tuple[str, ...] | None, **given: Any
+) -> "RetrievalReport":
     from hgld.evaluation.evaluate_files import evaluate_files
 
-    return evaluate_files(embeddings, labels, **options)
+    return evaluate_files(embeddings, labels, options=_asking(options, metrics), **given)
+
+
+def _asking(options: "EvaluationOptions", metrics: tuple[str, ...] | None) -> "EvaluationOptions":
+    return options if metrics is None else replace(options, metrics=metrics)
+
+
+def _protocol_of_files(
+    embeddings: list[Path],
+    place: str,
+    protocol: str,
+    options: "EvaluationOptions",
+    query_expansion: tuple[float, int] | None,
+    **given: Any,
+) -> "RetrievalReport":
+    from hgld.evaluation.evaluate_files import evaluate_dataset_files
+
+    options = replace(options, query_expansion=query_expansion)
+    return evaluate_dataset_files(embeddings, place, protocol, options=options, **given)
+
+
+def _protocol_of_checkpoint(
+    checkpoint: Path,
+    place: str,
+    protocol: str,
+    model_options: dict[str, Any],
+    options: "EvaluationOptions",
+    query_expansion: tuple[float, int] | None,
+    **given: Any,
+) -> "RetrievalReport | None":
+    """Return the report; None on all processes of torchrun but the main one."""
+    from hgld.training.evaluation import evaluate_by_protocol
+
+    device = None if options.device is None else str(options.device)
+    options = replace(options, query_expansion=query_expansion)
+    with open_embedder(checkpoint, device, model_options, place) as embedder:
+        report = evaluate_by_protocol(embedder, place, protocol, options=options, **given)
+        is_main = embedder.processes.is_main
+    return _unreadable_said(report) if is_main else None
 
 
 def _measure_checkpoint(
@@ -171,15 +249,21 @@ def _measure_checkpoint(
     gallery: str,
     model_options: dict[str, Any],
     options: "EvaluationOptions",
+    metrics: tuple[str, ...] | None,
     **given: Any,
 ) -> "RetrievalReport | None":
     """Return the report; None on all processes of torchrun but the main one."""
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
     device = None if options.device is None else str(options.device)
+    options = _asking(options, metrics)
     with open_embedder(checkpoint, device, model_options, place) as embedder:
         report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), options=options, **given)
-    if report is not None and "unreadable" in report.settings:
+    return None if report is None else _unreadable_said(report)
+
+
+def _unreadable_said(report: "RetrievalReport") -> "RetrievalReport":
+    if "unreadable" in report.settings:
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
     say_reduced({} if report is None else report.settings)

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from hgld.errors import ConfigError
 from hgld.evaluation.metric_kinds import offered_names
+from hgld.evaluation.protocol_kinds import protocol_names
 from hgld.settings import Option, options_of
 
 _Config = typing.TypeVar("_Config")
@@ -275,6 +276,11 @@ def complete_recipes(context: click.Context, parameter: click.Parameter, incompl
 def complete_metrics(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of metrics, the last of several behind commas."""
     return complete_choices(offered_names(), incomplete)
+
+
+def complete_protocols(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete names of protocols."""
+    return complete_choices(protocol_names(), incomplete)
 
 
 def complete_choices(choices: Iterable[str], incomplete: str) -> list[CompletionItem]:

@@ -382,12 +382,17 @@ class ShardDataset(Dataset[dict[str, Any]]):
         Raises:
             InputError: a list is not readable.
         """
-        table = self._table(LISTS)
+        table = self.listed
         if table is None:
             return {}
         places = pl.DataFrame({"key": self.keys, "position": np.arange(len(self))})
         found = table.join(places, on="key", how="inner", maintain_order="left")
         return {str(name): part["position"].to_numpy() for (name,), part in found.group_by("list", maintain_order=True)}
+
+    @cached_property
+    def listed(self) -> pl.DataFrame | None:
+        """Named lists as they are kept: list, key; None where the dataset has none."""
+        return self._table(LISTS)
 
     @cached_property
     def judgements(self) -> pl.DataFrame | None:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeGuard
 
 from hgld.errors import InputError, SchemaError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
 INDEX_VERSION = 2  # 1 called the column run "group", which no level could be called then; it is read too
 INDEX = "index.parquet"
 MANIFEST = "dataset.json"
@@ -21,6 +21,7 @@ CROISSANT = "croissant.json"
 SEARCH = "search"  # folder of indexes that hgld search keeps; no part of the dataset
 
 KEY_PATTERN = r"[A-Za-z0-9_=-]+(?:/[A-Za-z0-9_=-]+)*"
+PROTOCOL_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SPLIT_PATTERN = r"[A-Za-z0-9_]{1,64}"
 FILE_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}"
 SHARD_PATTERN = r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,195}\.tar"  # ours are SPLIT-000000.tar, but others' tars are read too
@@ -293,6 +294,7 @@ class Manifest:
         files: size and SHA-256 of every other file of the directory but the manifest.
         rejected: number of items kept aside, by reason.
         provenance: JSON-ready facts: tool version, config and its hash, seeds, sources with checksums, licence.
+        protocol: by which it is evaluated (:mod:`hgld.evaluation.protocol_kinds`); empty where none is named.
     """
 
     name: str
@@ -303,6 +305,7 @@ class Manifest:
     files: Mapping[str, FileFacts] = field(default_factory=dict)
     rejected: Mapping[str, int] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    protocol: str = ""
 
     def to_json(self) -> str:
         """Return the text of ``dataset.json``."""
@@ -321,9 +324,9 @@ class Manifest:
             raise InputError(f"{where}: more than {MAX_MANIFEST_BYTES} bytes; expected a manifest.")
         facts = json_object(text, where)
         version = facts.get("schema_version")
-        if version != SCHEMA_VERSION:
+        if version not in (1, SCHEMA_VERSION):
             raise SchemaError(
-                f"{where}: schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
+                f"{where}: schema version is {short(version)}; this hgld reads versions up to {SCHEMA_VERSION}. "
                 "Rebuild the dataset (hgld index), or install the hgld that wrote it."
             )
         return _ManifestReader(where).read(facts)
@@ -353,6 +356,7 @@ class _ManifestReader:
             files={name: self.file(name, found) for name, found in self.part(facts, "files", dict).items()},
             rejected=self.counts(self.part(facts, "rejected", dict)),
             provenance=self.part(facts, "provenance", dict),
+            protocol=self.protocol(facts),
         )
 
     def part(self, facts: Any, name: str, kind: type) -> Any:
@@ -366,6 +370,15 @@ class _ManifestReader:
         if not is_safe_name(found):
             raise InputError(
                 f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
+            )
+        return found
+
+    def protocol(self, facts: dict[str, Any]) -> str:
+        found = facts.get("protocol", "")
+        if found != "" and not (isinstance(found, str) and re.fullmatch(PROTOCOL_PATTERN, found)):
+            raise InputError(
+                f"{self.where}: 'protocol' is {short(found)}; expected the name of a protocol "
+                "(letters, digits and _ . -), or an empty text."
             )
         return found
 

@@ -111,6 +111,20 @@ def _stacked(file: Path, column: pl.Series) -> np.ndarray:
     return values.to_numpy().reshape(len(lengths), first)
 
 
+def _read_table(file: Path) -> pl.DataFrame:
+    try:
+        _check_size(file)
+        if file.suffix.lower() == ".parquet":
+            return pl.read_parquet(file)
+        if file.suffix.lower() == ".csv":
+            return pl.read_csv(file, infer_schema=False)
+    except OSError as error:
+        raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
+    except POLARS_FAULTS as error:
+        raise TableError(f"{file}: not a readable label table ({error}).") from error
+    raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
+
+
 def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
     """Read the levels' columns of a label table.
 
@@ -127,18 +141,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
             column of numbers with a fraction, for example).
     """
     file = Path(path)
-    try:
-        _check_size(file)
-        if file.suffix.lower() == ".parquet":
-            table = pl.read_parquet(file)
-        elif file.suffix.lower() == ".csv":
-            table = pl.read_csv(file, infer_schema=False)
-        else:
-            raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
-    except OSError as error:
-        raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except POLARS_FAULTS as error:
-        raise TableError(f"{file}: not a readable label table ({error}).") from error
+    table = _read_table(file)
     missing = [level for level in levels if level not in table.columns]
     if not levels or len(set(levels)) != len(levels):
         raise TableError(
@@ -153,6 +156,18 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
     read = [_classes(table[level], is_csv, f"{file}: column {level!r}") for level in levels]
     keys = [table[KEY]] if KEY in table.columns and KEY not in levels else []
     return pl.DataFrame([*keys, *read])
+
+
+def read_keys(path: Path) -> pl.Series:
+    """Read the column ``key`` of a label table.
+
+    Raises:
+        TableError: it cannot be read, or has no such column.
+    """
+    table = _read_table(path)
+    if KEY not in table.columns:
+        raise TableError(f"{path}: no column {KEY!r}; its columns are {', '.join(table.columns)}.")
+    return table[KEY]
 
 
 def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:

@@ -1,8 +1,9 @@
 """Evaluation of an embedding on a retrieval task: every metric of every level in one pass over the scores."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,7 @@ LANDMARK_LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 
 Progress = Callable[[str, int, int | None], None]
+Share = Callable[[Callable[[range], RetrievalReport], int], RetrievalReport]
 _MOST_NAMED = 3
 _HASHED_ROWS = 8192
 
@@ -156,8 +158,12 @@ class EvaluationOptions:
         chunk_size: queries at a time; None chooses from the free memory.
         device: where to rank; None takes the embeddings' own device.
         backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
+        query_expansion: alpha and k of :func:`hgld.evaluation.postprocess.expand_queries`, which expands the queries
+            before they are ranked; papers take (2, 10). None: it does not.
         part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
             are theirs alone, its settings those of the whole. None: all.
+        share: called with a function that ranks consecutive queries, and their number, to have several processes rank
+            a share each; returns the report of all. None: this process ranks them.
         progress: called with a task, the number of queries done and their total.
     """
 
@@ -170,8 +176,28 @@ class EvaluationOptions:
     chunk_size: int | None = None
     device: torch.device | str | None = None
     backend: str | None = None
+    query_expansion: tuple[float, int] | None = None
     part: range | None = None
+    share: Share | None = None
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        if self.query_expansion is not None and not self.normalize:
+            raise ConfigError(
+                "query expansion makes unit vectors; leave it out, or let embeddings be normalised (--normalize)."
+            )
+
+    def expanded(
+        self, query: Tensor | np.ndarray, gallery: Tensor | np.ndarray, self_index: np.ndarray | None = None
+    ) -> Tensor | np.ndarray:
+        """Return the (Q, D) queries, expanded by the (G, D) gallery if that is asked for."""
+        if self.query_expansion is None:
+            return query
+        from hgld.evaluation.postprocess import expand_queries  # which imports this module
+
+        alpha, k = self.query_expansion
+        place = {"device": self.device, "progress": self.progress}
+        return expand_queries(query, gallery, k=k, alpha=alpha, self_index=self_index, **place)
 
     def gain(self, *, leave_one_out: bool) -> GainFunction:
         """Return the gain of the hierarchical metrics; in leave-one-out ``count_query`` counts.
@@ -311,7 +337,8 @@ def evaluate_labelled(
         "embeddings_sha256": embeddings_fingerprint(query[0], *(() if gallery is None else gallery[:1])),
     }
     relevance = LabelRelevance(query_labels, gallery_labels, index)
-    return _rank_all(queries, items, relevance, names, gain, options, stated)
+    ranked = prepare_embeddings(options.expanded(queries, items, index), "query", normalize=False, device=device)
+    return _rank_all(ranked, items, relevance, names, gain, options, stated)
 
 
 def evaluate_judged(
@@ -351,7 +378,83 @@ def evaluate_judged(
             f"{', '.join(levels)}."
         )
     stated = {"protocol": "judged lists", **_describe(query_embeddings, options), **(settings or {})}
+    query = prepare_embeddings(options.expanded(query, gallery), "query", normalize=False, device=device)
     return _rank_all(query, gallery, judgements, levels, options.gain(leave_one_out=False), options, stated)
+
+
+def evaluate_known_levels(
+    query: Side,
+    gallery: Side | None,
+    *,
+    levels: Sequence[str],
+    self_index: np.ndarray | None = None,
+    options: EvaluationOptions,
+    where: str,
+) -> RetrievalReport:
+    """Evaluate as :func:`evaluate_labelled` does, at the levels that have labels in the queries and in the gallery.
+
+    Where a level has none, a match at a finer one would count for it too, and its values would say nothing of it.
+
+    Args:
+        query: embeddings (Q, D) and labels (Q, L).
+        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        levels: names of the L levels, finest first.
+        self_index: (Q,) gallery index of the query itself, see :func:`evaluate`.
+        options: the metrics, and how to rank.
+        where: what messages call the data.
+
+    Returns:
+        the report; ``levels_without_labels`` of its settings names levels that were left out.
+
+    Raises:
+        InputError: no level has labels on both sides, or no value is defined.
+        ConfigError: a metric of a level without labels.
+    """
+    sides = [query[1], query[1] if gallery is None else gallery[1]]
+    known = [(np.asarray(table).reshape(len(table), -1) >= 0).any(axis=0) for table in sides]
+    kept = [c for c in range(len(levels)) if known[0][c] and known[1][c]]
+    without = [level for c, level in enumerate(levels) if c not in kept]
+    if not kept:
+        lacking = " and ".join(side for side, has in zip(("query", "gallery"), known, strict=True) if not has.any())
+        raise InputError(
+            f"{where}: no {lacking or 'level'} item has a label that the other side has too ({', '.join(levels)}), so "
+            "nothing can be relevant. Leave the splits out to evaluate by the dataset's own protocol, or label them."
+        )
+    asked = resolve(options.metrics, levels)
+    if lost := [str(metric) for metric in asked if metric.level in without and _names_level(options.metrics, metric)]:
+        raise ConfigError(
+            f"{where}: {', '.join(lost)}: no query, or no gallery item, has a label of {', '.join(without)}. Leave "
+            "these metrics out."
+        )
+    if without:
+        query = (query[0], query[1][:, kept])
+        gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
+    names = [levels[c] for c in kept]
+    try:
+        report = evaluate_labelled(query, gallery, levels=names, self_index=self_index, options=options)
+    except InputError as error:
+        raise type(error)(f"{where}: {error}") from error
+    refuse_undefined(report, where)
+    return replace(report, settings=report.settings | ({"levels_without_labels": without} if without else {}))
+
+
+def _names_level(metrics: Iterable[str | Metric], metric: Metric) -> bool:
+    """Tell whether a metric was asked for at its level by name, and not at every level."""
+    return any(str(asked) == str(metric) for asked in metrics)
+
+
+def refuse_undefined(report: RetrievalReport, where: str) -> None:
+    """Refuse a report without a defined value.
+
+    Raises:
+        InputError: says why there is none, and the way out.
+    """
+    if all(map(math.isnan, report.values.values())):
+        raise InputError(
+            f"{where}: no query has a relevant item in the gallery, so none of {', '.join(report.values)} is defined. "
+            "Check that both sides have labels (or judgements) of the same classes; without splits a dataset is "
+            "evaluated by its own protocol."
+        )
 
 
 def labels_fingerprint(*labels: np.ndarray) -> str:
@@ -399,6 +502,12 @@ def _rank_all(
             "expected the same, from the same model."
         )
     check_num_levels(len(levels))
+    if options.share is not None:
+        alone = replace(options, share=None)
+        return options.share(
+            lambda part: _rank_all(query, gallery, relevance, levels, gain, replace(alone, part=part), settings),
+            len(query),
+        )
     metrics = resolve(options.metrics, levels)
     ranked = range(len(query)) if options.part is None else options.part
     if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
@@ -502,4 +611,7 @@ def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
 
 def _describe(embeddings: Tensor | np.ndarray, options: EvaluationOptions) -> dict[str, Any]:
     dtype = str(getattr(embeddings, "dtype", "")).removeprefix("torch.")
-    return {"embedding_dtype": dtype, "normalized": options.normalize}
+    stated: dict[str, Any] = {"embedding_dtype": dtype, "normalized": options.normalize}
+    if options.query_expansion is not None:
+        stated["query_expansion"] = dict(zip(("alpha", "k"), options.query_expansion, strict=True))
+    return stated

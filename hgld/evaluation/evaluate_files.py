@@ -2,16 +2,36 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from torch import Tensor
 
-from hgld.errors import ConfigError
-from hgld.evaluation.embedding_files import check_same_items, label_codes, read_embeddings, read_labels
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate_labelled
-from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.errors import ConfigError, InputError, TableError
+from hgld.evaluation.embedding_files import (
+    KEY,
+    check_same_items,
+    label_codes,
+    read_embeddings,
+    read_keys,
+    read_labels,
+)
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate_known_levels
+from hgld.evaluation.metric import split_top_k
+from hgld.evaluation.postprocess import Whitening
+from hgld.evaluation.protocol_kinds import protocol_of
+from hgld.evaluation.protocols.benchmark import (
+    Benchmark,
+    EmbeddedSplit,
+    asked_metrics,
+    evaluate_protocol,
+    filled_splits,
+    open_benchmark,
+)
 from hgld.evaluation.protocols.distractors import with_distractors
 from hgld.evaluation.report import RetrievalReport
 
@@ -29,6 +49,7 @@ def evaluate_files(
     whitening: str | Path | None = None,
     query_expansion: tuple[float, int] | None = None,
     options: EvaluationOptions = _DEFAULTS,
+    where: str = "",
 ) -> RetrievalReport:
     """Evaluate embeddings in files, as :func:`hgld.evaluate` does in memory.
 
@@ -43,6 +64,7 @@ def evaluate_files(
         query_expansion: alpha and k of :func:`hgld.evaluation.postprocess.expand_queries`, after whitening; papers
             take (2, 10).
         options: the metrics, and how to rank.
+        where: what messages call the data; empty: the files of embeddings and labels.
 
     Returns:
         the report; its settings name the files and the post-processing.
@@ -53,10 +75,9 @@ def evaluate_files(
     """
     if (gallery_embeddings is None) != (gallery_labels is None):
         raise ConfigError("gallery embeddings and gallery labels come together: one of the two files is missing.")
-    if not options.normalize and (whitening is not None or query_expansion is not None):
-        raise ConfigError(
-            "whitening and query expansion make unit vectors; leave them out, or let embeddings be normalised."
-        )
+    if not options.normalize and whitening is not None:
+        raise ConfigError("whitening makes unit vectors; leave it out, or let embeddings be normalised.")
+    options = options if query_expansion is None else replace(options, query_expansion=query_expansion)
     pairs = [(embeddings, labels)]
     if gallery_embeddings is not None and gallery_labels is not None:
         pairs.append((gallery_embeddings, gallery_labels))
@@ -68,19 +89,132 @@ def evaluate_files(
         loaded = Whitening.load(whitening)
         task = task.whitened(loaded)
         stated["whitening"] = loaded.describe()
-    gallery, self_index = task.ranked_against(needs_gallery=query_expansion is not None)
+    gallery, self_index = task.ranked_against()
     if self_index is not None:
         stated["protocol"] = "leave-one-out"
     if task.distractors is not None:
         stated["distractors"] = len(task.distractors)
-    query = task.query
-    if gallery is not None and query_expansion is not None:
-        power, k = query_expansion
-        place = {"device": options.device, "progress": options.progress}
-        query = expand_queries(query, gallery[0], k=k, alpha=power, self_index=self_index, **place)
-        stated["query_expansion"] = {"alpha": power, "k": k}
-    report = evaluate_labelled((query, task.labels), gallery, levels=levels, self_index=self_index, options=options)
+    report = evaluate_known_levels(
+        (task.query, task.labels),
+        gallery,
+        levels=levels,
+        self_index=self_index,
+        options=options,
+        where=where or ", ".join(str(part) for pair in pairs for part in pair),
+    )
     return replace(report, settings=report.settings | stated)
+
+
+def evaluate_dataset_files(
+    embeddings: Sequence[str | Path],
+    place: str,
+    protocol: str = "",
+    *,
+    labels: str | Path | None = None,
+    metrics: Sequence[str] | None = None,
+    options: EvaluationOptions = _DEFAULTS,
+    distractors: str | Path | None = None,
+    whitening: str | Path | None = None,
+) -> RetrievalReport:
+    """Evaluate embeddings of a dataset's items, in files, by the dataset's own protocol.
+
+    Args:
+        embeddings: files whose items have keys: in a parquet file itself, or in ``X.labels.parquet`` beside ``X.npy``.
+        place: dataset directory or its address, with the labels, judgements and lists.
+        protocol: name of another protocol than its own.
+        labels: table with the keys of the only file of embeddings, where it does not lie beside.
+        metrics: in place of the protocol's; None: its own.
+        options: how to rank; their metrics are replaced.
+        distractors: embeddings that take the place of the dataset's distractors.
+        whitening: file of a whitening to apply to all embeddings first.
+
+    Returns:
+        the report; its settings name the files, and count the items without embeddings.
+
+    Raises:
+        InputError: files that cannot be read, have no keys, or lack a whole split; no value is defined.
+        ConfigError: no such protocol, or metrics that it does not take.
+    """
+    name, dataset = open_benchmark(place, protocol)
+    entry = protocol_of(name)
+    ks, _ = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
+    if ks:
+        raise ConfigError(
+            f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give --checkpoint "
+            "(or --model) in place of --embeddings, or other --metrics."
+        )
+    vectors, keys = _read_keyed(embeddings, labels)
+    places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
+    splits, missing = {}, {}
+    for split in entry.wanted(filled_splits(dataset)):
+        items = open_dataset(place, split)
+        found = pl.DataFrame({KEY: items.keys, "item": np.arange(len(items))}).join(places, on=KEY).sort("item")
+        if found.is_empty() and split not in entry.further:
+            raise InputError(
+                f"{', '.join(map(str, embeddings))}: no embedding of the split {split} of {place}, which the protocol "
+                f"{name} needs. Embed it too: hgld embed without --split embeds all of the dataset."
+            )
+        if len(found) < len(items):
+            missing[split] = len(items) - len(found)
+        if len(found):
+            items = items.select(found["item"].to_list())
+            splits[split] = EmbeddedSplit(
+                vectors[found["at"].to_numpy()], items.keys, items.labels.numpy(), contents=partial(_contents, items)
+            )
+    benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
+    report = evaluate_protocol(name, benchmark, metrics=metrics, options=options)
+    stated |= {"without_embeddings": missing} if missing else {}
+    return replace(report, settings=report.settings | stated)
+
+
+def _contents(dataset: ShardDataset) -> pl.Series:
+    return dataset.frame["sha256"]
+
+
+def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[np.ndarray, pl.Series]:
+    """Read embeddings and their keys; the items of several files stand behind one another."""
+    vectors, keys = [], []
+    for file in map(Path, files):
+        read = read_embeddings(file)
+        own, table = read.keys, Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
+        if own is None or labels is not None:
+            if not table.is_file():
+                raise InputError(
+                    f"{file}: its items have no keys: there is no {table}. hgld embed writes it beside; a table with a "
+                    "column key can be given as --labels."
+                )
+            own = read_keys(table)
+        if len(own) != len(read.values):
+            raise TableError(f"{table} has {len(own)} rows, {file} {len(read.values)}; expected one row an embedding.")
+        vectors.append(read.values if isinstance(read.values, np.ndarray) else read.values.float().numpy())
+        keys.append(own.cast(pl.String))
+    if len({table.shape[1] for table in vectors}) > 1:
+        raise InputError(f"{', '.join(map(str, files))}: embeddings of different dimensions; expected one model's.")
+    together = pl.concat(keys)
+    if len(twice := together.filter(together.is_duplicated())):
+        raise InputError(
+            f"{', '.join(map(str, files))}: key {twice[0]!r} has several embeddings; expected one an item."
+        )
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors), together
+
+
+def process_benchmark(
+    benchmark: Benchmark, *, distractors: str | Path | None, whitening: str | Path | None
+) -> tuple[Benchmark, dict[str, Any]]:
+    """Add distractors of a file to a benchmark, and whiten all its embeddings.
+
+    Returns:
+        the benchmark; what a report's settings say of it.
+    """
+    named = {"distractors": distractors, "whitening": whitening}
+    stated: dict[str, Any] = {"files": {role: Path(path).name for role, path in named.items() if path is not None}}
+    if distractors is not None:
+        benchmark = benchmark.with_distractors(read_embeddings(distractors).values)
+    if whitening is not None:
+        loaded = Whitening.load(whitening)
+        benchmark = benchmark.whitened(loaded)
+        stated["whitening"] = loaded.describe()
+    return benchmark, stated
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +232,10 @@ class _Task:
         distractors = None if self.distractors is None else whitening.apply(self.distractors)
         return replace(self, query=whitening.apply(self.query), gallery=gallery, distractors=distractors)
 
-    def ranked_against(
-        self, *, needs_gallery: bool
-    ) -> tuple[tuple[Tensor | np.ndarray, np.ndarray] | None, np.ndarray | None]:
+    def ranked_against(self) -> tuple[tuple[Tensor | np.ndarray, np.ndarray] | None, np.ndarray | None]:
         """Return the gallery with its labels, and the index of each query in it; twice None for plain leave-one-out."""
         gallery, labels, self_index = self.gallery, self.gallery_labels, None
-        if gallery is None and (needs_gallery or self.distractors is not None):
+        if gallery is None and self.distractors is not None:
             gallery, labels, self_index = self.query, self.labels, np.arange(len(self.query))
         if gallery is None or labels is None:
             return None, None

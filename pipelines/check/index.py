@@ -218,9 +218,9 @@ def rebuild_index(
 ) -> RebuildResult:
     """Rebuild ``index.parquet``, ``hierarchy.parquet`` and ``dataset.json`` from the tars in ``root``.
 
-    The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, the group
-    size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere and run
-    again, it gives the same bytes.
+    The order of the index is that of the tars' names. An earlier manifest only gives the dataset's name, its protocol,
+    the group size and the provenance; rejected items, lists, judgements and the card stay as they are. Stopped anywhere
+    and run again, it gives the same bytes.
 
     Args:
         root: folder with the tars.
@@ -317,6 +317,7 @@ def _write(root: Path, name: str, consensus: ItemConsensus, scans: Sequence[Shar
         files=_fingerprints([*sorted(aside.iterdir()), *(root / name for name in _OTHERS)]),
         rejected=dict(rejected["reason"].value_counts().sort("reason").iter_rows()),
         provenance={**(earlier.provenance if earlier else {}), "rebuilt": {"from": "tars", "hgld": hgld.__version__}},
+        protocol=earlier.protocol if earlier else "",
     )
     write_json(
         aside / files.CROISSANT, croissant(manifest, facts_of_known(manifest), boxes=files.BOX[0] in index.columns)

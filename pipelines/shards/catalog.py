@@ -64,6 +64,7 @@ class Catalog:
         notes: for people, one line each.
         sources: the list files that were read.
         disjoint: if True, no finest class of ``train`` may occur in another split.
+        protocol: by which the dataset is evaluated (:mod:`hgld.evaluation.protocol_kinds`); empty: none.
 
     Raises:
         TableError: columns are missing or unknown; keys or splits are unsafe or repeat.
@@ -82,6 +83,7 @@ class Catalog:
     notes: tuple[str, ...] = ()
     sources: tuple[Path, ...] = ()
     disjoint: bool = True
+    protocol: str = ""
 
     def __post_init__(self) -> None:
         check_level_names(self.levels, f"dataset {self.name!r}")

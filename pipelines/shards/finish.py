@@ -98,6 +98,7 @@ def finish(parts: DatasetParts, folder: Path, output: ShardOutput) -> Manifest:
         files={name: _facts(folder / name) for name in sorted(written)},
         rejected=dict(parts.rejected["reason"].value_counts().sort("reason").iter_rows()),
         provenance=parts.provenance,
+        protocol=parts.catalog.protocol,
     )
     (folder / CARD).write_text(dataset_card(parts.card, manifest, notes=parts.notes), encoding="utf-8")
     described = croissant(manifest, card_facts(parts.card, manifest), boxes=BOX[0] in index.columns)

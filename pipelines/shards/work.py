@@ -43,7 +43,7 @@ def build_key(catalog: Catalog, options: SourceConfig, config: ShardConfig) -> s
     """Return a digest of everything that determines a dataset except the images' bytes, which each unit checks."""
     tables = [_digest(table) for table in (catalog.items, catalog.lists, catalog.judgements, catalog.dropped)]
     versions = [VERSION, examine.VERSION, pack.VERSION]
-    return key_of(versions, catalog.name, catalog.levels, tables, _config(options, config))
+    return key_of(versions, catalog.name, catalog.levels, catalog.protocol, tables, _config(options, config))
 
 
 def provenance(

@@ -335,7 +335,7 @@ def test_damaged_files_behind_a_url_are_named_by_the_url(root):
 def test_another_schema_version_is_named(root):
     manifest = json.loads((root / MANIFEST).read_text())
     (root / MANIFEST).write_text(json.dumps({**manifest, "schema_version": 99}))
-    refused(root, "schema version is 99; this hgld reads version 1", SchemaError)
+    refused(root, "schema version is 99; this hgld reads versions up to 2", SchemaError)
 
 
 def test_files_of_different_builds_are_refused(root, tmp_path):

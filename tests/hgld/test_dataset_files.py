@@ -295,9 +295,15 @@ def test_manifest_is_read_back():
     assert json.loads(text)["schema_version"] == files.SCHEMA_VERSION
 
 
+def test_a_manifest_of_the_first_schema_names_no_protocol():
+    text = manifest().to_json().replace('"schema_version": 2', '"schema_version": 1')
+    facts = {name: value for name, value in json.loads(text).items() if name != "protocol"}
+    assert files.Manifest.from_json(json.dumps(facts)) == manifest()
+
+
 def test_manifests_of_another_schema_are_refused():
-    text = json.dumps(json.loads(manifest().to_json()) | {"schema_version": 2})
-    with pytest.raises(SchemaError, match="schema version is 2"):
+    text = json.dumps(json.loads(manifest().to_json()) | {"schema_version": 3})
+    with pytest.raises(SchemaError, match="schema version is 3"):
         files.Manifest.from_json(text)
 
 
@@ -305,6 +311,8 @@ def test_manifests_of_another_schema_are_refused():
     ("change", "stated"),
     [
         ({"name": 3}, "'name'"),
+        ({"protocol": 3}, "'protocol'"),
+        ({"protocol": "../up"}, "'protocol'"),
         ({"name": "../up"}, "'name'"),
         ({"levels": []}, "levels are"),
         ({"levels": [1]}, "'levels'"),

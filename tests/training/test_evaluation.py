@@ -181,25 +181,32 @@ def test_every_split_is_embedded_once(model, place, monkeypatch):
 def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch):
     rows, labels = embedded(model, place, "test")
     whole = evaluate(rows, labels, levels=LEVELS, metrics=METRICS)
-    said, ranked, report = [b""] * count, [], None
+    said, ranked = [b""] * count, []
 
     def rank(part):
         ranked.extend(part)
         return evaluate(rows, labels, levels=LEVELS, metrics=METRICS, part=part)
 
-    for index in reversed(range(count)):  # the main process last, when the others have spoken
+    class Spoken(Exception):
+        pass
 
-        def from_all(data, processes, at=index):
-            said[at] = data
-            return said
+    def speaking(data, processes):
+        said[processes.index] = data
+        raise Spoken
 
-        monkeypatch.setattr("hgld.training.evaluation.from_all", from_all)
-        report = ranked_together(rank, len(rows), Processes(index, count, torch.device("cpu")))
-        assert (report is None) == (index > 0)
-    assert report is not None
-    assert sorted(ranked) == list(range(len(rows)))
-    assert report.per_query.equals(whole.per_query, null_equal=True)
-    assert (report.values, report.undefined, report.settings) == (whole.values, whole.undefined, whole.settings)
+    everyone = [Processes(index, count, torch.device("cpu")) for index in range(count)]
+    told = [list(whole.values), whole.settings]
+    monkeypatch.setattr("hgld.training.evaluation.from_main", lambda value, p: value if p.is_main else told)
+    monkeypatch.setattr("hgld.training.evaluation.from_all", speaking)
+    for processes in everyone if count > 1 else []:
+        with pytest.raises(Spoken):
+            ranked_together(rank, len(rows), processes)
+    assert sorted(ranked) == list(range(len(rows)) if count > 1 else [])
+    monkeypatch.setattr("hgld.training.evaluation.from_all", lambda data, processes: said)
+    for processes in everyone:
+        report = ranked_together(rank, len(rows), processes)
+        assert report.per_query.equals(whole.per_query, null_equal=True)
+        assert (report.values, report.undefined, report.settings) == (whole.values, whole.undefined, whole.settings)
 
 
 def damaged(folder, splits, *broken):

@@ -4,6 +4,9 @@ Leave-one-out (SOP, iNaturalist, CUB) and queries against a gallery (In-Shop) ar
 benchmarks with rules of their own are here.
 """
 
+from hgld.evaluation.protocols.benchmark import Benchmark as Benchmark
+from hgld.evaluation.protocols.benchmark import EmbeddedSplit as EmbeddedSplit
+from hgld.evaluation.protocols.benchmark import evaluate_protocol as evaluate_protocol
 from hgld.evaluation.protocols.copydays import evaluate_copydays as evaluate_copydays
 from hgld.evaluation.protocols.distractors import evaluate_with_distractors as evaluate_with_distractors
 from hgld.evaluation.protocols.gldv2 import RetrievalSolution as RetrievalSolution
@@ -24,12 +27,15 @@ from hgld.evaluation.protocols.vehicle_id import evaluate_vehicle_id as evaluate
 from hgld.evaluation.protocols.vehicle_id import read_vehicle_list as read_vehicle_list
 
 __all__ = [
+    "Benchmark",
+    "EmbeddedSplit",
     "RetrievalSolution",
     "RevisitedGroundTruth",
     "average_over_levels",
     "evaluate_copydays",
     "evaluate_gldv2",
     "evaluate_holidays",
+    "evaluate_protocol",
     "evaluate_revisited",
     "evaluate_ukbench",
     "evaluate_vehicle_id",

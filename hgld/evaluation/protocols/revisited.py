@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.evaluate import EvaluationOptions, Progress
 from hgld.evaluation.judgements import ListRelevance
+from hgld.evaluation.protocols.benchmark import Benchmark
 from hgld.evaluation.protocols.distractors import stack_gallery
 from hgld.evaluation.protocols.pickled_data import read_pickled_data
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid
@@ -161,3 +162,41 @@ def evaluate_revisited(
         progress=progress,
         settings=settings,
     )
+
+
+WITH_DISTRACTORS = "+distractors"  # behind a difficulty's name; "+ 1M" in the published tables
+
+
+def evaluate_revisited_benchmark(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``query`` against ``gallery`` by its judgements, without and with the distractors it has.
+
+    Returns:
+        the report of :func:`evaluate_revisited`; values with distractors are called ``mAP/easy+distractors``
+        and so on. Its
+        settings count the judgements whose images could not be embedded.
+
+    Raises:
+        InputError: judgements with other verdicts than easy, hard and junk, or of one image twice.
+    """
+    query, gallery = benchmark["query"], benchmark["gallery"]
+    judged, left_out = benchmark.judged("query", "gallery", _PARTS)
+    lists = {part: tuple(rows[i] for rows in judged) for i, part in enumerate(_PARTS)}
+    names = tuple(gallery.keys), tuple(query.keys)
+    truth = RevisitedGroundTruth(*names, boxes=np.zeros((len(query), 4)), **lists)
+    how = {"normalize": options.normalize, "chunk_size": options.chunk_size, "device": options.device}
+    reports = []
+    for further in (None, benchmark.distractors):
+        if further is None and reports:
+            continue
+        ranked = gallery.vectors if further is None else stack_gallery(gallery.vectors, further)
+        queries = options.expanded(query.vectors, ranked)
+        reports.append(
+            evaluate_revisited(queries, gallery.vectors, truth, distractors=further, progress=options.progress, **how)
+        )
+    columns = {
+        name + ending: report.per_query[name].to_numpy()
+        for report, ending in zip(reports, ("", WITH_DISTRACTORS), strict=False)
+        for name in report.values
+    }
+    stated = {"judgements_left_out": left_out} if left_out else {}
+    return RetrievalReport.from_columns(columns, reports[-1].settings | stated)

@@ -92,6 +92,7 @@ def _read(source: Path, options: "SourceConfig", name: str, inside: str) -> Cata
         root=source,
         judgements=_judgements(truth).filter(pl.col("query").is_in(kept) & pl.col("item").is_in(kept)),
         sources=tuple(sources),
+        protocol="revisited",
     )
 
 

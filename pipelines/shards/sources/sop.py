@@ -60,6 +60,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         items=keep_splits(items, options.splits, "sop"),
         root=root,
         sources=tuple(lists.values()),
+        protocol="sop",
     )
 
 

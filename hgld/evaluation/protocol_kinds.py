@@ -1,0 +1,191 @@
+"""Registry of evaluation protocols: what each ranks, what it measures, what of a dataset it needs.
+
+``dataset.json`` names the protocol of its dataset; ``hgld evaluate``, ``train --evaluate-on``, ``report`` and
+``search`` look it up here. This module imports nothing heavy, because help and completion are made from it. A protocol
+of hgld needs its function (:mod:`hgld.evaluation.protocols`) and its entry in :data:`PROTOCOLS`; one of another package
+a :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from hgld.errors import ConfigError, InputError
+from hgld.plugins import Plugins
+
+if TYPE_CHECKING:
+    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.evaluation.protocols.benchmark import Benchmark
+    from hgld.evaluation.report import RetrievalReport
+
+    Evaluate = Callable[[Benchmark, EvaluationOptions], RetrievalReport]
+
+FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
+_PROTOCOLS = "hgld.evaluation.protocols"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A protocol: the evaluation of a benchmark, and what it needs of a dataset.
+
+    Attributes:
+        summary: a line for people: who queries what, what is left out, what is averaged.
+        evaluate: function from the embedded splits and the options of the ranking to a report; a text names one as
+            ``module:function``.
+        splits: splits that are embedded; the dataset must have them.
+        further: splits that are embedded too where the dataset has them (distractors).
+        gallery: splits that ``hgld search`` looks into; empty: all of ``splits``.
+        metrics: names of metrics where nobody asks for others, ``/finest`` for the finest level. Empty: the values are
+            the protocol's own, and no others can be asked for.
+        printed: names of the values that the published tables print, in their order; ``/finest`` as above. The first
+            chooses the best checkpoint where no other metric is named.
+        tables: tables beside the index that it reads: ``judgements``, ``lists``.
+        columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
+    """
+
+    summary: str
+    evaluate: "str | Evaluate"
+    splits: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    gallery: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    printed: tuple[str, ...] = ()
+    tables: tuple[Literal["judgements", "lists"], ...] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def function(self) -> "Evaluate":
+        """Return the function, imported."""
+        if callable(self.evaluate):
+            return self.evaluate
+        module, _, name = self.evaluate.partition(":")
+        return getattr(import_module(module), name)
+
+    def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
+        """Return those of a dataset's splits that are embedded, in the protocol's order."""
+        return tuple(split for split in (*self.splits, *self.further) if split in splits)
+
+    def searched(self, splits: Collection[str]) -> tuple[str, ...]:
+        """Return those of a dataset's splits that ``hgld search`` looks into."""
+        return tuple(split for split in (*(self.gallery or self.splits), *self.further) if split in splits)
+
+    def check(self, name: str, where: str, splits: Collection[str], tables: Collection[str]) -> None:
+        """Refuse a dataset that lacks what the protocol needs.
+
+        Args:
+            name: of the protocol.
+            where: what messages call the dataset.
+            splits: names of its splits that hold items.
+            tables: names of its tables: ``judgements``, ``lists``.
+
+        Raises:
+            InputError: names what is missing, and the way out.
+        """
+        lost = [split for split in self.splits if split not in splits]
+        if lost:
+            raise InputError(
+                f"{where}: the protocol {name} needs the split{'s' * (len(lost) > 1)} {', '.join(lost)}, and the "
+                f"dataset has {', '.join(splits) or 'none with items'}. Build those splits too, or name splits to "
+                "evaluate (--split, or --query-split and --gallery-split)."
+            )
+        without = [table for table in self.tables if table not in tables]
+        if without:
+            raise InputError(
+                f"{where}: the protocol {name} reads {' and '.join(f'{table}.parquet' for table in without)}, which "
+                "the dataset lacks. Build it anew (hgld build-shards), or name another protocol (--protocol)."
+            )
+
+
+def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
+    function = f"{_PROTOCOLS}.labelled:evaluate_leave_one_out"
+    return Protocol(summary, function, ("test",), ("distractors",), ("test",), metrics, printed)
+
+
+def _recalls(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"R@{k}/{FINEST}" for k in numbers)
+
+
+_HIERARCHICAL = (f"mAP@R/{FINEST}", "AP", "H-AP", "ASI", "NDCG")
+_AP = f"AP/{FINEST}"
+_INAT = _recalls(1, 4, 16, 32)
+_CLOSE = _recalls(1, 2, 4, 8)
+_GENERAL = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
+_DIFFICULTIES = ("easy", "medium", "hard")
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "leave-one-out": _leave_one_out("Every test image queries the others.", _GENERAL, (f"R@1/{FINEST}", _AP, "H-AP")),
+    "query-gallery": Protocol(
+        "The split query queries the split gallery.",
+        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        splits=("query", "gallery"),
+        further=("distractors",),
+        gallery=("gallery",),
+        metrics=_GENERAL,
+        printed=(f"R@1/{FINEST}", _AP, "H-AP"),
+        columns={"split": "query or gallery (and train, distractors)"},
+    ),
+    "sop": _leave_one_out(
+        "Stanford Online Products: every test image queries the others.",
+        (*_recalls(1, 10, 100, 1000), *_HIERARCHICAL),
+        (*_recalls(1, 10, 100, 1000), _AP, "H-AP", "ASI", "NDCG"),
+    ),
+    "classification": Protocol(
+        "The run's classifier names the class of every image of val: top-1 and top-5.",
+        f"{_PROTOCOLS}.labelled:evaluate_leave_one_out",  # of metrics that rank, where such are asked for
+        splits=("val",),
+        metrics=("top-1", "top-5"),
+        printed=("top-1", "top-5"),
+        columns={"split": "train or val"},
+    ),
+    "revisited": Protocol(
+        "Revisited Oxford and Paris: queries rank the gallery at easy, medium and hard, junk left out; with "
+        "distractors where the dataset has them.",
+        f"{_PROTOCOLS}.revisited:evaluate_revisited_benchmark",
+        splits=("query", "gallery"),
+        further=("distractors",),
+        gallery=("gallery",),
+        printed=tuple(f"{metric}/{d}" for metric in ("mAP", "mP@1", "mP@5", "mP@10") for d in _DIFFICULTIES),
+        tables=("judgements",),
+        columns={
+            "split": "query or gallery (and distractors)",
+            "easy": "of a query: paths of the gallery images that show it clearly, ; between them",
+            "hard": "of a query: paths of those that show it otherwise",
+            "junk": "of a query: paths of those that are not ranked",
+        },
+    ),
+}
+"""The protocols of hgld."""
+
+PLUGINS = Plugins("hgld.protocols", "protocol", PROTOCOLS)
+
+
+def protocol_names() -> list[str]:
+    """Return the names of all protocols: those of hgld, then those of other packages."""
+    return [*PROTOCOLS, *PLUGINS.names()]
+
+
+@cache
+def protocol_of(name: str) -> Protocol:
+    """Return a protocol by its name, of hgld or of another package.
+
+    Raises:
+        ConfigError: there is none, or it cannot be imported.
+    """
+    if name in PROTOCOLS:
+        PLUGINS.refuse_namesakes(name)
+        return PROTOCOLS[name]
+    found: Any = PLUGINS.load(name)
+    if not isinstance(found, Protocol):
+        raise ConfigError(f"the protocol {name!r} of another package is {found!r}; expected a Protocol.")
+    return found
+
+
+def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:
+    """Return names of metrics with ``/finest`` spelled out.
+
+    >>> at_finest(["R@1/finest", "H-AP"], ["species", "genus"])
+    ('R@1/species', 'H-AP')
+    """
+    first, ending = next(iter(levels)), f"/{FINEST}"
+    return tuple(f"{name.removesuffix(ending)}/{first}" if name.endswith(ending) else name for name in names)

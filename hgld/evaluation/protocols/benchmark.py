@@ -1,0 +1,211 @@
+"""An embedded benchmark: the splits of a dataset with their embeddings, and the tables that its protocol reads."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from torch import Tensor
+
+from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.format import JUDGEMENTS, LISTS, MANIFEST
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import EvaluationOptions, refuse_undefined
+from hgld.evaluation.postprocess import Whitening
+from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_names, protocol_of
+from hgld.evaluation.report import RetrievalReport
+
+DISTRACTORS = "distractors"
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedSplit:
+    """The items of a split that could be embedded.
+
+    Attributes:
+        vectors: (N, D) embeddings, or (N, C) class scores where the protocol asks for them.
+        keys: (N,) text.
+        labels: (N, L) int64 class ids, finest level first, -1 where unknown.
+        contents: returns the (N,) SHA-256 of the images' files in hexadecimal; None: they are not known.
+        unreadable: the items that could not be read, with the reason; they are not among the N.
+    """
+
+    vectors: Tensor | np.ndarray
+    keys: pl.Series
+    labels: np.ndarray
+    contents: Callable[[], pl.Series] | None = None
+    unreadable: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """All that a protocol evaluates.
+
+    Attributes:
+        name: of the dataset.
+        levels: of the labels, finest first.
+        splits: by name.
+        judgements: judged pairs of keys (query, item, verdict); None: the dataset has none.
+        lists: keys by named list (list, key); None: the dataset has none.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    splits: Mapping[str, EmbeddedSplit]
+    judgements: pl.DataFrame | None = None
+    lists: pl.DataFrame | None = None
+
+    def __getitem__(self, split: str) -> EmbeddedSplit:
+        return self.splits[split]
+
+    @property
+    def distractors(self) -> Tensor | np.ndarray | None:
+        """Embeddings of further gallery items that match nothing."""
+        split = self.splits.get(DISTRACTORS)
+        return split.vectors if split is not None and len(split) else None
+
+    def listed(self, name: str, split: str) -> np.ndarray:
+        """Return the positions in a split of the keys of a list, in the order of the split.
+
+        Raises:
+            InputError: there is no such list, or none of its items is in the split.
+        """
+        table = self.lists if self.lists is not None else pl.DataFrame(schema={"list": pl.String, "key": pl.String})
+        keys = table.filter(pl.col("list") == name)["key"]
+        places = np.flatnonzero(self[split].keys.is_in(keys.implode()).to_numpy())
+        if not len(places):
+            there = ", ".join(table["list"].unique().sort()) or "none"
+            raise InputError(
+                f"dataset {self.name}: no item of the split {split} is in the list {name!r} ({len(keys)} items); its "
+                f"lists are {there}. Build the dataset anew with its lists."
+            )
+        return places
+
+    def judged(self, query: str, gallery: str, verdicts: Sequence[str]) -> tuple[list[list[np.ndarray]], int]:
+        """Return the judgements of a split's items about those of another.
+
+        Returns:
+            for every query and verdict the gallery positions; the number of judgements that are left out because an
+            image of theirs could not be embedded.
+
+        Raises:
+            InputError: a verdict that is not expected.
+        """
+        assert self.judgements is not None  # Protocol.check has seen it
+        odd = self.judgements.filter(~pl.col("verdict").is_in(verdicts))
+        if len(odd):
+            raise InputError(
+                f"dataset {self.name}: judgements.parquet has the verdict {odd['verdict'][0]!r} ({len(odd)} rows); "
+                f"expected {', '.join(verdicts)}. Is it of another protocol?"
+            )
+        places = [
+            pl.DataFrame({name: self[split].keys, f"{name}_at": np.arange(len(self[split]))})
+            for name, split in (("query", query), ("item", gallery))
+        ]
+        found = self.judgements.join(places[0], on="query").join(places[1], on="item")
+        grouped = {key: part["item_at"].sort().to_numpy() for key, part in found.group_by("query_at", "verdict")}
+        none = np.empty(0, np.int64)
+        rows = [[grouped.get((row, verdict), none) for verdict in verdicts] for row in range(len(self[query]))]
+        return rows, len(self.judgements) - len(found)
+
+    @classmethod
+    def of(cls, dataset: ShardDataset, splits: Mapping[str, EmbeddedSplit]) -> "Benchmark":
+        """Return the benchmark of a dataset (all of its items) whose splits are embedded."""
+        return cls(dataset.manifest.name, dataset.levels, splits, dataset.judgements, dataset.listed)
+
+    def whitened(self, whitening: Whitening) -> "Benchmark":
+        """Return the benchmark with all embeddings whitened."""
+        splits = {n: replace(split, vectors=whitening.apply(split.vectors)) for n, split in self.splits.items()}
+        return replace(self, splits=splits)
+
+    def with_distractors(self, vectors: Tensor | np.ndarray) -> "Benchmark":
+        """Return the benchmark with these distractors in place of its own."""
+        keys = pl.Series([f"distractor-{i}" for i in range(len(vectors))], dtype=pl.String)
+        unknown = np.full((len(vectors), len(self.levels)), -1)
+        return replace(self, splits={**self.splits, DISTRACTORS: EmbeddedSplit(vectors, keys, unknown)})
+
+
+def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
+    """Open a dataset whose protocol can be evaluated.
+
+    Args:
+        place: its directory or address.
+        protocol: name of the protocol; empty: that of ``dataset.json``.
+
+    Returns:
+        the protocol's name; all items of the dataset.
+
+    Raises:
+        ConfigError: the dataset names no protocol, or an unknown one.
+        InputError: it cannot be read, or lacks a split or table that the protocol needs.
+    """
+    dataset = open_dataset(place)
+    name = protocol or dataset.manifest.protocol
+    if not name:
+        raise ConfigError(
+            f"{place}: its {MANIFEST} names no protocol. Name one (--protocol: {', '.join(protocol_names())}), or "
+            f"the splits to evaluate; its splits are {', '.join(dataset.manifest.splits)}."
+        )
+    tables = [file.partition(".")[0] for file in (JUDGEMENTS, LISTS) if file in dataset.manifest.files]
+    protocol_of(name).check(name, place, filled_splits(dataset), tables)
+    return name, dataset
+
+
+def filled_splits(dataset: ShardDataset) -> list[str]:
+    """Return the names of a dataset's splits that hold items."""
+    return [split for split, facts in dataset.manifest.splits.items() if facts["items"]]
+
+
+def evaluate_protocol(
+    name: str,
+    benchmark: Benchmark,
+    *,
+    metrics: Sequence[str] | None = None,
+    options: EvaluationOptions,
+) -> RetrievalReport:
+    """Evaluate a benchmark by a protocol.
+
+    Args:
+        name: of the protocol.
+        benchmark: its splits, embedded.
+        metrics: names of metrics in place of the protocol's; None: its own.
+        options: how to rank; their metrics are replaced.
+
+    Returns:
+        the report; its settings name the protocol, the dataset, and what was left out.
+
+    Raises:
+        ConfigError: an unknown protocol, or metrics that it does not take.
+        InputError: the benchmark lacks what the protocol needs, or no value is defined.
+    """
+    protocol = protocol_of(name)
+    tables = [table for table in ("judgements", "lists") if getattr(benchmark, table) is not None]
+    filled = [split for split, items in benchmark.splits.items() if len(items)]
+    protocol.check(name, f"dataset {benchmark.name}", filled, tables)
+    chosen = asked_metrics(name, protocol, metrics, benchmark.levels)
+    report = protocol.function()(benchmark, replace(options, metrics=chosen))
+    refuse_undefined(report, f"dataset {benchmark.name}, protocol {name}")
+    stated = {"protocol": name, "dataset": benchmark.name}
+    printed = [value for value in at_finest(protocol.printed, benchmark.levels) if value in report.values]
+    return replace(report, settings=report.settings | stated | {"printed": printed})
+
+
+def asked_metrics(
+    name: str, protocol: Protocol, metrics: Sequence[str] | None, levels: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the names of the metrics to measure by a protocol.
+
+    Raises:
+        ConfigError: it takes no others than its own.
+    """
+    if metrics is None or (not protocol.metrics and not metrics):
+        return at_finest(protocol.metrics, levels)
+    if not protocol.metrics:
+        raise ConfigError(
+            f"the protocol {name} measures {', '.join(protocol.printed)} and nothing else. Leave --metrics out, or "
+            "name splits to evaluate by other metrics (--split, or --query-split and --gallery-split)."
+        )
+    return tuple(metrics)
