@@ -75,4 +75,4 @@ def test_revisited_by_hand(tmp_path, capsys):
     lacking = evaluated(capsys, folder, {key: angle for key, angle in angles.items() if key != "gallery/0004"})
     assert "mAP/hard" not in lacking["values"] or lacking["values"]["mAP/hard"] is None
     assert lacking["settings"]["judgements_left_out"] == 1
-    assert lacking["settings"]["without_embeddings"] == {"gallery": 1}
+    assert lacking["settings"]["without_embeddings"] == {"gallery": 1, "distractors": 1}
