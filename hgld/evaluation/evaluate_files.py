@@ -140,8 +140,8 @@ def evaluate_dataset_files(
     ks, _ = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
     if ks:
         raise ConfigError(
-            f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give --checkpoint "
-            "(or --model) in place of --embeddings, or other --metrics."
+            f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give "
+            "--checkpoint (or --model) in place of --embeddings, or other --metrics."
         )
     vectors, keys = _read_keyed(embeddings, labels)
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
