@@ -6,7 +6,7 @@ of hgld needs its function (:mod:`hgld.evaluation.protocols`) and its entry in :
 a :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -43,6 +43,8 @@ class Protocol:
             chooses the best checkpoint where no other metric is named.
         tables: tables beside the index that it reads: ``judgements``, ``lists``.
         columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
+        submission: function, as ``module:function``, from the embedded splits and the options of the ranking to the
+            keys that are retrieved for every query, where the benchmark has a file of submission; else empty.
     """
 
     summary: str
@@ -54,13 +56,15 @@ class Protocol:
     printed: tuple[str, ...] = ()
     tables: tuple[Literal["judgements", "lists"], ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    submission: str = ""
 
     def function(self) -> "Evaluate":
         """Return the function, imported."""
-        if callable(self.evaluate):
-            return self.evaluate
-        module, _, name = self.evaluate.partition(":")
-        return getattr(import_module(module), name)
+        return self.evaluate if callable(self.evaluate) else _imported(self.evaluate)
+
+    def submit(self) -> "Callable[[Benchmark, EvaluationOptions], Mapping[str, Sequence[str]]]":
+        """Return the function of a submission, imported."""
+        return _imported(self.submission)
 
     def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
         """Return those of a dataset's splits that are embedded, in the protocol's order."""
@@ -97,6 +101,11 @@ class Protocol:
             )
 
 
+def _imported(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
 def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
     function = f"{_PROTOCOLS}.labelled:evaluate_leave_one_out"
     return Protocol(summary, function, ("test",), ("distractors",), ("test",), metrics, printed)
@@ -108,8 +117,16 @@ def _recalls(*numbers: int) -> tuple[str, ...]:
 
 _HIERARCHICAL = (f"mAP@R/{FINEST}", "AP", "H-AP", "ASI", "NDCG")
 _AP = f"AP/{FINEST}"
-_INAT = _recalls(1, 4, 16, 32)
-_CLOSE = _recalls(1, 2, 4, 8)
+_TABLE = (_AP, "H-AP", "ASI", "NDCG")
+_INAT, _CLOSE, _SHOP = _recalls(1, 4, 16, 32), _recalls(1, 2, 4, 8), _recalls(1, 10, 20, 30, 40, 50)
+_H_GLDV2 = (f"mAP@100/{FINEST}", "H-AP", "ASI", "NDCG")
+_QUERY_SPLITS = ("query", "gallery")
+_QUERY_COLUMN = {"split": "query or gallery (and train, distractors)"}
+_DYML = ("R@1", "R@10", "R@20", "AP", "ASI")
+_DYML_TABLE = ("AP/average", "ASI", "R@1/average")
+_DYML_SPLITS = tuple(f"{side}_{level}" for level in ("fine", "middle", "coarse") for side in _QUERY_SPLITS)
+_VEHICLES = tuple(f"R@{k}/{name}" for name in ("small", "medium", "large") for k in (1, 5))
+_LISTS_OF_TEST = {"split": "train or test", "list": "of a test image: small, medium, large, ; between several"}
 _GENERAL = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 _DIFFICULTIES = ("easy", "medium", "hard")
 
@@ -118,17 +135,143 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "query-gallery": Protocol(
         "The split query queries the split gallery.",
         f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
-        splits=("query", "gallery"),
+        splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
         metrics=_GENERAL,
         printed=(f"R@1/{FINEST}", _AP, "H-AP"),
-        columns={"split": "query or gallery (and train, distractors)"},
+        columns=_QUERY_COLUMN,
     ),
     "sop": _leave_one_out(
         "Stanford Online Products: every test image queries the others.",
         (*_recalls(1, 10, 100, 1000), *_HIERARCHICAL),
-        (*_recalls(1, 10, 100, 1000), _AP, "H-AP", "ASI", "NDCG"),
+        (*_recalls(1, 10, 100, 1000), *_TABLE),
+    ),
+    "inat-base": _leave_one_out(
+        "iNaturalist 2018, species and super-category: every test image queries the others.",
+        (*_INAT, *_HIERARCHICAL),
+        (*_INAT, *_TABLE),
+    ),
+    "inat-full": _leave_one_out(
+        "iNaturalist 2018, seven levels: every test image queries the others.",
+        (*_INAT, *_HIERARCHICAL),
+        (*_INAT, "AP", "H-AP", "ASI", "NDCG"),
+    ),
+    "cub": _leave_one_out(
+        "CUB-200-2011: every test image queries the others.",
+        (*_CLOSE, *_HIERARCHICAL),
+        (*_CLOSE, *_TABLE),
+    ),
+    "cars196": _leave_one_out(
+        "Cars196: every test image queries the others.", (*_CLOSE, *_HIERARCHICAL), (*_CLOSE, *_TABLE)
+    ),
+    "inshop": Protocol(
+        "In-Shop: queries search the gallery of the same items.",
+        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        splits=_QUERY_SPLITS,
+        further=("distractors",),
+        gallery=("gallery",),
+        metrics=(*_SHOP, *_HIERARCHICAL),
+        printed=_SHOP,
+        columns=_QUERY_COLUMN,
+    ),
+    "vehicleid": Protocol(
+        "VehicleID: one image a vehicle of the list is the gallery and the others query it, the mean of ten draws; "
+        "lists small, medium and large.",
+        f"{_PROTOCOLS}.vehicle_id:evaluate_vehicle_lists",
+        splits=("test",),
+        metrics=("R@1", "R@5"),
+        printed=_VEHICLES,
+        tables=("lists",),
+        columns=_LISTS_OF_TEST,
+    ),
+    "vehicleid-leave-one-out": Protocol(
+        "VehicleID as works on rank losses take it: every image of the list queries the others of the list.",
+        f"{_PROTOCOLS}.vehicle_id:evaluate_vehicle_lists_leave_one_out",
+        splits=("test",),
+        metrics=("R@1", "R@5"),
+        printed=_VEHICLES,
+        tables=("lists",),
+        columns=_LISTS_OF_TEST,
+    ),
+    "dyml": Protocol(
+        "DyML-Vehicle and DyML-Animal: queries and a gallery for each level, and the averages over the levels; a query "
+        "that is in the gallery is left out.",
+        f"{_PROTOCOLS}.dyml:evaluate_dyml",
+        splits=_DYML_SPLITS,
+        gallery=tuple(split for split in _DYML_SPLITS if split.startswith("gallery")),
+        metrics=_DYML,
+        printed=_DYML_TABLE,
+        columns={"split": ", ".join(_DYML_SPLITS)},
+    ),
+    "dyml-product": Protocol(
+        "DyML-Product: every test image queries the others, at each level, and the averages over the levels.",
+        f"{_PROTOCOLS}.dyml:evaluate_dyml_product",
+        splits=("test",),
+        metrics=_DYML,
+        printed=_DYML_TABLE,
+    ),
+    "h-gldv2": Protocol(
+        "H-GLDv2: scored test images query the index at three levels; a query whose relevant images are of several "
+        "landmarks has the labels of the first that the solution lists.",
+        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        splits=_QUERY_SPLITS,
+        further=("distractors",),
+        gallery=("gallery",),
+        metrics=(*_H_GLDV2, _AP, f"R@1/{FINEST}"),
+        printed=_H_GLDV2,
+        columns=_QUERY_COLUMN,
+    ),
+    "h-gldv2-agreed": Protocol(
+        "H-GLDv2, where a query has a label only if all its relevant images agree on it.",
+        f"{_PROTOCOLS}.gldv2:evaluate_agreed",
+        splits=_QUERY_SPLITS,
+        further=("distractors",),
+        gallery=("gallery",),
+        metrics=(*_H_GLDV2, _AP, f"R@1/{FINEST}"),
+        printed=_H_GLDV2,
+        tables=("judgements",),
+        columns=_QUERY_COLUMN | {"relevant": "of a query: paths of its relevant gallery images, ; between them"},
+    ),
+    "gldv2": Protocol(
+        "Google Landmarks v2 retrieval: mAP@100 by the solution's lists of relevant images, public and private.",
+        f"{_PROTOCOLS}.gldv2:evaluate_gldv2_benchmark",
+        splits=_QUERY_SPLITS,
+        further=("distractors",),
+        gallery=("gallery",),
+        printed=("mAP@100/public", "mAP@100/private"),
+        tables=("judgements", "lists"),
+        columns=_QUERY_COLUMN
+        | {
+            "relevant": "of a query: paths of its relevant gallery images, ; between them",
+            "list": "of a query: public or private",
+        },
+        submission=f"{_PROTOCOLS}.gldv2:retrieve_gldv2",
+    ),
+    "landmarks-clean": Protocol(
+        "Landmarks-clean is a training set: every image of val queries the others.",
+        f"{_PROTOCOLS}.labelled:evaluate_leave_one_out",
+        splits=("val",),
+        metrics=(*_recalls(1, 10), "AP"),
+        printed=(_AP, f"R@1/{FINEST}"),
+        columns={"split": "train or val"},
+    ),
+    "copydays": Protocol(
+        "Copydays: edited copies query the originals, and the distractors if there are any; mAP by the trapezoid rule.",
+        f"{_PROTOCOLS}.copydays:evaluate_copydays_benchmark",
+        splits=_QUERY_SPLITS,
+        further=("distractors",),
+        gallery=("gallery",),
+        printed=("mAP",),
+        columns={"split": "query (copies), gallery (originals) or distractors"},
+    ),
+    "faces": Protocol(
+        "Faces: every face queries the others; identities with fewer than five images are dropped, and the frames of a "
+        "template averaged.",
+        f"{_PROTOCOLS}.faces:evaluate_faces",
+        splits=("test",),
+        metrics=(_AP, f"R@1/{FINEST}"),
+        printed=(_AP,),
     ),
     "classification": Protocol(
         "The run's classifier names the class of every image of val: top-1 and top-5.",
@@ -142,7 +285,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         "Revisited Oxford and Paris: queries rank the gallery at easy, medium and hard, junk left out; with "
         "distractors where the dataset has them.",
         f"{_PROTOCOLS}.revisited:evaluate_revisited_benchmark",
-        splits=("query", "gallery"),
+        splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
         printed=tuple(f"{metric}/{d}" for metric in ("mAP", "mP@1", "mP@5", "mP@10") for d in _DIFFICULTIES),

@@ -6,15 +6,17 @@ edits, with 10,000 distractors. A copy and its original share their number up to
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hgld.errors import InputError
-from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.judgements import ListRelevance
-from hgld.evaluation.protocols.distractors import stack_gallery
+from hgld.evaluation.evaluate import EvaluationOptions, Progress
+from hgld.evaluation.judgements import LabelRelevance, ListRelevance
+from hgld.evaluation.protocols.benchmark import Benchmark
+from hgld.evaluation.protocols.distractors import stack_gallery, with_distractors
 from hgld.evaluation.protocols.trapezoid import evaluate_trapezoid, image_numbers
 from hgld.evaluation.report import RetrievalReport
 
@@ -76,3 +78,30 @@ def evaluate_copydays(
         progress=progress,
         settings={"protocol": "Copydays", "distractors": len(gallery) - len(original_embeddings)},
     )
+
+
+def evaluate_copydays_benchmark(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the edited copies of the split ``query`` against the originals of ``gallery`` and the distractors.
+
+    The finest label says which original a copy is of.
+
+    Returns:
+        a report of ``mAP``; its settings count the copies whose original is not in the gallery, which are undefined.
+    """
+    query, gallery, further = benchmark["query"], benchmark["gallery"], benchmark.distractors
+    known = gallery.labels[:, :1]
+    ranked = gallery.vectors
+    if further is not None:
+        ranked, known = with_distractors(ranked, known, further)
+    report = evaluate_trapezoid(
+        options.expanded(query.vectors, ranked),
+        ranked,
+        {"": LabelRelevance(query.labels[:, :1], known)},
+        normalize=options.normalize,
+        chunk_size=options.chunk_size,
+        device=options.device,
+        progress=options.progress,
+        settings={"distractors": 0 if further is None else len(further)},
+    )
+    lost = report.undefined["mAP"]
+    return replace(report, settings=report.settings | ({"queries_without_original": lost} if lost else {}))

@@ -6,7 +6,7 @@ for every test image the index images of the same landmark, and whether it is sc
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from hgld.errors import InputError, StorageError, TableError
 from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.protocols.benchmark import DISTRACTORS, Benchmark
+from hgld.evaluation.protocols.distractors import stack_gallery
+from hgld.evaluation.protocols.labelled import rank_by_labels
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
 
@@ -205,6 +208,72 @@ def _by_halves(values: np.ndarray, solution: RetrievalSolution, settings: Mappin
     }
     counts = {half: len(getattr(solution, half)) for half in (*HALVES, "ignored")}
     return RetrievalReport.from_columns(columns, {**settings, "metrics": list(columns), **counts})
+
+
+# -- a dataset of queries, index and judgements -----------------------------------------------------------------------
+
+_RELEVANT = "relevant"
+
+
+def evaluate_gldv2_benchmark(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the split ``query`` against ``gallery`` by the judgements, on the lists ``public`` and ``private``.
+
+    Returns:
+        a report of ``mAP@100/public`` and ``mAP@100/private``; its settings count the judgements whose images could not
+        be embedded, and the queries that are left without a relevant image.
+
+    Raises:
+        InputError: a list is missing, or a judgement is no ``relevant``.
+    """
+    query, gallery = benchmark["query"], benchmark["gallery"]
+    judged, left_out = benchmark.judged("query", "gallery", (_RELEVANT,))
+    further = benchmark.distractors
+    ranked = gallery.vectors if further is None else stack_gallery(gallery.vectors, further)
+    report = evaluate_judged(
+        query.vectors,
+        ranked,
+        ListRelevance(len(ranked), judged),
+        levels=("landmark",),
+        options=replace(options, metrics=(_METRIC,)),
+        settings={"protocol": "GLDv2 retrieval"},
+    )
+    values = report.per_query[f"{_METRIC}/landmark"].to_numpy()
+    columns = {}
+    for half in HALVES:
+        rows = np.isin(np.arange(len(query)), benchmark.listed(half, "query"))
+        columns[f"{_METRIC}/{half}"] = np.where(rows, values, np.nan)
+    stated = {half: int((~np.isnan(column)).sum()) for half, column in zip(HALVES, columns.values(), strict=True)}
+    lost = {"judgements_left_out": left_out, "queries_without_relevant": sum(not len(row[0]) for row in judged)}
+    stated |= {name: count for name, count in lost.items() if count}
+    return RetrievalReport.from_columns(columns, {**report.settings, "metrics": list(columns), **stated})
+
+
+def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate H-GLDv2 by labels that all relevant images of a query agree on; the others of the query are unknown."""
+    query, gallery = benchmark["query"], benchmark["gallery"]
+    judged, left_out = benchmark.judged("query", "gallery", (_RELEVANT,))
+    labels = np.full(query.labels.shape, -1)
+    for row, (relevant,) in enumerate(judged):
+        known = gallery.labels[relevant]
+        if len(known):
+            labels[row] = np.where((known == known[0]).all(axis=0), known[0], -1)
+    report = rank_by_labels(benchmark, replace(query, labels=labels), gallery, options)
+    lost = {"judgements_left_out": left_out, "queries_without_landmark": int((labels[:, 0] < 0).sum())}
+    return replace(report, settings=report.settings | {name: count for name, count in lost.items() if count})
+
+
+def retrieve_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> dict[str, list[str]]:
+    """Retrieve the 100 nearest images of ``gallery`` (and distractors) for every image of ``query``, as a submission.
+
+    Returns:
+        keys of the retrieved images by the key of the query, best first; see :func:`write_submission`.
+    """
+    query, gallery, further = benchmark["query"], benchmark["gallery"], benchmark.splits.get(DISTRACTORS)
+    keys = [*gallery.keys, *(further.keys if further is not None else ())]
+    ranked = gallery.vectors if further is None else stack_gallery(gallery.vectors, further.vectors)
+    queries = options.expanded(query.vectors, ranked)
+    how = {"chunk_size": options.chunk_size, "device": options.device}
+    return retrieve(queries, list(query.keys), ranked, keys, **how)
 
 
 def evaluate_gldv2(

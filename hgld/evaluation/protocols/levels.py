@@ -5,7 +5,7 @@ Multiple Semantic Scales", CVPR 2021. DyML tests every level (fine, middle, coar
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,17 +28,21 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
     Returns:
         a report of all metrics and, for ``AP/fine``, ``AP/middle``, ``AP/coarse``, their mean ``AP/average``. From one
         report a query's average is that over the levels at which it is defined; several reports have queries of their
-        own, whose rows stand one behind the other without an average.
+        own, whose rows stand one behind the other without an average. A graded metric of several reports (ASI) is the
+        mean of theirs.
 
     Raises:
         ConfigError: no reports, two of one level, a metric that some level lacks, or fewer than two levels.
     """
     values = {name: value for report in reports for name, value in report.values.items()}
-    if not reports or len(values) != sum(len(report.values) for report in reports):
+    graded = [name for name in values if not Metric.parse(name).binary]
+    of_levels = len(values) - len(graded)
+    if not reports or of_levels != sum(name not in graded for report in reports for name in report.values):
         raise ConfigError(
             "expected reports of different levels: a metric of a level is given twice, or there are none."
         )
     levels = list(dict.fromkeys(level for report in reports for level in report.settings.get("levels", ())))
+    values |= {name: _mean([report.values.get(name, math.nan) for report in reports]) for name in graded}
     kinds = list(dict.fromkeys(str(replace(m, level=None)) for m in map(Metric.parse, values) if m.binary))
     missing = [f"{kind}/{level}" for kind in kinds for level in levels if f"{kind}/{level}" not in values]
     if missing or not kinds or len(levels) < 2 or AVERAGE in levels:
@@ -48,14 +52,40 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
         )
     averages = {f"{kind}/{AVERAGE}": [f"{kind}/{level}" for level in levels] for kind in kinds}
     undefined = {name: count for report in reports for name, count in report.undefined.items()}
+    undefined |= {name: sum(report.undefined.get(name, 0) for report in reports) for name in graded}
     per_query = _stack([report.per_query for report in reports], averages)
     return RetrievalReport(
-        values=values | {name: math.fsum(values[n] for n in parts) / len(parts) for name, parts in averages.items()},
+        values=values | {name: _mean([values[n] for n in parts]) for name, parts in averages.items()},
         per_query=per_query.select("query", *values, *averages),
         undefined=undefined | {name: int(per_query[name].is_nan().sum()) for name in averages},
         settings=_settings(reports)
         | {"levels": levels, "metrics": [*values, *averages], "average": "mean over levels"},
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
+    """Join the reports of several sets of queries, each with values of its own.
+
+    Args:
+        reports: by the name of the set.
+
+    Returns:
+        a report of all values; the rows of the sets' queries stand one behind the other, NaN in the columns of others.
+
+    Raises:
+        ConfigError: two reports have a value of one name.
+    """
+    values = {name: value for report in reports.values() for name, value in report.values.items()}
+    if len(values) != sum(len(report.values) for report in reports.values()):
+        raise ConfigError(f"the reports of {', '.join(reports)} have values of one name; expected each once.")
+    undefined = {name: count for report in reports.values() for name, count in report.undefined.items()}
+    per_query = _stack([report.per_query for report in reports.values()], {})
+    settings = _settings(list(reports.values())) | {"sets": list(reports), "metrics": list(values)}
+    return RetrievalReport(values, per_query.select("query", *values), undefined, settings)
 
 
 def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the works that compare with it take leave-one-out over a list instead: :func:`hg
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.evaluate import Progress, evaluate
+from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_labelled
+from hgld.evaluation.protocols.benchmark import Benchmark
+from hgld.evaluation.protocols.levels import join_reports
 from hgld.evaluation.protocols.trapezoid import read_list_lines
 from hgld.evaluation.report import RetrievalReport
 
@@ -94,6 +97,20 @@ def evaluate_vehicle_id(
         InputError: labels that are not (N,), or no vehicle with two images.
         ConfigError: fewer than one repeat.
     """
+    options = EvaluationOptions(
+        metrics=metrics, normalize=normalize, chunk_size=chunk_size, device=device, progress=progress
+    )
+    return _evaluate_draws(embeddings, labels, "vehicle", options, repeats, seed)
+
+
+def _evaluate_draws(
+    embeddings: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    level: str,
+    options: EvaluationOptions,
+    repeats: int,
+    seed: int,
+) -> RetrievalReport:
     vehicles = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if repeats < 1:
         raise ConfigError(f"repeats is {repeats}; expected at least 1.")
@@ -104,27 +121,52 @@ def evaluate_vehicle_id(
     if len(np.unique(vehicles)) == len(vehicles):
         raise InputError("no vehicle has two images: all would be in the gallery, and none would query.")
     generator = np.random.default_rng(seed)
+    alone = replace(options, progress=None)
     reports = []
     for number in range(repeats):
         drawn = draw_gallery(vehicles, generator)
         rest = np.setdiff1d(np.arange(len(vehicles)), drawn)
-        reports.append(
-            evaluate(
-                embeddings[rest],
-                vehicles[rest],
-                embeddings[drawn],
-                vehicles[drawn],
-                levels=("vehicle",),
-                metrics=metrics,
-                normalize=normalize,
-                chunk_size=chunk_size,
-                device=device,
-            )
-        )
-        if progress is not None:
-            progress("draw", number + 1, repeats)
+        sides = [(embeddings[rows], vehicles[rows]) for rows in (rest, drawn)]
+        reports.append(evaluate_labelled(*sides, levels=(level,), options=alone))
+        if options.progress is not None:
+            options.progress("draw", number + 1, repeats)
     pooled = pl.concat([report.per_query for report in reports]).drop("query")
     columns = {name: pooled[name].to_numpy() for name in pooled.columns}
     draws = {name: [report.values[name] for report in reports] for name in columns}
     stated = {"protocol": "VehicleID", "repeats": repeats, "seed": seed, "draws": draws}
     return RetrievalReport.from_columns(columns, reports[0].settings | stated)
+
+
+# -- the three lists of a dataset -------------------------------------------------------------------------------------
+
+
+def evaluate_vehicle_lists(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the lists ``small``, ``medium`` and ``large`` of the split ``test``: ten drawn galleries each.
+
+    Returns:
+        a report of ``R@1/small`` and so on; its settings list the mean of every draw.
+
+    Raises:
+        InputError: a list is missing, or no vehicle of it has two images.
+    """
+    return _evaluate_lists(benchmark, options, drawn=True)
+
+
+def evaluate_vehicle_lists_leave_one_out(benchmark: Benchmark, options: EvaluationOptions) -> RetrievalReport:
+    """Evaluate the three lists of the split ``test``, in each of which every image queries the others."""
+    return _evaluate_lists(benchmark, options, drawn=False)
+
+
+def _evaluate_lists(benchmark: Benchmark, options: EvaluationOptions, *, drawn: bool) -> RetrievalReport:
+    split, reports, unknown = benchmark["test"], {}, 0
+    for name in TEST_LISTS:
+        rows = benchmark.listed(name, "test")
+        known = rows[split.labels[rows, 0] >= 0]
+        unknown += len(rows) - len(known)
+        vectors, vehicles = split.vectors[known], split.labels[known, 0]
+        if drawn:
+            reports[name] = _evaluate_draws(vectors, vehicles, name, options, repeats=10, seed=0)
+        else:
+            reports[name] = evaluate_labelled((vectors, vehicles), levels=(name,), options=options)
+    report = join_reports(reports)
+    return replace(report, settings=report.settings | ({"without_vehicle": unknown} if unknown else {}))

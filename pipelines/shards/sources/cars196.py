@@ -134,6 +134,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         root=source,
         lists=lists.filter(pl.col("key").is_in(items["key"].implode())),
         sources=release.sources,
+        protocol="cars196",
     )
 
 

@@ -82,6 +82,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         root=root / "images",
         lists=lists.filter(pl.col("key").is_in(items["key"].implode())),
         sources=tuple(root / name for name in names),
+        protocol="cub",
     )
 
 

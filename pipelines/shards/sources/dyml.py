@@ -111,7 +111,14 @@ def _catalog(kind: str, root: Path, rows: list[_Row], sources: tuple[Path, ...],
     schema = ["key", "split", "file", *LEVELS]
     items = pl.DataFrame(rows, schema=dict.fromkeys(schema, pl.String), orient="row")
     name = f"dyml-{kind}"
-    return Catalog(name=name, levels=LEVELS, items=keep_splits(items, options.splits, name), root=root, sources=sources)
+    return Catalog(
+        name=name,
+        levels=LEVELS,
+        items=keep_splits(items, options.splits, name),
+        root=root,
+        sources=sources,
+        protocol="dyml-product" if kind == "product" else "dyml",
+    )
 
 
 def _read_three(path: Path, split: str, kind: str) -> Iterator[_Row]:

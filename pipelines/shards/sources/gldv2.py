@@ -104,16 +104,20 @@ class Queries:
         judgements: query, item, verdict ``relevant``; only index images that are in the gallery.
         lists: ``public`` and ``private``, the halves that are scored apart.
         dropped: file, split, reason, detail of the test images that are not scored.
+        notes: how many queries have relevant images of several landmarks, or a first one without labels.
     """
 
     items: pl.DataFrame
     judgements: pl.DataFrame
     lists: pl.DataFrame
     dropped: pl.DataFrame
+    notes: tuple[str, ...]
 
 
 def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
-    """Read the scored test images, with the labels that their relevant gallery images agree on.
+    """Read the scored test images, with the labels of the first relevant image that the solution lists of the gallery.
+
+    That is the rule of H-GLDv2's authors where relevant images are of several landmarks.
 
     Args:
         solution: ``retrieval_solution_v2.1.csv``.
@@ -127,12 +131,22 @@ def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
     pairs = [(q, i) for half in halves.values() for q, items in half.items() for i in items]
     wanted = pl.DataFrame(pairs, schema={"query": pl.String, "item": pl.String}, orient="row")
     levels = [column for column in gallery.columns if column not in ("key", "split", "file")]
-    judged = wanted.join(gallery.select("key", *levels), left_on="item", right_on="key", how="inner")
-    agreed = [
-        pl.when(pl.col(level).n_unique() == 1).then(pl.col(level).first()).otherwise(None).alias(level)
-        for level in levels
-    ]
-    labels = judged.group_by("query").agg(agreed)
+    listed = wanted.join(
+        gallery.select("key", pl.lit(value=True).alias("there"), *levels),
+        left_on="item",
+        right_on="key",
+        how="left",
+        maintain_order="left",
+    )
+    judged = listed.filter(pl.col("there"))
+    labels = judged.group_by("query").agg(pl.col(levels).first())
+    several = judged.group_by("query").agg(pl.col(levels[0]).n_unique()).filter(pl.col(levels[0]) > 1)
+    begins = listed.group_by("query").agg(pl.col("there").first(), pl.col("there").any().alias("any"))
+    later = begins.filter(pl.col("there").is_null() & pl.col("any"))
+    notes = {
+        "{} queries have relevant images of several landmarks, and the labels of the first that is listed.": several,
+        "{} queries begin with a relevant image that is not in the gallery, and have the labels of the next.": later,
+    }
     lists = pl.DataFrame(
         [(half, key) for half, queries in halves.items() for key in sorted(queries)],
         schema={"list": pl.String, "key": pl.String},
@@ -150,6 +164,7 @@ def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
             reason=pl.lit("ignored by the retrieval solution"),
             detail=pl.lit(""),
         ),
+        notes=tuple(text.format(len(found)) for text, found in notes.items() if len(found)),
     )
 
 
@@ -164,7 +179,7 @@ _ID = r"^[0-9a-f]{16}$"
 def read(source: Path, options: "SourceConfig") -> Catalog:
     """Read the catalog of H-GLDv2.
 
-    A query has the labels that all its relevant index images share. Index images of landmarks without hierarchical
+    A query has the labels of its first relevant index image. Index images of landmarks without hierarchical
     labels are kept aside, unless ``distractors`` asks for the whole gallery of the official retrieval task.
 
     Args:
@@ -203,9 +218,13 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         lists=queries.lists if queries else None,
         judgements=queries.judgements if queries and "gallery" in wanted else None,
         dropped=pl.concat([parts[split][1] for split in wanted]),
-        notes=("train and index number their landmarks separately: one place may be a class of each.",),
+        notes=(
+            "train and index number their landmarks separately: one place may be a class of each.",
+            *(queries.notes if queries else ()),
+        ),
         sources=tuple(lists.read),
         disjoint=False,
+        protocol="gldv2" if options.distractors else "h-gldv2",
     )
 
 

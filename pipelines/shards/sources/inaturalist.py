@@ -87,6 +87,7 @@ def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, .
         items=keep_splits(items, options.splits, name),
         root=source,
         sources=(*lists.values(), categories),
+        protocol=name,
     )
 
 

@@ -62,6 +62,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         root=source / "Img" if (source / "Img" / "img").is_dir() else source,
         notes=notes,
         sources=(path,),
+        protocol="inshop",
     )
 
 

@@ -87,6 +87,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         ),
         sources=tuple(paths.values()),
         disjoint=False,
+        protocol="landmarks-clean",
     )
 
 

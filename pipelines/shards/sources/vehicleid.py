@@ -77,6 +77,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         root=root,
         lists=lists.filter(pl.col("key").is_in(items["key"].implode())),
         sources=(train, *paths.values(), attributes),
+        protocol="vehicleid",
     )
 
 
