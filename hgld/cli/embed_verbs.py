@@ -195,7 +195,11 @@ def search_command() -> click.Command:
     @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=EXISTING_FILE)
     @_checkpoint_option
     @_data_option
-    @_split_option
+    @click.option(
+        "--split",
+        help="Split of it; default: what its protocol searches in, and all its items where it names none or with "
+        "--embeddings.",
+    )
     @click.option("--k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find for each.")
     @click.option(
         "--embeddings", type=EXISTING_FILE, help="Of that split, by hgld embed; default: they are computed first."
@@ -237,11 +241,13 @@ def search_command() -> click.Command:
         is none, or none of this checkpoint, dataset and options.
         """
         from hgld.data.dataset import open_dataset
+        from hgld.evaluation.protocols.benchmark import open_searched
         from hgld.training.inference.search import kept_embeddings, write_search_page
         from hgld.training.inference.search import search as search_images
         from hgld.training.inference.search_index import kept_index
 
-        dataset = open_dataset(data, split)
+        whole = split is not None or embeddings is not None
+        dataset = open_dataset(data, split) if whole else open_searched(data)
         options = take_checkpoint_options(given)
         with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
             gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)

@@ -6,6 +6,7 @@ of hgld needs its function (:mod:`hgld.evaluation.protocols`) and its entry in :
 a :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hgld.plugins`).
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation.metric_kinds import kind_of
 from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -300,6 +302,16 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 """The protocols of hgld."""
 
+NOT_SHARES = frozenset({"N-S"})
+"""Values of protocols that tables print as they are, not in per cent."""
+
+VALUES: Mapping[str, str] = {
+    "mAP": "Mean average precision by the trapezoid rule, as the landmark benchmarks' own evaluations take it.",
+    "mP@k": "Precision of the first k, which looks no deeper than the last positive (revisited Oxford and Paris).",
+    "N-S": "How many of an object's four images are among the first four, 0 to 4.",
+}
+"""Meanings of the values that protocols name in their own way, beside the kinds of metrics."""
+
 PLUGINS = Plugins("hgld.protocols", "protocol", PROTOCOLS)
 
 
@@ -322,6 +334,30 @@ def protocol_of(name: str) -> Protocol:
     if not isinstance(found, Protocol):
         raise ConfigError(f"the protocol {name!r} of another package is {found!r}; expected a Protocol.")
     return found
+
+
+def value_parts(name: str) -> tuple[str, str | None]:
+    """Return the kind of a report's value, with ``k`` for its number, and its level or set; None where it has none.
+
+    Raises:
+        ConfigError: it is neither a metric's name nor a protocol's.
+
+    >>> value_parts("mP@5/easy"), value_parts("R@1/species"), value_parts("H-AP")
+    (('mP@k', 'easy'), ('R@k', 'species'), ('H-AP', None))
+    """
+    head, slash, part = name.partition("/")
+    kind = re.sub(r"(?<=@)[1-9][0-9]{0,8}\Z", "k", head)
+    if kind in VALUES and (part or not slash):
+        return kind, part or None
+    from hgld.evaluation.metric import Metric  # imports torch
+
+    metric = Metric.parse(name)
+    return metric.kind, metric.level
+
+
+def meaning_of(kind: str) -> str:
+    """Return the meaning of a kind of value, for a glossary."""
+    return VALUES.get(kind) or kind_of(kind).meaning
 
 
 def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:

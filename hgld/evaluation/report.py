@@ -13,6 +13,7 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.evaluation.protocol_kinds import NOT_SHARES
 from hgld.files import write_atomic
 from hgld.terminal import printable
 
@@ -132,12 +133,37 @@ class RetrievalReport:
     def to_markdown(self, *, digits: int = 4) -> str:
         """Return a table of the values, and the settings below it."""
         settings = "".join(f"- {markdown(key)}: {markdown(_text(value))}\n" for key, value in self.settings.items())
-        return markdown_table(_HEADER, self._rows(digits)) + "\n" + settings
+        printed = markdown_table(*self.as_printed()) + "\n" if self._printed else ""
+        return printed + markdown_table(_HEADER, self._rows(digits)) + "\n" + settings
 
     def to_html(self, *, digits: int = 4, title: str = "Retrieval report") -> str:
         """Return a page of its own, without scripts and without anything to load."""
         settings = [[key, _text(value)] for key, value in self.settings.items()]
-        return html_page(title, html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings))
+        printed = html_table(*self.as_printed()) if self._printed else ""
+        tables = html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings)
+        return html_page(title, printed + tables)
+
+    @property
+    def _printed(self) -> list[str]:
+        """Names of the values that the published tables print; none where the report is of no protocol."""
+        names = self.settings.get("printed")
+        return [name for name in names if name in self.values] if isinstance(names, list) else []
+
+    def as_printed(self, digits: int = 1) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows of the values as the published tables print them: shares in per cent.
+
+        A row is a level or set where all values are of one of several, as easy, medium and hard are; else there is one.
+        """
+        split = {name: tuple(name.partition("/")[::2]) for name in self._printed}
+        heads, parts = (list(dict.fromkeys(pair[side] for pair in split.values())) for side in (0, 1))
+        of = str(self.settings.get("dataset", ""))
+        cells = {pair: number(self.values[n] * self._scale(n), digits, "--") for n, pair in split.items()}
+        if len(cells) == len(heads) * len(parts) and len(parts) > 1:
+            return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
+        return ["", *split], [[of, *cells.values()]]
+
+    def _scale(self, name: str) -> float:
+        return 1.0 if name in NOT_SHARES else 100.0
 
     def _rows(self, digits: int) -> list[list[str]]:
         return [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
@@ -229,7 +255,11 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
 
 
 def _text(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(part)}" for key, part in value.items())
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
 # -- comparisons ------------------------------------------------------------------------------------------------------

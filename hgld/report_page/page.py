@@ -14,9 +14,8 @@ from markupsafe import Markup
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.metric_kinds import kind_of
+from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.files import write_atomic
-from hgld.metrics import Metric
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
 from hgld.report_page.embedding_map import NameOf, draw_maps
@@ -51,8 +50,8 @@ _WORDS = (
 
 def glossary(metrics: Iterable[str]) -> list[tuple[str, str]]:
     """Return terms and meanings: the metrics that a page shows, in their order, then the words of the page."""
-    kinds = dict.fromkeys(Metric.parse(metric).kind for metric in metrics)
-    return [*((kind, kind_of(kind).meaning) for kind in kinds), *_WORDS]
+    kinds = dict.fromkeys(value_parts(metric)[0] for metric in metrics)
+    return [*((kind, meaning_of(kind)) for kind in kinds), *_WORDS]
 
 
 # -- the section of a split -------------------------------------------------------------------------------------------

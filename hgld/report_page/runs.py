@@ -14,8 +14,8 @@ import polars as pl
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
+from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport
-from hgld.metrics import Metric
 
 # -- kept reports -----------------------------------------------------------------------------------------------------
 #
@@ -37,7 +37,7 @@ def read_report(path: Path) -> RetrievalReport:
             )
     try:
         for metric in report.values:
-            Metric.parse(metric)
+            value_parts(metric)
     except ConfigError as error:
         raise SchemaError(f"{path}: {error}") from error
     return report

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.errors import HgldError
+from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import compare
-from hgld.metrics import Metric
 from hgld.report_page.figures import Figure, Figures, clean, grade_color
 from hgld.report_page.published import PublishedRow
 from hgld.report_page.rankings import FirstRanks
@@ -159,7 +159,7 @@ def score_table(
 
 
 def _level(metric: str) -> str | None:
-    return Metric.parse(metric).level
+    return value_parts(metric)[1]
 
 
 def _ordered(metrics: Sequence[str], evaluations: Sequence[Evaluation]) -> list[str]:

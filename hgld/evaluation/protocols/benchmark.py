@@ -154,6 +154,23 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
     return name, dataset
 
 
+def open_searched(place: str) -> ShardDataset:
+    """Open what the queries of a dataset's protocol search in; all items where it names no protocol or an unknown one.
+
+    Args:
+        place: directory of the dataset, or its address.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    dataset = open_dataset(place)
+    name = dataset.manifest.protocol
+    searched = protocol_of(name).searched(filled_splits(dataset)) if name in protocol_names() else ()
+    if len(searched) == 1:
+        return open_dataset(place, searched[0])
+    return dataset.select(np.flatnonzero(dataset.frame["split"].is_in(searched))) if searched else dataset
+
+
 def filled_splits(dataset: ShardDataset) -> list[str]:
     """Return the names of a dataset's splits that hold items."""
     return [split for split, facts in dataset.manifest.splits.items() if facts["items"]]

@@ -57,10 +57,16 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
     return RetrievalReport(
         values=values | {name: _mean([values[n] for n in parts]) for name, parts in averages.items()},
         per_query=per_query.select("query", *values, *averages),
-        undefined=undefined | {name: int(per_query[name].is_nan().sum()) for name in averages},
+        undefined=undefined | {name: _undefined(per_query[name], parts, undefined) for name, parts in averages.items()},
         settings=_settings(reports)
         | {"levels": levels, "metrics": [*values, *averages], "average": "mean over levels"},
     )
+
+
+def _undefined(column: pl.Series, parts: Sequence[str], undefined: Mapping[str, int]) -> int:
+    """Count the queries without an average; where all are, as in several reports, those that the parts leave out."""
+    count = int(column.is_nan().sum())
+    return count if count < len(column) else sum(undefined[name] for name in parts)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -84,7 +90,8 @@ def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
         raise ConfigError(f"the reports of {', '.join(reports)} have values of one name; expected each once.")
     undefined = {name: count for report in reports.values() for name, count in report.undefined.items()}
     per_query = _stack([report.per_query for report in reports.values()], {})
-    settings = _settings(list(reports.values())) | {"sets": list(reports), "metrics": list(values)}
+    levels = [level for report in reports.values() for level in report.settings.get("levels", ())]
+    settings = _settings(list(reports.values())) | {"levels": levels, "sets": list(reports), "metrics": list(values)}
     return RetrievalReport(values, per_query.select("query", *values), undefined, settings)
 
 
