@@ -1,7 +1,9 @@
 """Session-wide set-up: one cache of compiled kernels, one thread a worker, Ctrl-C, optional real data, hypothesis."""
 
+import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("hgld", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+# Enough examples to meet what a law forbids, few enough for the fast tests; `--hypothesis-profile thorough` draws more.
+slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=40)
+settings.register_profile("hgld", slow_machine)
+settings.register_profile("thorough", slow_machine, max_examples=400)
 settings.load_profile("hgld")
 
+# Without bytecode every process that a test starts compiles the whole package again, as every worker does the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+gc.disable()  # while modules are imported and tests collected: nothing of it is ever garbage
 
 SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
 
@@ -27,6 +36,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"slow", "checks"} & item.keywords.keys() and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector from walking through all modules and tests again and again."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

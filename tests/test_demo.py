@@ -134,6 +134,7 @@ def test_the_result_fits_one_screen_and_names_commands_that_exist(tiny):
         assert {word for word in words if word.startswith("--")} <= known
 
 
+@pytest.mark.slow
 def test_stopped_by_ctrl_c_the_same_call_goes_on_to_the_same_values(tiny, tmp_path):
     out = tmp_path / "out"
     for when in (demo_verbs.DATASET, f"training {HIERARCHICAL}"):

@@ -103,6 +103,7 @@ def test_parts_of_a_short_last_batch_are_the_single_processs_too(dataset, proces
     assert {len(part[-1].indices) for part in parts} == ({3} if processes == 2 else {0, 1})
 
 
+@pytest.mark.slow
 def test_an_iterator_left_open_ends_quietly_with_the_interpreter(tmp_path):
     written(tmp_path / "data")
     program = """

@@ -227,6 +227,7 @@ print("compared")
 
 
 @needs_triton
+@pytest.mark.slow
 def test_triton_kernels_agree_with_eager_pairs():
     assert "compared" in run_python(INTERPRETED, TRITON_INTERPRET="1", OMP_NUM_THREADS="1")
 
@@ -251,6 +252,7 @@ print("compiled")
 
 @pytest.mark.slow
 @needs_triton
+@pytest.mark.slow
 def test_triton_kernels_compile_for_a_gpu_that_is_not_here():
     assert "compiled" in run_python(COMPILED, TRITON_DEFAULT_FP_FUSION="1")
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import polars as pl
 import pytest
 
 from hgld import open_dataset
+from hgld.cli import main
 from hgld.data import index as files
 from hgld.data.tar import END_OF_ARCHIVE
 from hgld.errors import InputError, SchemaError
@@ -254,12 +254,19 @@ def test_what_is_no_dataset(tmp_path):
         verify(tmp_path, progress=silent)
 
 
-def hgld(*arguments):
-    command = [sys.executable, "-m", "hgld", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+@pytest.fixture
+def hgld(capsys):
+    """``hgld(*arguments)`` runs the command here: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, arguments)])
+        return subprocess.CompletedProcess(arguments, stop.value.code, *capsys.readouterr())
+
+    return run
 
 
-def test_the_command_says_what_is_off_and_how(root, tmp_path):
+def test_the_command_says_what_is_off_and_how(hgld, root, tmp_path):
     sound = hgld("verify", root)
     assert (sound.returncode, sound.stderr) == (0, "")
     assert "Nothing is off." in sound.stdout
@@ -278,7 +285,7 @@ def test_the_command_says_what_is_off_and_how(root, tmp_path):
     assert "hgld index" in nothing.stderr
 
 
-def test_the_command_rebuilds(root):
+def test_the_command_rebuilds(hgld, root):
     refused = hgld("index", root)
     assert refused.returncode == 2
     assert "--force" in refused.stderr

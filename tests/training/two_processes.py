@@ -1,10 +1,12 @@
-"""What tests/training/test_distributed.py runs under torchrun: gradients of every loss, written by the main process."""
+"""What tests/training/test_distributed.py runs in two processes: gradients of every loss, written by each."""
 
+import os
+import socket
 import sys
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import multiprocessing, nn
 
 from hgld import distributed, losses
 from hgld.training.step import Backward, StepInput
@@ -92,12 +94,20 @@ def talk(processes):
     }
 
 
-if __name__ == "__main__":
+def answer(index: int, out: str, port: str) -> None:
+    """Be one of the two processes: join the group as under torchrun, and write what was found."""
+    os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     torch.set_num_threads(1)
     run = distributed.launch("cpu")
     answers = {f"chunk{chunk}/{name}": v for chunk in (0, 5) for name, v in gradients(run, chunk).items()} | talk(run)
-    if not run.is_main:
-        sys.argv[1] += f".{run.index}"
-    save_file(answers, sys.argv[1])
+    save_file(answers, out if run.is_main else f"{out}.{run.index}")
     distributed.wait_for_all(run)
     distributed.shutdown(run)
+
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = str(free.getsockname()[1])
+    # Forked, so that torch, which takes most of the time of this test, is imported once.
+    multiprocessing.start_processes(answer, (sys.argv[1], address), nprocs=2, start_method="fork")

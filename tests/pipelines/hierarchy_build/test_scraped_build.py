@@ -202,6 +202,7 @@ def test_a_server_that_refuses_leaves_no_labels_and_the_next_run_goes_on(argumen
     assert len(labels(tmp_path / "out", "train")) == LANDMARKS + len(NAMED)
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_middle_of_a_scrape_exits_with_130(arguments, server):
     server.faults += [hang]
     command = [sys.executable, "-m", "hgld", *arguments]
