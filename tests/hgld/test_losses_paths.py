@@ -250,7 +250,6 @@ print("compiled")
 """
 
 
-@pytest.mark.slow
 @needs_triton
 @pytest.mark.slow
 def test_triton_kernels_compile_for_a_gpu_that_is_not_here():
