@@ -320,6 +320,7 @@ class _Build:
         run_units(
             pack.pack, pending, done, executor=config.executor, workers=config.workers, ray_address=config.ray_address
         )
+        self.output.remove_parts()  # of workers that were killed
         return [PackedShard(_shard_facts(unit, splits[unit.name]), unit.record) for unit in units]
 
     def _pack_unit(

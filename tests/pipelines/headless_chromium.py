@@ -24,6 +24,7 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+_NAVIGATED = ("context was destroyed", "Cannot find context", "navigated or closed")
 
 
 class PageError(AssertionError):
@@ -91,7 +92,7 @@ class Page:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next(30)
+            answer = self._next(60)
             if answer.get("id") == number:
                 if "error" in answer:
                     raise PageError(f"{method}: {answer['error']}")
@@ -135,12 +136,16 @@ class Page:
             raise PageError(f"{script}: {json.dumps(answer['exceptionDetails'])[:500]}")
         return answer["result"].get("value")
 
-    def until(self, script: str, seconds: float = 15) -> Any:
-        """Wait until an expression is true; returns its value."""
+    def until(self, script: str, seconds: float = 60) -> Any:
+        """Wait until an expression is true; returns its value. The page may be on its way to another document."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if value := self.run(script):
-                return value
+            try:
+                if value := self.run(script):
+                    return value
+            except PageError as error:
+                if not any(gone in str(error) for gone in _NAVIGATED):
+                    raise
             time.sleep(0.02)
         raise PageError(f"never came true: {script}; errors: {self.errors}")
 

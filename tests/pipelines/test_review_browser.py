@@ -148,9 +148,14 @@ def test_hostile_names_stay_text(tmp_path):
     for file, to in ((others, "ship"), (build / "ada.yaml", SCRIPT)):
         append_decision(file, _move("bob" if file == others else "ada", SCRIPT, to))
     with page_of(build, tmp_path / "profile", others=(others,)) as page:
-        for kind in ("all", "team", "history", "group"):
+        for kind, drawn in (
+            ("all", "#names .row:nth-child(5)"),
+            ("team", "#team .conflict"),
+            ("history", "#details .said"),
+            ("group", "#details .landmarks figure"),
+        ):
             page.run(f"document.querySelector('#groups .row.{kind}').click()")
-            time.sleep(0.3)
+            page.until(f"document.querySelector('{drawn}')?.checkVisibility()")
         page.run("[...document.querySelectorAll('#groups .row')].find(r => r.textContent.includes('<script>')).click()")
         page.until("document.querySelector('#details h2').textContent.includes('<script>')")
         for key in "mw":

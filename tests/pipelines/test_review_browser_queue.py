@@ -1,13 +1,12 @@
 """The queue on the review page: screens, batches, new groups, fast presses, single items, many names."""
 
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Drop, GiveItem, Merge, New, Refuse
+from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Drop, GiveItem, Merge, Move, New, Refuse
 from tests.pipelines.headless_chromium import CHROMIUM
 from tests.pipelines.reviewed_build import write_build
 from tests.pipelines.test_review_browser import (
@@ -34,11 +33,13 @@ ROWS = "[...document.querySelectorAll('#names .row')]"
 SHOWN = f"{ROWS}.map((row) => row.querySelector('.label').textContent)"
 SELECTED = f"{ROWS}.filter((row) => row.ariaSelected === 'true').map((row) => row.querySelector('.label').textContent)"
 ACTIVE = "document.querySelector('#names .active .label').textContent"
-SLOWLY = """window.was ??= fetch;
+HELD_BACK = """window.original ??= fetch;
+window.released = new Promise((release) => { window.release = release; });
 window.fetch = async (path, options) => {
-  if (options.method === "POST") await new Promise((done) => setTimeout(done, 400));
-  return was(path, options);
-}"""
+  if (options.method === "POST") await released;
+  return original(path, options);
+};"""
+FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 def told(build: Path) -> list[tuple]:
@@ -203,13 +204,14 @@ def test_thirty_fast_presses_decide_each_name_once(tmp_path):
 def test_a_press_while_another_is_on_its_way_means_what_is_then_shown(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     with page_of(build, tmp_path / "profile", kinds=("accept",)) as page:
-        page.run(SLOWLY)
+        page.run(HELD_BACK)
         shown = []
         for _ in range(2):
             shown.append(page.run(f"[{TITLE}, {SHOWN}]"))
             page.press("a")
         page.press("c")  # a name of the third, which is shown by now
         shown.append(page.run(f"[{TITLE}, {SHOWN}]"))
+        page.run("release()")
         after(page, 3)
     assert len({title for title, _ in shown}) == 3
     assert [set(d.names) for d in decisions(build)[:2]] == [set(names) for _, names in shown[:2]]
@@ -224,14 +226,16 @@ def test_a_key_that_is_held_decides_once(tmp_path):
             page.run(f"for (let i = 0; i < 9; i++) {PRESS.format(key=key, repeat='true')}")
             page.run("document.dispatchEvent(new KeyboardEvent('keyup', { bubbles: true }))")
         after(page, 4)
-        time.sleep(0.3)
-    assert [type(d) for d in decisions(build)] == [Accept, Accept, Accept, Drop]
+        written = [type(d) for d in decisions(build)]
+        page.press("u")  # goes after whatever the held keys may have sent
+        after(page, 3)
+    assert written == [Accept, Accept, Accept, Drop]
 
 
 def test_a_press_that_is_refused_takes_no_other_with_it(tmp_path):
     build = write_build(tmp_path / "build", GROUPS)
     with page_of(build, tmp_path / "profile") as page:
-        page.run(SLOWLY)
+        page.run(HELD_BACK)
         page.press("c")
         page.run(  # what the server will refuse, between two presses
             """window.was2 = JSON.stringify;
@@ -244,12 +248,71 @@ def test_a_press_that_is_refused_takes_no_other_with_it(tmp_path):
         )
         for _ in range(3):
             page.press("c")
+        page.run("release()")
         after(page, 3)
         page.until(f"{TOAST}.includes('nobody')")
         page.run("JSON.stringify = was2")
         page.until(f"!document.querySelector('#names .pending') && {SHOWN}.length === 6")
         page.errors.clear()  # the refusals, as Chromium tells them
     assert [d.names for d in decisions(build)] == [("arch bridge",), ("beam bridge",), ("castle keep",)]
+
+
+def test_a_press_right_after_a_dialog_closed_is_not_lost(tmp_path):
+    build = write_build(tmp_path / "build", GROUPS)
+    with page_of(build, tmp_path / "profile") as page:
+        page.run("document.activeElement.blur()")  # as after a click on a row
+        for key in "m?wm":
+            page.press("Escape")
+            page.press(key)
+            assert page.run(DIALOG), key
+        page.write("lake")
+        page.press("Enter")
+        after(page, 1)
+    [moved] = decisions(build)
+    assert (type(moved), moved.names, moved.to) == (Move, ("arch bridge",), "lake")
+
+
+ANSWERS = """(() => {
+  const was = fetch;
+  let skips = 0;
+  window.answers = 0;
+  window.fetch = async (path, options) => {
+    const isFirst = path === "/api/skip" && skips++ === 0, answer = await was(path, options);
+    if (isFirst) await new Promise((done) => setTimeout(done, 200));
+    if (options.method === "POST") answers++;
+    return answer;
+  };
+})();"""
+
+
+def test_a_click_whose_halves_lie_before_and_after_an_answer(tmp_path):
+    build = write_build(tmp_path / "build", GROUPS)
+    with page_of(build, tmp_path / "profile") as page:
+        for selector, number in (("#act-confirm", 2), ("#names .row:nth-child(4)", 3)):
+            page.run(HELD_BACK + ANSWERS)
+            page.press("c")
+            box = page.run(f"document.querySelector('{selector}').getBoundingClientRect().toJSON()")
+            at = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+            label = page.run(f"document.querySelector('{selector} .label')?.textContent ?? null")
+            page.mouse("mousePressed", *at)
+            page.run("release()")
+            page.until("answers > 0")
+            page.run(FRAMES)
+            page.mouse("mouseReleased", *at)
+            after(page, number)
+            if label is not None:
+                assert page.run(ACTIVE) == label
+
+
+def test_two_proposals_put_off_one_after_the_other_stay_away(tmp_path):
+    build = write_build(tmp_path / "build", GROUPS)
+    with page_of(build, tmp_path / "profile", kinds=("accept",)) as page:
+        page.run(ANSWERS)  # the first would come last
+        page.press("o")
+        page.press("o")
+        page.until("answers === 2")
+        page.run(FRAMES)
+        assert page.run("document.querySelectorAll('#queue .row').length") == 1
 
 
 # -- groups of names of several groups; single items ------------------------------------------------------------------
@@ -315,13 +378,13 @@ def test_fifty_thousand_names_stay_fluid(tmp_path):
         assert page.run("document.querySelectorAll('#names .row').length") < 60
         page.run("document.querySelector('#groups .row.all').click()")
         page.until("document.getElementById('names').scrollHeight > 50_000 * 40")
-        spent = {
-            "scroll": milliseconds(page, "document.getElementById('names').scrollTop = 1e6", ""),
-            "key": milliseconds(page, PRESS.format(key="ArrowDown", repeat="false"), ""),
-            "confirm": milliseconds(page, "document.getElementById('act-confirm').click()", ""),
-        }
+        for action in (  # benchmarks/review_page.py times them
+            "document.getElementById('names').scrollTop = 1e6",
+            PRESS.format(key="ArrowDown", repeat="false"),
+            "document.getElementById('act-confirm').click()",
+        ):
+            milliseconds(page, action, "")
         assert page.run("document.querySelectorAll('#names .row').length") < 60
-        assert max(spent.values()) < 1_000, spent  # a frame each on an idle machine
         after(page, 1)
         page.press("u")
         after(page, 0)

@@ -1,4 +1,4 @@
-"""Kill -9 a build of shards at random moments, workers included: it ends in the bytes of an uninterrupted one."""
+"""Kill -9 a build of shards in each of its stages, workers included: it ends in the bytes of an uninterrupted one."""
 
 import json
 import os
@@ -23,15 +23,19 @@ BUILD = """
 import json, sys
 from pathlib import Path
 import polars as pl
+from hgld.pipelines.shards.build import build_catalog
 from hgld.pipelines.shards.catalog import Catalog, Container
-from hgld.pipelines.shards.config import ShardConfig
-from tests.pipelines.toy_release import build
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+
+def told(stage, done, total):
+    print(f"{stage}: {done}", flush=True)
+    sys.stdin.readline()  # go on once that was read
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[1])
     containers = tuple(Container(Path(path), md5, "set") for path, md5 in given["tars"])
     catalog = Catalog("toy", tuple(given["levels"]), pl.read_parquet(given["items"]), Path(given["root"]), containers)
-    build(catalog, given["out"], ShardConfig(**given["options"]))
+    build_catalog(catalog, None, given["out"], SourceConfig(), ShardConfig(**given["options"]), told)
 """
 
 
@@ -60,11 +64,31 @@ def release(tmp_path_factory):
     return given, bytes_of(folder / "expected")
 
 
+PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+
+
 def start(given: dict, out: Path, **options: object) -> subprocess.Popen[bytes]:
     arguments = json.dumps({**given, "out": str(out), "options": {**OPTIONS, **options}})
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", given["script"], arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, cwd=ROOT, env=environment, **PIPES)
+
+
+def hold(process: subprocess.Popen[bytes], stage: str, least: int) -> None:
+    """Wait until a build has done so many units of a stage; its main process then waits for :func:`go_on`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        told, _, done = line.decode().rpartition(": ")
+        if told == stage and int(done) >= least:
+            return
+        go_on(process)
+    pytest.fail(f"it ended before: {process.communicate()[1].decode()}")
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -72,40 +96,31 @@ def finish(process: subprocess.Popen[bytes]) -> None:
     assert process.returncode == 0, errors.decode()
 
 
-def stages_at(out: Path) -> tuple[bool, bool, bool]:
-    """How far a build got: examined something, packed something, wrote tables."""
-    return any(out.glob(".build/examined/set-*")), any(out.glob("*.tar")), any(out.glob("*.parquet"))
+EARLY, MIDDLE, LATE = ("examining", 3), ("packing", 1), ("writing tables", 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "kills"), [({"workers": 2}, 5), ({"workers": 2, "spool": "always", "resize": 24}, 3)], ids=str
+    ("options", "moments"),
+    [
+        ({"workers": 2}, [EARLY, ("examining", 8), MIDDLE, ("packing", 7), LATE]),
+        ({"workers": 2, "spool": "always", "resize": 24}, [EARLY, MIDDLE, LATE]),
+    ],
+    ids=["tars", "spool"],
 )
-def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, kills):
+def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, moments):
     given, expected = release
     if "resize" in options:
         finish(start(given, tmp_path / "whole", **options))
         expected = bytes_of(tmp_path / "whole")
-    begin = time.monotonic()
-    finish(start(given, tmp_path / "timed", **options))
-    duration = time.monotonic() - begin
-    assert bytes_of(tmp_path / "timed") == expected
-    moments, met, killed = random.Random(0), set(), 0
-    out = tmp_path / "out"
-    while killed < kills:
+    delays, out = random.Random(0), tmp_path / "out"
+    for stage, least in moments:
         process = start(given, out, **options)
-        try:
-            process.communicate(timeout=duration * moments.uniform(0.15, 1.05))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate(timeout=30)
-            killed += 1
-            met.add(stages_at(out))
-        else:  # it ended before its moment: a new place to be killed in
-            assert process.returncode == 0
-            assert bytes_of(out) == expected
-            out = tmp_path / f"out-{killed}"
-    assert len(met) >= 2, "all kills came at the same stage"
+        hold(process, stage, least)
+        go_on(process)
+        time.sleep(delays.uniform(0, 0.05))  # anywhere in the units after that; even after the last
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
     finish(start(given, out, **options))
     assert bytes_of(out) == expected
 
@@ -113,13 +128,13 @@ def test_killed_builds_end_in_the_same_bytes(release, tmp_path, options, kills):
 @pytest.mark.slow
 def test_killed_workers_do_not_end_a_build(release, tmp_path):
     given, expected = release
-    process = start(given, tmp_path / "out", workers=2)
-    kills = 0
-    while process.poll() is None:
-        time.sleep(0.4)
-        for worker in workers_of(process.pid)[: 1 if kills < 4 else 0]:
+    process, kills = start(given, tmp_path / "out", workers=2), 0
+    for stage, least in (EARLY, MIDDLE):
+        hold(process, stage, least)
+        for worker in workers_of(process.pid):
             os.kill(worker, signal.SIGKILL)
             kills += 1
+        go_on(process)
     finish(process)
     assert kills > 0
     assert bytes_of(tmp_path / "out") == expected

@@ -484,9 +484,22 @@ function decide(decisions, done = `Written to ${model.file}.`) {
   return sent;
 }
 
-let drawn = null;
+let drawn = null, isDown = false, waits = false;
+
 function later() { // answers to many presses are drawn once
-  drawn ??= requestAnimationFrame(() => { drawn = null; redraw(); refreshDetails(); });
+  drawn ??= requestAnimationFrame(() => {
+    drawn = null;
+    waits = isDown;
+    if (!waits) { redraw(); refreshDetails(); }
+  });
+}
+
+// While the mouse is down nothing is redrawn: a click on what is gone when it goes up would be lost.
+for (const kind of ["pointerdown", "pointerup", "pointercancel"]) {
+  document.addEventListener(kind, (event) => {
+    isDown = kind === "pointerdown" && event.button === 0;
+    if (waits && !isDown) later();
+  }, true);
 }
 
 function refreshDetails() {
@@ -543,13 +556,16 @@ function needGroup() {
   return label;
 }
 
-// Ask, then go back to where the person was.
-async function asked(question) {
+// Open a dialog, then go back to where the person was.
+async function returning(open) {
   const focus = document.activeElement;
-  const answer = await ask(question);
+  const answer = await open();
   (focus?.isConnected && focus !== document.body ? focus : names.element).focus();
   return answer;
 }
+
+const asked = (question) => returning(() => ask(question));
+const tellKeys = () => returning(() => tell("Keys", KEYS));
 
 const withWhy = (decisions, answer) => (answer.why ? decisions.map((one) => ({ ...one, why: answer.why })) : decisions);
 
@@ -590,7 +606,7 @@ const act = {
     const { id } = screen.proposal;
     done.add(id);
     goOn();
-    try { await model.putOff(id); drawQueue(); } catch (error) { say(error); }
+    try { await model.putOff(id); drawQueue(); } catch (error) { if (!error.told) say(error); }
     done.delete(id); // from now on the queue leaves it out, until its estimates change
   },
   wider: () => step(1),
@@ -688,7 +704,7 @@ const act = {
     decide(withWhy(said, answer));
   },
   undo() {
-    if (!model.decisions && !model.waiting.length) return;
+    if (!model.decisions && !model.sending) return;
     done.clear();
     model.undo().then((change) => {
       say(`Taken back: ${change.undone.length > 1 ? count(change.undone.length, "decision") : `${change.undone[0].action} ${what(change.undone[0])}`}.`);
@@ -769,8 +785,8 @@ document.addEventListener("keydown", (event) => {
   else if ((event.ctrlKey || event.metaKey) && key === "z") { held = event.key; if (!event.repeat) act.undo(); }
   else if (event.ctrlKey || event.metaKey || event.altKey) return;
   else if (key === "/") { $("search").focus(); $("search").select(); }
-  else if (key === "?") tell("Keys", KEYS);
-  else if (key === "Escape" && tray.length) { tray = []; drawActions(); }
+  else if (key === "?") tellKeys();
+  else if (key === "Escape" && tray.length && !event.repeat) { tray = []; drawActions(); }
   else if (/^[1-9]$/.test(key)) { held = event.key; const label = targets()[key - 1]; if (label !== undefined) put(names.chosen, label); }
   else if (key in letters) {
     held = event.key;
@@ -800,7 +816,7 @@ document.addEventListener("click", (event) => {
 $("search").addEventListener("input", () => { if ($("search").value.trim()) pane("middle"); redraw(false); });
 $("sort").addEventListener("change", drawGroups);
 $("undo").addEventListener("click", () => act.undo());
-$("help").addEventListener("click", () => tell("Keys", KEYS));
+$("help").addEventListener("click", tellKeys);
 $("queue-title").addEventListener("click", () => act.queue());
 
 try {

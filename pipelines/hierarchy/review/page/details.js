@@ -26,9 +26,11 @@ export class Details {
       ]),
       ...(item.who === null ? [doubt(item)] : []),
     ];
-    this.element.replaceChildren(...about);
+    if (this.shown !== item.name) this.element.replaceChildren(...about); // else what is there stays until the answer comes
+    this.shown = item.name;
     const found = await model.details(item.name, 0);
     if (turn !== this.asked) return;
+    const focused = this.figures.indexOf(document.activeElement);
     const below = (row) => (row.supercategory === item.name ? "" : row.supercategory ?? "");
     const grid = node("div", { className: "landmarks" }, found.landmarks.map((row) => this.item(row, below(row))));
     const more = node("button", { type: "button", textContent: `More ${model.item}s` });
@@ -47,11 +49,15 @@ export class Details {
       ...part("Also written", spellings.length ? [node("p", { className: "dim", textContent: spellings.slice(0, 20).join(" · "), dir: "auto" })] : []),
       ...part(`${model.item[0].toUpperCase()}${model.item.slice(1)}s`, found.landmarks.length ? [grid, more] : []),
     );
+    this.figures[focused]?.focus(); // a late answer takes it from nobody
   }
+
+  get figures() { return [...this.element.querySelectorAll("figure")]; }
 
   async group(label) {
     const turn = ++this.asked;
     const { model } = this;
+    this.shown = null;
     const [top, who] = model.groups.get(label) ?? [null, null];
     const size = model.sizes.get(label) ?? { names: 0, items: 0, open: 0, wrong: 0 };
     const about = [
@@ -79,6 +85,7 @@ export class Details {
 
   nothing(history) {
     this.asked++;
+    this.shown = null;
     this.element.replaceChildren(back("middle"), node("h2", { textContent: "Your decisions" }),
       ...(history.length ? history.map(said) : [node("p", { className: "dim", textContent: "None yet. Press ? for all keys." })]));
   }

@@ -4,6 +4,28 @@ import { node } from "./node.js";
 
 const dialog = document.getElementById("dialog");
 const reasons = new Map(); // the last reasons by action, newest first
+let settle = () => {}; // gives the open question its answer
+
+// Answered within the event, so that the focus is back on the page before the next key: a browser reports the end of a
+// dialog later, when another question may be open already, and leaves the focus in the closed one till then.
+function answered(answer) {
+  const done = settle;
+  settle = () => {};
+  dialog.close();
+  done(answer);
+}
+
+function opened() {
+  dialog.showModal();
+  return new Promise((resolve) => { settle = resolve; });
+}
+
+dialog.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  answered(null);
+});
+dialog.addEventListener("close", () => { if (!dialog.open) answered(null); }); // by the browser's own means, as on a phone
 
 // Ask for the fields of a decision. Each of `fields`: {name, label, value, options, first, mustExist, mustBeNew, taken,
 // optional}; `options` may be a promise, `first` are options that come before the others. Resolves to {name: text, why},
@@ -33,32 +55,24 @@ export function ask({ title, about, fields = [], action, button }) {
   ]);
   for (const one of inputs) if (one.field.options) choose(one, () => form.requestSubmit());
   dialog.replaceChildren(form);
-  return new Promise((resolve) => {
-    const done = (answer) => {
-      dialog.onclose = null;
-      dialog.close();
-      resolve(answer);
-    };
-    dialog.onclose = () => resolve(null);
-    form.querySelector("#cancel").onclick = () => done(null);
-    form.onsubmit = (event) => {
-      event.preventDefault();
-      const answer = Object.fromEntries(inputs.map(({ field, input }) => [field.name, input.value.trim()]).filter(([, text]) => text));
-      const wrong = objection(answer, fields);
-      problem.textContent = wrong ?? "";
-      if (wrong) return;
-      const reason = why.value.trim();
-      if (reason) {
-        reasons.set(action, [reason, ...known.filter((r) => r !== reason)].slice(0, 12));
-        answer.why = reason;
-      }
-      done(answer);
-    };
-    dialog.showModal();
-    const first = inputs[0]?.input ?? why;
-    first.focus();
-    first.select();
-  });
+  form.querySelector("#cancel").onclick = () => answered(null);
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    const answer = Object.fromEntries(inputs.map(({ field, input }) => [field.name, input.value.trim()]).filter(([, text]) => text));
+    const wrong = objection(answer, fields);
+    problem.textContent = wrong ?? "";
+    if (wrong) return;
+    const reason = why.value.trim();
+    if (reason) {
+      reasons.set(action, [reason, ...known.filter((r) => r !== reason)].slice(0, 12));
+      answer.why = reason;
+    }
+    answered(answer);
+  };
+  const answer = opened(), first = inputs[0]?.input ?? why;
+  first.focus();
+  first.select();
+  return answer;
 }
 
 function objection(answer, fields) {
@@ -126,8 +140,8 @@ function choose({ field, input, options: box }, submit) {
   }, () => {});
 }
 
+// Resolves when the person has read it.
 export function tell(title, sections) {
-  dialog.onclose = null;
   const parts = sections.map(([name, rows]) => node("section", {}, [
     node("h3", { textContent: name }),
     node("dl", { className: "keys" }, rows.flatMap(([keys, does]) => [
@@ -135,12 +149,13 @@ export function tell(title, sections) {
       node("dd", { textContent: does }),
     ])),
   ]));
-  const form = node("form", { method: "dialog" }, [
+  const form = node("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); answered(null); } }, [
     node("h2", { id: "dialog-title", textContent: title }),
     node("div", { className: "sections" }, parts),
     node("div", { className: "buttons" }, [node("button", { className: "strong", textContent: "Close" })]),
   ]);
   dialog.replaceChildren(form);
-  dialog.showModal();
+  const closed = opened();
   dialog.scrollTop = 0;
+  return closed;
 }

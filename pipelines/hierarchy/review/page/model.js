@@ -35,6 +35,7 @@ async function request(path, body) {
 
 const json = async (path, body) => (await request(path, body)).json();
 const query = (path, fields) => `${path}?${new URLSearchParams(fields)}`;
+const SKIP = "/api/skip";
 const STATE = ["revision", "history", "decisions", "progress"];
 
 export class Model {
@@ -72,6 +73,11 @@ export class Model {
     return this.enqueue({ body: { proposal, ...said }, names });
   }
 
+  // Nothing is written; the queue comes without the proposal.
+  putOff(id) {
+    return this.enqueue({ path: SKIP, body: { proposal: id }, names: [] });
+  }
+
   undo() {
     return this.enqueue({ path: "/api/undo", body: {}, names: [] });
   }
@@ -106,7 +112,8 @@ export class Model {
     const [{ path = "/api/decide", body, decisions }] = batch;
     const said = body ?? (batch.length > 1 ? { actions: batch.map((action) => action.decisions) } : { decisions });
     const change = await json(path, { ...said, revision: this.revision });
-    await this.take(change);
+    if (path === SKIP) this.queue = change;
+    else await this.take(change);
     return change;
   }
 
@@ -154,10 +161,6 @@ export class Model {
     for (const key of STATE) this[key] = change[key];
     this.queue = change.queue;
     this.count();
-  }
-
-  async putOff(id) {
-    this.queue = await json("/api/skip", { proposal: id });
   }
 
   // -- what is known ------------------------------------------------------------------------------------------------
