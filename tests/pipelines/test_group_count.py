@@ -37,7 +37,7 @@ def test_the_number_of_groups_that_are_there_is_the_curves_inner_optimum(groups,
     assert adjusted_rand_score(labels, found.groups) > 0.9
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_rows_without_groups_say_no_number_and_the_threshold_decides(seed):
     rows = unit(np.random.default_rng(seed).normal(size=(120, 24))).astype(np.float32)
     found = cluster_names(rows, [f"{i:04}" for i in range(120)], config=ClusterConfig(seed=seed))

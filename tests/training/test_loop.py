@@ -298,6 +298,7 @@ def test_a_damaged_test_image_is_left_out_of_the_evaluation_and_named(tmp_path):
     assert key in (tmp_path / "run/reports/test-epoch-1.json").read_text()
 
 
+@pytest.mark.slow  # float16 is slow on a CPU
 def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
     config = options(amp="fp16", epochs=1, evaluate_every=0)
     train(config, data, tmp_path / "whole")

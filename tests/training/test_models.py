@@ -51,7 +51,7 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         ("timm:test_vit", "gem", 160, 64),
         ("timm:test_vit", "token", 100, 64),  # 100 is no multiple of the patch: padded
         ("timm:vit_tiny_patch16_224", "avg", 64, 192),
-        ("open_clip:RN50", "token", 64, 1024),
+        pytest.param("open_clip:RN50", "token", 64, 1024, marks=pytest.mark.slow),
     ],
 )
 def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, features):
@@ -73,7 +73,13 @@ def test_resnets_map_is_torchvisions():
     torch.testing.assert_close(model(images()), whole(images()))
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "swin_t", "densenet121", "regnet_y_400mf"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mobilenet_v3_small",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("swin_t", "densenet121", "regnet_y_400mf")),
+    ],
+)
 def test_other_maps_are_torchvisions(name):
     whole = known(torchvision.models.get_model(name, weights=None))
     model = model_of(f"torchvision:{name}", layer_norm=False, dim=0).eval()
@@ -232,7 +238,7 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*it has .*resnet18\.a1_in1k"),
         ("timm:resnet18", {"pretrained": "a1_in1k"}, "a tag of timm is a part of the name"),
-        ("torchvision:vgg11", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
+        ("torchvision:alexnet", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
     ],
 )
 def test_what_cannot_be_built_is_said(backbone, options, expected):
