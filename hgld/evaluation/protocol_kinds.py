@@ -45,6 +45,8 @@ class Protocol:
             chooses the best checkpoint where no other metric is named.
         tables: tables beside the index that it reads: ``judgements``, ``lists``.
         columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
+        may_have: columns that it is read for where it has them.
+        levels: levels that the dataset must have; empty: any.
         submission: function, as ``module:function``, from the embedded splits and the options of the ranking to the
             keys that are retrieved for every query, where the benchmark has a file of submission; else empty.
     """
@@ -58,6 +60,8 @@ class Protocol:
     printed: tuple[str, ...] = ()
     tables: tuple[Literal["judgements", "lists"], ...] = ()
     columns: Mapping[str, str] = field(default_factory=dict)
+    may_have: Mapping[str, str] = field(default_factory=dict)
+    levels: tuple[str, ...] = ()
     submission: str = ""
 
     def function(self) -> "Evaluate":
@@ -205,6 +209,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
         metrics=_DYML,
         printed=_DYML_TABLE,
         columns={"split": ", ".join(_DYML_SPLITS)},
+        levels=("fine", "middle", "coarse"),
     ),
     "dyml-product": Protocol(
         "DyML-Product: every test image queries the others, at each level, and the averages over the levels.",
@@ -274,6 +279,8 @@ PROTOCOLS: Mapping[str, Protocol] = {
         splits=("test",),
         metrics=(_AP, f"R@1/{FINEST}"),
         printed=(_AP,),
+        columns={"split": "train or test"},
+        may_have={"template": "of a frame: the name of its template"},
     ),
     "classification": Protocol(
         "The run's classifier names the class of every image of val: top-1 and top-5.",

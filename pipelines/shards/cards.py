@@ -12,6 +12,7 @@ import yaml
 
 from hgld.data_cards import card_path
 from hgld.errors import ConfigError, SchemaError
+from hgld.evaluation.protocol_kinds import PROTOCOLS
 from hgld.pipelines.card import escape_markdown, read_card
 from hgld.pipelines.shards.croissant import own_licence
 from hgld.pipelines.shards.sources import card_name
@@ -230,10 +231,21 @@ def dataset_card(
     if notes:
         parts.append("## Notes of this build\n\n" + "\n".join(f"- {escape_markdown(note)}" for note in notes) + "\n")
     parts += [f"## Reading\n\n{_reading(manifest)}\n", f"## How it was built\n\n{_provenance(manifest)}\n"]
+    if card is not None or manifest.protocol:
+        parts.append(f"## Protocol\n\n{_protocol(card, manifest)}\n")
     if card is not None:
-        parts.append(f"## Protocol\n\n{card.protocol}\n")
         parts += [f"## {name}\n\n{card.sections[name]}\n" for name in _FROM_CARD if name in card.sections]
     return "\n".join(parts)
+
+
+def _protocol(card: DataCard | None, manifest: "Manifest") -> str:
+    """Return how the dataset is evaluated: by the card, and by the command."""
+    parts = [] if card is None else [card.protocol]
+    if manifest.protocol:
+        found = PROTOCOLS.get(manifest.protocol)
+        parts += [] if found is None or card is not None else [found.summary]
+        parts.append(f"`hgld evaluate --checkpoint RUN --data DIRECTORY` takes the protocol `{manifest.protocol}`.")
+    return "\n\n".join(parts)
 
 
 def _header(card: DataCard | None, manifest: "Manifest") -> str:

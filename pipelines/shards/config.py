@@ -24,6 +24,9 @@ class SourceConfig:
     name: str = setting("", "Name of the dataset; default: manifest or folders (manifest, folders).", key=False)
     license: str = setting("", "Licence of the images, best as SPDX or Hugging Face spell it (manifest, folders).")
     description: str = setting("", "Description of the dataset in its card (manifest, folders).")
+    protocol: str = setting(
+        "", "Protocol that the dataset is evaluated by, which says what columns it needs (manifest, folders)."
+    )
     levels: tuple[str, ...] = setting(
         (),
         "Names of the levels A,B,C, finest first; A=COLUMN where the column has another name (manifest, folders).",

@@ -442,14 +442,21 @@ def read_table(config: SourceConfig, world: World) -> Any:
     return catalog.items.rows(), catalog.levels, catalog.root
 
 
-@witness(SourceConfig, LEVELS, name="fruit", license="cc-by-4.0", description="Fruit on white paper.")
+@witness(
+    SourceConfig,
+    LEVELS,
+    protocol="landmarks-clean",
+    name="fruit",
+    license="cc-by-4.0",
+    description="Fruit on white paper.",
+)
 def told(config: SourceConfig, world: World) -> Any:
     """The manifest and the card of a table's dataset."""
     out = world.new()
     catalog = resolve("manifest")(world.once("manifest", manifest) / "labels.csv", config)
     build_catalog(catalog, None, str(out), config, ShardConfig(workers=1), silent)
     facts = json.loads((out / "dataset.json").read_text())
-    return facts["name"], facts["provenance"]["licence"], (out / "README.md").read_text()
+    return facts["name"], facts["protocol"], facts["provenance"]["licence"], (out / "README.md").read_text()
 
 
 @witness(SourceConfig, {**LEVELS, "test_classes": 0.5}, seed=1, test_classes=0.2)

@@ -15,10 +15,12 @@ from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.sources.image_files import (
     OWN_OPTIONS,
+    check_own_protocol,
     draw_test_classes,
     is_image_name,
     keys_of_paths,
     own_dataset_name,
+    own_protocol,
 )
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options
 
@@ -41,15 +43,22 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the folder.
         options: ``levels`` (names, finest first; ``level_0``, ``level_1``, ... if not given), ``test_classes`` and
-            ``seed``, ``splits``, ``name``, ``license``, ``description``.
+            ``seed``, ``splits``, ``protocol``, ``name``, ``license``, ``description``.
 
     Raises:
         ConfigError: options that contradict each other or the depth of the folders.
-        InputError: no images, or images at different depths.
+        InputError: no images, images at different depths, or no split that the protocol needs.
     """
     refuse_options(options, OWN_OPTIONS, "folders")
+    protocol = own_protocol(options)
+    if protocol is not None and protocol.tables:
+        raise ConfigError(
+            f"the protocol {options.protocol} reads {' and '.join(protocol.tables)}, which folders cannot say. "
+            f"List the images in a table with the columns {', '.join(protocol.columns)}: hgld build-shards manifest."
+        )
     files, dropped = _find_images(source)
-    own_splits = {file.partition("/")[0] for file in files if "/" in file} <= SPLIT_FOLDERS
+    splits = SPLIT_FOLDERS if protocol is None else SPLIT_FOLDERS | {*protocol.splits, *protocol.further}
+    own_splits = {file.partition("/")[0] for file in files if "/" in file} <= splits
     depth = _depth(source, files) - own_splits
     levels = _level_names(source, options.levels, depth)
     if own_splits and options.test_classes:
@@ -63,14 +72,16 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         {"key": keys_of_paths(files), "split": splits, "file": files, **columns},
         schema=dict.fromkeys(["key", "split", "file", *levels], pl.String),
     )
-    return Catalog(
+    catalog = Catalog(
         name=own_dataset_name(options, "folders"),
         levels=levels,
         items=keep_splits(items, options.splits, str(source)),
         root=source,
         dropped=pl.DataFrame(dropped, schema=_DROPPED, orient="row"),
         disjoint=bool(options.test_classes),
+        protocol=options.protocol,
     )
+    return check_own_protocol(catalog)
 
 
 def _find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:

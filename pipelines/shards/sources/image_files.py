@@ -10,9 +10,11 @@ import numpy as np
 
 from hgld.data.format import is_safe_name, short
 from hgld.errors import ConfigError
+from hgld.evaluation.protocol_kinds import Protocol, protocol_of
 from hgld.pipelines.shards.catalog import safe_key
 
 if TYPE_CHECKING:
+    from hgld.pipelines.shards.catalog import Catalog
     from hgld.pipelines.shards.config import SourceConfig
 
 
@@ -23,6 +25,7 @@ OWN_OPTIONS = (
     "name",
     "license",
     "description",
+    "protocol",
     "levels",
     "test_classes",
 )  # accepted by every source of the user's own images
@@ -44,6 +47,36 @@ def own_dataset_name(options: "SourceConfig", source: str) -> str:
                 f"--{option} is {short(text)}; expected one line of at most {_LONGEST_TEXT:,} printable letters."
             )
     return options.name or source
+
+
+def own_protocol(options: "SourceConfig") -> Protocol | None:
+    """Return the protocol that the options name; None where they name none.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    return protocol_of(options.protocol) if options.protocol else None
+
+
+def check_own_protocol(catalog: "Catalog") -> "Catalog":
+    """Return a catalog that has what its protocol needs.
+
+    Raises:
+        InputError: it lacks splits, lists or judgements.
+        ConfigError: it lacks levels.
+    """
+    if not catalog.protocol:
+        return catalog
+    protocol, where = protocol_of(catalog.protocol), ", ".join(map(str, catalog.sources)) or str(catalog.root)
+    lost = [level for level in protocol.levels if level not in catalog.levels]
+    if lost:
+        raise ConfigError(
+            f"{where}: the protocol {catalog.protocol} needs the levels {', '.join(protocol.levels)}, and there are "
+            f"{', '.join(catalog.levels)}. Name them: --levels LEVEL=COLUMN."
+        )
+    tables = [name for name in ("judgements", "lists") if getattr(catalog, name) is not None]
+    protocol.check(catalog.protocol, where, catalog.items["split"].unique().sort().to_list(), tables)
+    return catalog
 
 
 def is_image_name(name: str) -> bool:

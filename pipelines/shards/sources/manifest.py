@@ -4,6 +4,10 @@ The table is CSV or parquet. One column names the files (``path``, ``file``, ``i
 names the columns of the labels, finest first (``LEVEL=COLUMN`` where a level is to have another name than its column);
 an empty cell is an unknown label. A column ``split`` names the split of every image; without one, ``--test-classes``
 draws a class-disjoint test split, or everything is train.
+
+``--protocol`` makes the dataset a benchmark; its protocol says which further columns are read: ``list`` and
+``template`` (names of lists that an image is in), and of a query ``easy``, ``hard``, ``junk`` or ``relevant`` (paths of
+gallery images, with ``;`` between them).
 """
 
 import re
@@ -15,10 +19,18 @@ import polars as pl
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
-from hgld.pipelines.shards.sources.image_files import OWN_OPTIONS, draw_test_classes, keys_of_paths, own_dataset_name
+from hgld.pipelines.shards.sources.image_files import (
+    OWN_OPTIONS,
+    check_own_protocol,
+    draw_test_classes,
+    keys_of_paths,
+    own_dataset_name,
+    own_protocol,
+)
 from hgld.pipelines.shards.sources.release import keep_splits, refuse_options, relative_path
 
 if TYPE_CHECKING:
+    from hgld.evaluation.protocol_kinds import Protocol
     from hgld.pipelines.shards.config import SourceConfig
 
 PATH_COLUMNS = ("path", "file", "image", "filename")
@@ -36,36 +48,106 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     Args:
         source: the table, CSV or ``.parquet``.
         options: ``images`` (folder that the paths are relative to; the table's own if None), ``levels`` (required),
-            ``test_classes`` and ``seed``, ``splits``, ``name``, ``license``, ``description``.
+            ``test_classes`` and ``seed``, ``splits``, ``protocol``, ``name``, ``license``, ``description``.
 
     Raises:
         ConfigError: options that contradict each other or the table's columns.
         TableError: the table cannot be read, has no rows, or contradicts itself about an image.
+        InputError: it has no split that the protocol needs.
         HierarchyError: the labels do not form a tree.
     """
     refuse_options(options, ("images", *OWN_OPTIONS), "manifest")
     columns = _columns(source)
     path_column = _path_column(source, columns)
-    column_of = _level_columns(source, columns, path_column, options.levels)
+    protocol = own_protocol(options)
+    further = () if protocol is None else _further_columns(source, columns, protocol, options)
+    column_of = _level_columns(source, columns, (path_column, *further), options.levels)
     levels = tuple(column_of)
     check_level_names(levels, str(source))
     own_split = SPLIT in columns
     if own_split and options.test_classes:
         raise ConfigError(f"{source} has a column {SPLIT!r} already; leave --test-classes out, or the column.")
+    column_of |= {name: name for name in further}
     table = _read_rows(source, path_column, column_of, own_split)
-    table, dropped = _usable(table, source, levels)
+    table, dropped = _usable(table, source, (*levels, *further))
     if not own_split:
         table = _split(table, levels[0], options)
     items = table.with_columns(key=pl.Series(keys_of_paths(table["file"].to_list()), dtype=pl.String))
-    return Catalog(
+    kept = keep_splits(items, options.splits, str(source))
+    judgements, strange = _judgements(kept, [name for name in further if name in _VERDICTS])
+    catalog = Catalog(
         name=own_dataset_name(options, "manifest"),
         levels=levels,
-        items=keep_splits(items.select("key", "split", "file", *levels), options.splits, str(source)),
+        items=kept.select("key", "split", "file", *levels),
         root=options.images or source.parent,
-        dropped=dropped,
+        lists=_lists(kept, [name for name in further if name in _LISTS]),
+        judgements=judgements,
+        dropped=pl.concat([dropped, strange]),
         sources=(source,),
         disjoint=bool(options.test_classes),
+        protocol=options.protocol,
     )
+    return check_own_protocol(catalog)
+
+
+# -- the columns of a protocol ----------------------------------------------------------------------------------------
+
+_VERDICTS = ("easy", "hard", "junk", "relevant")
+_LISTS = {"list": "{}", "template": "template/{}"}  # names of the lists, by column
+
+
+def _further_columns(
+    source: Path, columns: tuple[str, ...], protocol: "Protocol", options: "SourceConfig"
+) -> tuple[str, ...]:
+    """Return the columns beside ``split`` and the levels that the protocol reads, or refuse a table without them."""
+    needed = dict(protocol.columns)
+    if options.test_classes:
+        needed.pop(SPLIT, None)
+    lost = {name: text for name, text in needed.items() if name not in columns}
+    if lost:
+        raise ConfigError(
+            f"{source}: the protocol {options.protocol} needs the column{'s' * (len(lost) > 1)} "
+            f"{'; '.join(f'{name} ({text})' for name, text in lost.items())}. Add them (cells may be empty)."
+        )
+    read = (*needed, *(name for name in protocol.may_have if name in columns))
+    return tuple(name for name in read if name != SPLIT)
+
+
+def _entries(items: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return key, row and one entry of a column's cells a row, those between ``;``."""
+    cells = items.select("key", "row", entry=pl.col(column).str.split(";")).explode("entry")
+    return cells.with_columns(pl.col("entry").str.strip_chars()).filter(pl.col("entry").str.len_bytes() > 0)
+
+
+def _lists(items: pl.DataFrame, columns: list[str]) -> pl.DataFrame | None:
+    if not columns:
+        return None
+    parts = [
+        _entries(items, column).select(list=pl.format(_LISTS[column], "entry"), key=pl.col("key")) for column in columns
+    ]
+    return pl.concat(parts).unique(maintain_order=True)
+
+
+def _judgements(items: pl.DataFrame, verdicts: list[str]) -> tuple[pl.DataFrame | None, pl.DataFrame]:
+    """Return the judged pairs, and the paths in cells of verdicts that the table does not list, as dropped."""
+    none = pl.DataFrame(schema=_DROPPED)
+    if not verdicts:
+        return None, none
+    named = pl.concat([_entries(items, name).with_columns(verdict=pl.lit(name)) for name in verdicts])
+    there = items.select(entry=pl.col("file"), item=pl.col("key"))
+    pairs = named.join(there, on="entry", how="left", maintain_order="left")
+    strange = pairs.filter(pl.col("item").is_null()).select(
+        file=pl.col("entry"),
+        split=pl.lit(""),
+        reason=pl.lit("judged, but not in the table"),
+        detail=pl.format("row {}, {}", "row", "verdict"),
+    )
+    known = pairs.filter(pl.col("item").is_not_null()).select("item", "verdict", query=pl.col("key"))
+    judged = known.select("query", "item", "verdict").unique(maintain_order=True)
+    return judged, strange.cast(_DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
 
 
 def _columns(source: Path) -> tuple[str, ...]:
@@ -85,9 +167,11 @@ def _path_column(source: Path, columns: tuple[str, ...]) -> str:
     return found[0]
 
 
-def _level_columns(source: Path, columns: tuple[str, ...], path: str, levels: tuple[str, ...]) -> dict[str, str]:
-    """Return the column of every level, finest first."""
-    others = [column for column in columns if column not in (path, SPLIT)]
+def _level_columns(
+    source: Path, columns: tuple[str, ...], taken: tuple[str, ...], levels: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the column of every level, finest first; those that are taken are none."""
+    others = [column for column in columns if column not in (*taken, SPLIT)]
     shown = ", ".join(others[:20]) or "none"
     if not levels:
         raise ConfigError(
