@@ -229,7 +229,7 @@ class OptimizerConfig:
 class RunConfig:
     """Options of the run: its length, what it keeps, what it is evaluated on."""
 
-    epochs: int = setting(100, "Epochs.", above=0)
+    epochs: int = setting(100, "Epochs; 0: the start alone is evaluated and written.", least=0)
     seed: int = setting(0, "Seed of everything random.", least=0)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(

@@ -242,6 +242,8 @@ def _optimizer_problems(config: TrainConfig) -> Iterator[str]:
 
 def _length_problems(config: TrainConfig) -> Iterator[str]:
     epochs, optimizer = config.run.epochs, config.optimizer
+    if not epochs:  # nothing is trained
+        return
     if optimizer.frozen_epochs > epochs:
         yield (
             f"frozen_epochs is {optimizer.frozen_epochs} and epochs {epochs}: the backbone would never move; lower it, "

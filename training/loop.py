@@ -203,7 +203,8 @@ def _write(path: Path, text: str) -> None:
 def _epochs(state: TrainState, monitor: TrainingMonitor) -> bool:
     """Do the rest of the run; return whether it came to its end."""
     while True:
-        if state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch:
+        start_alone = not state.config.run.epochs and not state.values
+        if start_alone or (state.step % state.data.steps_per_epoch == 0 and state.judged < state.epoch):
             save_run(state)  # a test set that cannot be read must not cost the epoch
             _evaluate(state, monitor)
             save_run(state)

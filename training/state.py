@@ -247,7 +247,7 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
 def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
     """Refuse a warm-up longer than the run, which would never reach the rates that are set."""
     steps, total = config.optimizer.warmup_steps, source.steps_per_epoch * config.run.epochs
-    if steps > total:
+    if steps > total > 0:
         raise ConfigError(
             f"warmup_steps is {steps} and the run has {total} (epochs {config.run.epochs}, {source.steps_per_epoch} "
             f"steps each on {source.place}): the learning rates would not come up to what they are set to. Take "

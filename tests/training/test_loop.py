@@ -53,6 +53,19 @@ VARIANTS = {
 }
 
 
+def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
+    config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,))
+    summary = train(config, data, tmp_path / "run")
+    assert (summary.finished, summary.step, summary.epoch) == (True, 0, 0)
+    assert summary.best == {"metric": "H-AP", "value": summary.values["test"]["H-AP"], "epoch": 0, "step": 0}
+    assert read_rows(tmp_path / "run" / "evaluations.csv")
+    assert (tmp_path / "run" / "reports" / "test-epoch-0.json").is_file()
+    again = train(config, data, tmp_path / "run")
+    assert again.values == summary.values
+    trained = train(options(epochs=1), data, tmp_path / "other", init_from=tmp_path / "run")
+    assert trained.step == STEPS
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return str(write_small(tmp_path_factory.mktemp("data") / "small"))
