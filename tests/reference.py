@@ -173,6 +173,59 @@ def exact_grade_ap(scores: Scores, grades: Grades, grade: int) -> float:
     return average_precision([scores[j] for j in kept], [int(grades[j] == grade) for j in kept])
 
 
+def mistake_severity(scores: Scores, grades: Grades, num_levels: int) -> float:
+    """Levels up to the first item's lowest common class with the query, if the query has a class to miss."""
+    first = listed(scores, grades)[0]
+    return float(num_levels - first) if num_levels in grades and first < num_levels else NAN
+
+
+def hierarchical_distance(scores: Scores, grades: Grades, num_levels: int, k: int) -> float:
+    return mean([num_levels - grade for grade in listed(scores, grades)[:k]]) if num_levels in grades else NAN
+
+
+Labels = Sequence[int]  # finest level first, -1 where unknown
+
+
+def ancestry(label: Labels, everyone: Sequence[Labels]) -> set[tuple[int, int]]:
+    """The (level, class) pairs that a label or any label that shares a class with it states at coarser levels."""
+    known = [(level, c) for level, c in enumerate(label) if c >= 0]
+    if not known:
+        return set()
+    level, finest = known[0]
+    found = {(level, finest)}
+    for other in everyone:
+        if other[level] == finest:
+            found |= {(coarser, c) for coarser, c in enumerate(other) if coarser > level and c >= 0}
+    return found
+
+
+def winner(votes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The most frequent vote, the earliest of equally frequent ones."""
+    return max(votes, key=lambda vote: (votes.count(vote), -votes.index(vote))) if votes else None
+
+
+def knn(name: str, own: Labels, first: Sequence[Labels], everyone: Sequence[Labels]) -> float:
+    """hP, hR, hF1 and consistency of what the first items vote for."""
+    levels = range(len(own))
+    if name == "consistency":
+        votes = [winner([(level, item[level]) for item in first if item[level] >= 0]) for level in levels]
+        said = {vote[0]: vote[1] for vote in votes if vote is not None}
+        for level, label in said.items():
+            alone = [label if at == level else -1 for at in levels]
+            if any(said.get(at, label) != label for at, label in ancestry(alone, everyone)):
+                return 0.0
+        return 1.0 if said else NAN
+    true = ancestry(own, everyone)
+    finest = [next(((at, item[at]) for at in levels if item[at] >= 0), None) for item in first]
+    vote = winner([pair for pair in finest if pair is not None])
+    said_label = [-1 if vote is None or vote[0] != at else vote[1] for at in levels]
+    predicted = ancestry(said_label, everyone)
+    sizes = {"hP": len(predicted), "hR": len(true), "hF1": (len(predicted) + len(true)) / 2}
+    if not true:
+        return NAN
+    return len(true & predicted) / sizes[name] if sizes[name] else 0.0
+
+
 def metric(
     name: str, scores: Scores, grades: Grades, levels: Sequence[str], relevance: Sequence[float] | None = None, **kind
 ) -> float:
@@ -198,6 +251,10 @@ def metric(
         return graded(scores, grades, worth, int(cut))
     if base == "NDCG":
         return ndcg(scores, grades, int(cut) if cut else None)
+    if base == "HD":
+        return hierarchical_distance(scores, grades, len(levels), int(cut))
+    if head == "severity":
+        return mistake_severity(scores, grades, len(levels))
     if head == "wAP":
         return weighted_sum_of_aps(scores, grades, len(levels), kind.get("weights"))
     return hierarchical_ap(scores, grades, worth) if head == "H-AP" else average_set_intersection(scores, grades)

@@ -439,12 +439,17 @@ def ranked_together(
     report = rank(own) if own else None
     if processes.count == 1 and report is not None:
         return report
-    values = b"" if report is None else np.stack([report.per_query[name] for name in report.values], axis=1).tobytes()
+    values = b"" if report is None else report.per_query.select(report.query_metrics).to_numpy().tobytes()
     parts = from_all(values, processes)
     # A process without a query of its own learns from the main one what was measured.
-    told = from_main(None if report is None else [list(report.values), report.settings], processes)
-    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(told[0]))
-    return RetrievalReport.from_columns({name: table[:, c] for c, name in enumerate(told[0])}, told[1])
+    told = None
+    if report is not None:
+        of_set = {name: value for name, value in report.values.items() if name not in report.query_metrics}
+        told = [report.query_metrics, of_set, report.settings]
+    names, of_set, settings = from_main(told, processes)
+    table = np.frombuffer(b"".join(parts)).reshape(num_queries, len(names))
+    columns = {name: table[:, column] for column, name in enumerate(names)}
+    return RetrievalReport.from_columns(columns, settings, num_queries=num_queries, of_set=of_set)
 
 
 def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:

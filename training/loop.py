@@ -21,6 +21,7 @@ from hgld import distributed
 from hgld.data.batch import Batch
 from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
+from hgld.evaluation.metric import lower_is_better
 from hgld.files import file_lock, write_atomic
 from hgld.training.checkpoint import checkpoint_folder, newest_checkpoint
 from hgld.training.config import TrainConfig, flat
@@ -406,5 +407,5 @@ def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
         monitor.reporter.note(
             f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it"
         )
-    elif not state.best or value > state.best["value"]:
+    elif not state.best or (value < state.best["value"] if lower_is_better(metric) else value > state.best["value"]):
         state.best = {"metric": metric, "value": value, "epoch": state.epoch, "step": state.step}

@@ -57,6 +57,16 @@ def class_distances(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray
     )
 
 
+def intra_class_distance(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> float:
+    """Compute the metric ``dists@intra``; see :func:`class_distances`."""
+    return class_distances(embeddings, labels).intra
+
+
+def inter_class_distance(embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray) -> float:
+    """Compute the metric ``dists@inter``; see :func:`class_distances`."""
+    return class_distances(embeddings, labels).inter
+
+
 def clustering_nmi(
     embeddings: Tensor | np.ndarray, labels: Tensor | np.ndarray, *, num_clusters: int | None = None, seed: int = 0
 ) -> float:

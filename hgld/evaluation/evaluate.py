@@ -13,11 +13,13 @@ from torch import Tensor
 from hgld.errors import ConfigError, HierarchyError, InputError
 from hgld.evaluation.judgements import MOST_LEVELS, GradeTable, LabelRelevance, RelevanceBlock, RelevanceSource
 from hgld.evaluation.metric import GainFunction, Metric, resolve
+from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.report import RetrievalReport
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.evaluation.statistics import (
     depth_needed,
     depths_of,
+    first_items,
     metric_values,
     order_statistics,
     order_statistics_torch,
@@ -128,7 +130,23 @@ def block_metrics(
     depth = depth_needed(metrics, levels, block.counts)
     exact = any(metric.kind == "AP#g" for metric in metrics)
     found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
-    return metric_values(metrics, levels, found, block.counts, gain, gains)
+    voters = [metric.number or 1 for metric in metrics if kind_of(metric.kind).of_labels]
+    _check_classes(metrics, given=block.classes is not None)
+    nearest = None
+    if voters and block.classes is not None:
+        nearest = first_items(scores, block.grades, max(voters)), block.classes
+    return metric_values(metrics, levels, found, block.counts, gain, gains, nearest)
+
+
+def _check_classes(metrics: Sequence[Metric], *, given: bool) -> None:
+    """Refuse metrics of labels and of the set where items are judged without labels."""
+    kinds = {metric: kind_of(metric.kind) for metric in metrics}
+    asking = [str(metric) for metric, kind in kinds.items() if kind.of_labels or kind.of_set]
+    if asking and not given:
+        raise ConfigError(
+            f"{', '.join(asking)}: the items of judged lists and tables of grades have no classes. Leave these metrics "
+            "out."
+        )
 
 
 # -- metrics of embeddings --------------------------------------------------------------------------------------------
@@ -338,7 +356,7 @@ def evaluate_labelled(
     }
     relevance = LabelRelevance(query_labels, gallery_labels, index)
     ranked = prepare_embeddings(options.expanded(queries, items, index), "query", normalize=False, device=device)
-    return _rank_all(ranked, items, relevance, names, gain, options, stated)
+    return _rank_all(ranked, items, relevance, names, gain, options, stated, gallery_labels)
 
 
 def evaluate_judged(
@@ -495,6 +513,7 @@ def _rank_all(
     gain: GainFunction,
     options: EvaluationOptions,
     settings: Mapping[str, Any],
+    gallery_labels: np.ndarray | None = None,
 ) -> RetrievalReport:
     if query.shape[1] != gallery.shape[1]:
         raise InputError(
@@ -504,23 +523,31 @@ def _rank_all(
     check_num_levels(len(levels))
     if options.share is not None:
         alone = replace(options, share=None)
+        task = (query, gallery, relevance, levels, gain)
         return options.share(
-            lambda part: _rank_all(query, gallery, relevance, levels, gain, replace(alone, part=part), settings),
-            len(query),
+            lambda part: _rank_all(*task, replace(alone, part=part), settings, gallery_labels), len(query)
         )
     metrics = resolve(options.metrics, levels)
     ranked = range(len(query)) if options.part is None else options.part
     if not (ranked.step == 1 and 0 <= ranked.start < ranked.stop <= len(query)):
         raise ConfigError(f"part is {options.part} of {len(query)} queries; expected some consecutive ones of them.")
+    of_set = [metric for metric in metrics if kind_of(metric.kind).of_set]
+    of_queries = [metric for metric in metrics if metric not in of_set]
+    _check_classes(of_set, given=gallery_labels is not None)
     rows = block_rows(len(ranked), len(gallery), query.device, options.chunk_size)
-    parts = []
+    parts: list[dict[str, np.ndarray]] = []
     with exact_products(query.device):
-        for start, stop, scores in score_blocks(query, gallery, rows, ranked):
+        for start, stop, scores in score_blocks(query, gallery, rows, ranked) if of_queries else ():
             block = relevance.block(start, stop, query.device)
-            parts.append(block_metrics(scores, block, metrics, levels, gain, options.backend))
+            parts.append(block_metrics(scores, block, of_queries, levels, gain, options.backend))
             if options.progress is not None:
                 options.progress("rank", stop - ranked.start, len(ranked))
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {str(metric): np.concatenate([part[str(metric)] for part in parts]) for metric in of_queries}
+    whole = {}
+    if gallery_labels is not None and ranked.start == 0:  # of several processes the first one
+        for metric in of_set:
+            column = gallery_labels[:, list(levels).index(str(metric.level))]
+            whole[str(metric)] = _of_set(metric, gallery, column, options.progress)
     return RetrievalReport.from_columns(
         columns,
         {
@@ -539,7 +566,17 @@ def _rank_all(
             "device": query.device.type,
         },
         first_query=ranked.start,
+        num_queries=len(ranked),
+        of_set=whole,
     )
+
+
+def _of_set(metric: Metric, gallery: Tensor, labels: np.ndarray, progress: Progress | None) -> float:
+    """Return a metric of the items that are searched; NaN where none has a class."""
+    value = kind_of(metric.kind).compute(gallery, labels) if (labels >= 0).any() else float("nan")
+    if progress is not None:
+        progress(str(metric), 1, 1)
+    return float(value)
 
 
 def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:

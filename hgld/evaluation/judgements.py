@@ -1,7 +1,8 @@
 """Relevance of gallery items to queries: the grades of a block of queries, from labels, lists or a table."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +14,22 @@ from hgld.errors import InputError
 MOST_LEVELS = 250  # a grade is a byte
 
 
+@dataclass(frozen=True, eq=False)
+class ClassTables:
+    """Classes of q queries and of the gallery, numbered level by level, and the tree that they make.
+
+    Attributes:
+        query: (q, L) numbers of the classes, finest level first, -1 where unknown.
+        gallery: (L, G) of the gallery's items.
+        ancestors: for every level (C, L): of each class those on its path, itself among them; -1 at finer levels
+            and where no item tells.
+    """
+
+    query: np.ndarray
+    gallery: np.ndarray
+    ancestors: tuple[np.ndarray, ...]
+
+
 @dataclass(frozen=True)
 class RelevanceBlock:
     """Grades of q consecutive queries against the whole gallery.
@@ -21,11 +38,13 @@ class RelevanceBlock:
         grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
         counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
+        classes: the labels behind the grades; None where items are judged otherwise.
     """
 
     grades: Tensor
     counts: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray]
+    classes: ClassTables | None = None
 
 
 class RelevanceSource(Protocol):
@@ -80,7 +99,21 @@ class LabelRelevance:
         grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
-        return _without(grades, self.num_levels, (rows, index[rows]))
+        block = _without(grades, self.num_levels, (rows, index[rows]))
+        return replace(block, classes=ClassTables(self._query[start:stop], self._gallery, self._ancestors))
+
+    @cached_property
+    def _ancestors(self) -> tuple[np.ndarray, ...]:
+        items = np.concatenate([self._query, self._gallery.T])
+        tables = []
+        for level in range(self.num_levels):
+            table = np.full((int(items[:, level].max(initial=-1)) + 1, self.num_levels), -1, np.int32)
+            table[:, level] = np.arange(len(table))
+            for coarser in range(level + 1, self.num_levels):
+                known = (items[:, level] >= 0) & (items[:, coarser] >= 0)
+                table[items[known, level], coarser] = items[known, coarser]
+            tables.append(table)
+        return tuple(tables)
 
     def _painted(self, start: int, stop: int) -> Tensor:
         from hgld.evaluation.ranks import paint_grades  # numba takes long to import

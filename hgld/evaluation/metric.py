@@ -34,6 +34,11 @@ class Metric:
     - ``ASI``: average set intersection
     - ``wAP``: the weighted sum of the levels' APs
     - ``AP#g``: AP of the items of grade g alone against those of grade 0; items of the other grades are left out
+    - ``severity``, ``HD@k``: levels to climb to what is shared, of the first item where it is wrong, of the first k
+    - ``kNN-hP@k``, ``kNN-hR@k``, ``kNN-hF1@k``: hierarchical precision, recall, F1 of the class that k items vote for
+    - ``kNN-consistency@k``: whether votes of every level lie on one path of the tree
+
+    Metrics of the set are one number at a level, without values a query: ``dists@intra``, ``dists@inter``, ``NMI``.
 
     And one is of a network's classifier, not of a ranking: ``top-k``, the share of items whose class is among the k
     that it finds most likely.
@@ -89,7 +94,24 @@ class Metric:
     @property
     def depth(self) -> int | None:
         """The k of a metric that reads only the first k of the list; None for the others."""
-        return self.number if self.kind.endswith("@k") else None
+        return self.number if self.kind.endswith("@k") else kind_of(self.kind).depth
+
+
+def is_per_cent(name: str) -> bool:
+    """Tell whether tables print a value in per cent: all but those metrics that are no shares."""
+    return _has(name, "per_cent", usual=True)
+
+
+def lower_is_better(name: str) -> bool:
+    """Tell whether the best value of a metric is the lowest."""
+    return _has(name, "lower_is_better", usual=False)
+
+
+def _has(name: str, property_: str, *, usual: bool) -> bool:
+    try:
+        return getattr(kind_of(Metric.parse(name).kind), property_)
+    except ConfigError:  # a value that a benchmark names in its own way, for example UKBench's score
+        return usual
 
 
 def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric]:

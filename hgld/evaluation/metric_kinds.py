@@ -15,9 +15,7 @@ from hgld.errors import ConfigError
 from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from hgld.evaluation.statistics import RankedQueries
+    pass
 
 
 @dataclass(frozen=True)
@@ -27,25 +25,38 @@ class MetricKind:
     Attributes:
         meaning: a sentence for the glossary of reports.
         value: function from ranked queries to (q,) float64, NaN where undefined; a text names a function of
-            :mod:`hgld.evaluation.statistics`, and None says that no ranking has it, but a classifier.
+            :mod:`hgld.evaluation.statistics`. Where it is ``of_set``, a function from unit embeddings (N, D) and the
+            labels (N,) of one level to a number; a text names one of :mod:`hgld.evaluation.diagnostics`. None says that
+            no ranking has it, but a classifier.
         binary: whether it is of one level, not of all levels at once.
         first_positives: whether it reads the list no deeper than its positives are many; the whole list else, or the
             first k where the name ends in ``@k``.
         offered: names that shells complete.
+        depth: the k of a metric whose name has none and that reads only the first k of the list.
+        of_labels: whether it reads the labels of the first k, not their grades alone; judged lists have none.
+        of_set: whether it is one number of all items together, without values a query.
+        per_cent: whether it is a share, which tables print in per cent; else it is printed as it is.
+        lower_is_better: whether the best value is the lowest.
     """
 
     meaning: str
-    value: "str | Callable[[RankedQueries], np.ndarray] | None"
+    value: "str | Callable[..., Any] | None"
     binary: bool = False
     first_positives: bool = False
     offered: tuple[str, ...] = ()
+    depth: int | None = None
+    of_labels: bool = False
+    of_set: bool = False
+    per_cent: bool = True
+    lower_is_better: bool = False
 
-    def compute(self, ranked: "RankedQueries") -> Any:
-        """Return the (q,) values."""
+    def compute(self, *given: Any) -> Any:
+        """Return the (q,) values of ranked queries; of a metric of the set the number of embeddings and labels."""
         if callable(self.value):
-            return self.value(ranked)
+            return self.value(*given)
         assert self.value is not None  # no name of such a metric reaches a ranking
-        return getattr(import_module("hgld.evaluation.statistics"), self.value)(ranked)
+        module = "diagnostics" if self.of_set else "statistics"
+        return getattr(import_module(f"hgld.evaluation.{module}"), self.value)(*given)
 
 
 METRICS: Mapping[str, MetricKind] = {
@@ -112,6 +123,71 @@ METRICS: Mapping[str, MetricKind] = {
         "Share of items whose class is among the k that the network's classifier finds most likely.",
         None,
         offered=("top-1", "top-5"),
+    ),
+    "severity": MetricKind(
+        "Mistake severity: levels to climb from the query's finest class to one that the first item shares, over the "
+        "queries whose first item is wrong; lower is better.",
+        "mistake_severity",
+        offered=("severity",),
+        depth=1,
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "HD@k": MetricKind(
+        "Hierarchical distance: levels to climb, 0 for the same finest class, averaged over the first k; lower is "
+        "better.",
+        "hierarchical_distance_at_k",
+        offered=("HD@1", "HD@5", "HD@20"),
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "kNN-hP@k": MetricKind(
+        "Hierarchical precision of the class that the first k vote for: its ancestors and itself that are the query's.",
+        "knn_precision",
+        offered=("kNN-hP@5",),
+        of_labels=True,
+    ),
+    "kNN-hR@k": MetricKind(
+        "Hierarchical recall of that class: the query's ancestors and class that are among its own.",
+        "knn_recall",
+        offered=("kNN-hR@5",),
+        of_labels=True,
+    ),
+    "kNN-hF1@k": MetricKind(
+        "Harmonic mean of the two: hierarchical F1 of the class that the first k vote for.",
+        "knn_f1",
+        offered=("kNN-hF1@5",),
+        of_labels=True,
+    ),
+    "kNN-consistency@k": MetricKind(
+        "Tree consistency: whether the classes that the first k vote for, level by level, lie on one path of the tree.",
+        "knn_consistency",
+        offered=("kNN-consistency@5",),
+        of_labels=True,
+    ),
+    "dists@intra": MetricKind(
+        "Mean cosine distance of two items of one class, over all pairs; lower is denser.",
+        "intra_class_distance",
+        binary=True,
+        offered=("dists@intra",),
+        of_set=True,
+        per_cent=False,
+        lower_is_better=True,
+    ),
+    "dists@inter": MetricKind(
+        "Mean cosine distance of two items of different classes, over all pairs.",
+        "inter_class_distance",
+        binary=True,
+        offered=("dists@inter",),
+        of_set=True,
+        per_cent=False,
+    ),
+    "NMI": MetricKind(
+        "Normalised mutual information of the classes and a k-means clustering into as many clusters.",
+        "clustering_nmi",
+        binary=True,
+        offered=("NMI",),
+        of_set=True,
     ),
 }
 """The metrics of hgld."""

@@ -77,6 +77,7 @@ def html_page(title: str, body: str) -> str:
 # -- the report of an evaluation --------------------------------------------------------------------------------------
 
 SCHEMA_VERSION = 1
+_OF_SET = "of_set"  # the setting that names the metrics without values a query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
 _HEADER = ["metric", "value", "undefined queries"]
@@ -87,7 +88,8 @@ class RetrievalReport:
     """Metrics of one evaluation.
 
     Attributes:
-        values: mean of every metric over the queries for which it is defined; NaN if there are none.
+        values: mean of every metric over the queries for which it is defined; NaN if there are none. Metrics of the
+            set (NMI) stand here alone.
         per_query: one row a query in their order: ``query`` (its index) and one Float64 column a metric, NaN where it
             is undefined.
         undefined: for every metric the number of queries left out of its mean, having no positive.
@@ -101,21 +103,40 @@ class RetrievalReport:
 
     @classmethod
     def from_columns(
-        cls, columns: Mapping[str, np.ndarray], settings: Mapping[str, Any], *, first_query: int = 0
+        cls,
+        columns: Mapping[str, np.ndarray],
+        settings: Mapping[str, Any],
+        *,
+        first_query: int = 0,
+        num_queries: int = 0,
+        of_set: Mapping[str, float] | None = None,
     ) -> "RetrievalReport":
-        """Make a report of (Q,) float64 values a metric, NaN where undefined; ``first_query`` is the first index."""
+        """Make a report of values a query.
+
+        Args:
+            columns: (Q,) float64 values a metric, NaN where undefined.
+            settings: all that the values depend on.
+            first_query: index of the first query.
+            num_queries: Q, needed where there is no column.
+            of_set: values of the metrics of the set, which have no column.
+        """
         if "query" in columns:
             raise InputError("a metric cannot be named 'query': that is the column of the queries' indices.")
-        num_queries = len(next(iter(columns.values()))) if columns else 0
+        num_queries = len(next(iter(columns.values()))) if columns else num_queries
         defined = {name: ~np.isnan(column) for name, column in columns.items()}
+        means = {n: float(column[defined[n]].mean()) if defined[n].any() else math.nan for n, column in columns.items()}
+        whole = dict(of_set or {})
         return cls(
-            values={
-                n: float(column[defined[n]].mean()) if defined[n].any() else math.nan for n, column in columns.items()
-            },
+            values=means | whole,
             per_query=pl.DataFrame({"query": np.arange(num_queries, dtype=np.int64) + first_query, **columns}),
-            undefined={n: int((~ok).sum()) for n, ok in defined.items()},
-            settings=dict(settings),
+            undefined={n: int((~ok).sum()) for n, ok in defined.items()} | dict.fromkeys(whole, 0),
+            settings={**settings, **({_OF_SET: list(whole)} if whole else {})},
         )
+
+    @property
+    def query_metrics(self) -> list[str]:
+        """Names of the metrics with values a query; those of the set have none."""
+        return [name for name in self.values if name in self.per_query.columns]
 
     def to_frame(self) -> pl.DataFrame:
         """Return one row a metric: metric, value, queries (that it is defined for), undefined."""
@@ -124,7 +145,10 @@ class RetrievalReport:
             {
                 "metric": list(self.values),
                 "value": list(self.values.values()),
-                "queries": [len(self.per_query) - n if len(self.per_query) else None for n in undefined],
+                "queries": [
+                    len(self.per_query) - n if len(self.per_query) and name in self.per_query.columns else None
+                    for name, n in self.undefined.items()
+                ],
                 "undefined": undefined,
             },
             schema={"metric": pl.String, "value": pl.Float64, "queries": pl.Int64, "undefined": pl.Int64},
@@ -176,7 +200,7 @@ class RetrievalReport:
         Args:
             name: first cell; escaped.
             metrics: which values, in this order; all if None.
-            scale: values are multiplied by it (papers print per cent).
+            scale: shares are multiplied by it (papers print per cent); levels and distances are printed as they are.
             digits: behind the point.
 
         Raises:
@@ -186,7 +210,7 @@ class RetrievalReport:
         missing = [metric for metric in chosen if metric not in self.values]
         if missing:
             raise InputError(f"the report has no {', '.join(missing)}; it has {', '.join(self.values)}.")
-        cells = [latex(name), *(number(self.values[m] * scale, digits, "--") for m in chosen)]
+        cells = [latex(name), *(number(self.values[m] * _scale(m, scale), digits, "--") for m in chosen)]
         return " & ".join(cells) + r" \\"
 
     def to_dict(self) -> dict[str, Any]:
@@ -236,7 +260,11 @@ class RetrievalReport:
             raise SchemaError(f"{file}: values, undefined or settings are missing or malformed ({error!r}).") from error
         if list(undefined) != list(values):
             raise SchemaError(f"{file}: values and undefined name different metrics.")
-        return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), list(values)), undefined, settings)
+        of_set = settings.get(_OF_SET, [])
+        if not isinstance(of_set, list) or not set(of_set) <= set(values):
+            raise SchemaError(f"{file}: {_OF_SET} is {of_set!r}; expected a list of some of its metrics.")
+        columns = [name for name in values if name not in of_set]
+        return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), columns), undefined, settings)
 
 
 def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
@@ -252,6 +280,12 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
     if dict(frame.schema) != schema:
         raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
     return frame
+
+
+def _scale(metric: str, scale: float) -> float:
+    from hgld.evaluation.metric import is_per_cent  # imports torch
+
+    return scale if is_per_cent(metric) else 1.0
 
 
 def _text(value: object) -> str:
@@ -320,7 +354,7 @@ class Comparison:
 
     def _latex_cell(self, row: Mapping[str, Any], scale: float, digits: int) -> str:
         marked = row["p_value"] is not None and row["p_value"] < 1 - self.confidence
-        return number(row["value"] * scale, digits, "--") + (r"$^\dagger$" if marked else "")
+        return number(row["value"] * _scale(row["metric"], scale), digits, "--") + (r"$^\dagger$" if marked else "")
 
     def _header(self) -> list[str]:
         return ["report", "metric", "value", f"{self.confidence:.0%} interval", "difference", "its interval", "p"]
@@ -408,7 +442,8 @@ def compare(
 
 
 def _common_metrics(reports: Mapping[str, RetrievalReport], metrics: Sequence[str] | None) -> list[str]:
-    common = [m for m in next(iter(reports.values())).values if all(m in report.values for report in reports.values())]
+    first, *others = reports.values()
+    common = [m for m in first.query_metrics if all(m in report.query_metrics for report in others)]
     chosen = common if metrics is None else list(dict.fromkeys(metrics))
     if not chosen or not set(chosen) <= set(common):
         raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hgld.evaluation.judgements import ClassTables
 from hgld.evaluation.metric import GainFunction, Metric
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.ranks import rank_rows
@@ -111,6 +112,7 @@ def metric_values(
     counts: np.ndarray,
     gain: GainFunction,
     gains: np.ndarray,
+    nearest: tuple[np.ndarray, ClassTables] | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute every metric of every query.
 
@@ -121,17 +123,21 @@ def metric_values(
         counts: (q, L + 1) items a grade in the whole ranking.
         gain: the function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
+        nearest: of :func:`first_items`, as many as the metrics of labels ask for, and the classes; None without such.
 
     Returns:
         for every metric's name (q,) float64, NaN where it is undefined.
     """
     depths = depths_of(metrics).tolist()
-    values = {}
+    values, votes = {}, {}
     with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is what undefined means here
         for metric in metrics:
             grade = len(levels) - levels.index(str(metric.level)) if metric.binary else 1
             at = depths.index(metric.depth) if metric.depth is not None else -1
-            ranked = RankedQueries(found, counts, gain, gains, grade, metric.number or 1, at)
+            if nearest is not None and metric.number not in votes and kind_of(metric.kind).of_labels:
+                votes[metric.number] = cast_votes(nearest[0][:, : metric.number], nearest[1])
+            vote = votes.get(metric.number)
+            ranked = RankedQueries(found, counts, gain, gains, grade, metric.number or 1, at, vote)
             values[str(metric)] = kind_of(metric.kind).compute(ranked)
     return values
 
@@ -148,6 +154,7 @@ class RankedQueries:
         grade: least grade of a positive: that of the level of a binary metric, 1 for graded ones.
         number: the k or g of the name; 1 if it has none.
         at: the column of k in ``found``; -1 where the name has no k.
+        votes: of the first k, for metrics of labels.
     """
 
     found: OrderStatistics
@@ -157,6 +164,7 @@ class RankedQueries:
     grade: int
     number: int
     at: int
+    votes: "Votes | None" = None
 
     @property
     def positives(self) -> np.ndarray:
@@ -253,6 +261,64 @@ def ap_of_grade(ranked: RankedQueries) -> np.ndarray:
     return ranked.found.exact_ap[:, ranked.number - 1] / ranked.counts[:, ranked.number]
 
 
+def mistake_severity(ranked: RankedQueries) -> np.ndarray:
+    """Return the severity of mistakes (Bertinetto et al., "Making Better Mistakes", CVPR 2020).
+
+    The height of the lowest common ancestor, in levels: L where the first item shares nothing. Defined where the
+    gallery has an item of the query's finest class, and the first item is none.
+    """
+    num_levels = ranked.counts.shape[1] - 1
+    grade = ranked.found.grade_at[:, ranked.at]
+    is_mistake = (ranked.counts[:, num_levels] > 0) & (grade < num_levels)
+    return np.where(is_mistake, num_levels - grade.astype(np.float64), np.nan)
+
+
+def hierarchical_distance_at_k(ranked: RankedQueries) -> np.ndarray:
+    """Return the average hierarchical distance of the first k (Bertinetto et al., CVPR 2020), in levels.
+
+    Defined where the gallery has an item of the query's finest class; a list that ends before k is averaged as it is.
+    """
+    num_levels = ranked.counts.shape[1] - 1
+    places = np.minimum(ranked.number, ranked.counts.sum(axis=1))
+    shared = (np.arange(num_levels + 1) * ranked.found.hits[:, ranked.at]).sum(axis=1)
+    return np.where(ranked.counts[:, num_levels] > 0, num_levels - shared / places, np.nan)
+
+
+def knn_precision(ranked: RankedQueries) -> np.ndarray:
+    """Return the hierarchical precision of the kNN prediction; see :class:`Votes`."""
+    vote = _votes(ranked)
+    return np.where(vote.true > 0, _ratio(vote.shared, vote.predicted), np.nan)
+
+
+def knn_recall(ranked: RankedQueries) -> np.ndarray:
+    """Return the hierarchical recall of the kNN prediction; see :class:`Votes`."""
+    vote = _votes(ranked)
+    return np.where(vote.true > 0, _ratio(vote.shared, vote.true), np.nan)
+
+
+def knn_f1(ranked: RankedQueries) -> np.ndarray:
+    """Return the hierarchical F1 of the kNN prediction; see :class:`Votes`."""
+    vote = _votes(ranked)
+    return np.where(vote.true > 0, _ratio(2 * vote.shared, vote.predicted + vote.true), np.nan)
+
+
+def knn_consistency(ranked: RankedQueries) -> np.ndarray:
+    """Return 1 where the kNN predictions of all levels lie on one path of the tree, else 0; see :class:`Votes`."""
+    vote = _votes(ranked)
+    return np.where(vote.voted > 0, vote.consistent.astype(np.float64), np.nan)
+
+
+def _votes(ranked: RankedQueries) -> "Votes":
+    assert (
+        ranked.votes is not None
+    )  # :func:`hgld.evaluation.evaluate.block_metrics` refuses such metrics of judged lists
+    return ranked.votes
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+
+
 def _hierarchical_precision(hits: np.ndarray, grade: np.ndarray, gains: np.ndarray) -> np.ndarray:
     """Sum over the first k min(r_j, r_k) / r_k; where r_k is 0 its limit, the number of positives."""
     here = np.take_along_axis(gains, grade[:, None], axis=1)
@@ -269,6 +335,105 @@ def _ideal_dcg(counts: np.ndarray, k: int | None) -> np.ndarray:
     summed = np.cumsum(discounts(int(ends.max(initial=0))))
     parts = np.diff(summed[ends], axis=1, prepend=0.0)
     return parts @ gains[:0:-1]
+
+
+# -- votes of the first items -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Classes that the first k items of q queries vote for, beside the queries' own.
+
+    For precision, recall and F1 (Kiritchenko et al., "Functional Annotation of Genes Using Hierarchical Text
+    Categorization", 2005) every item votes for the finest class that it is known by, and the class with most votes
+    is predicted with its ancestors; the query's own finest known class stands with its ancestors too. For consistency
+    every level has a vote of its own, among the items whose class there is known. Of classes with equally many votes
+    that one is taken whose first item comes first.
+
+    Attributes:
+        predicted: (q,) classes on the path of the predicted class.
+        true: (q,) classes on the path of the query's own.
+        shared: (q,) classes on both.
+        consistent: (q,) whether no class predicted at a level has another ancestor than the one predicted there.
+        voted: (q,) levels that have a prediction of their own.
+    """
+
+    predicted: np.ndarray
+    true: np.ndarray
+    shared: np.ndarray
+    consistent: np.ndarray
+    voted: np.ndarray
+
+
+def cast_votes(items: np.ndarray, classes: ClassTables) -> Votes:
+    """Let the first items vote.
+
+    Args:
+        items: (q, k) gallery indices, best first, -1 where the ranking has ended.
+        classes: of the queries and the gallery.
+    """
+    labels = np.where(items[:, :, None] >= 0, classes.gallery.T[items], -1)  # (q, k, L)
+    by_level = np.stack([_majority(labels[:, :, level]) for level in range(labels.shape[2])], axis=1)
+    offsets = np.cumsum([0, *(len(table) for table in classes.ancestors)])
+    paths = np.concatenate([*classes.ancestors, np.full((1, labels.shape[2]), -1)])  # the last: of no class
+    path = paths[_majority(_finest(labels, offsets))]
+    own = paths[_finest(classes.query, offsets)]
+    consistent = np.ones(len(items), bool)
+    for level, table in enumerate(classes.ancestors):
+        above = np.concatenate([table, np.full((1, table.shape[1]), -1)])[by_level[:, level]]
+        consistent &= ~((above >= 0) & (by_level >= 0) & (above != by_level)).any(axis=1)
+    return Votes(
+        predicted=(path >= 0).sum(axis=1),
+        true=(own >= 0).sum(axis=1),
+        shared=((path >= 0) & (path == own)).sum(axis=1),
+        consistent=consistent,
+        voted=(by_level >= 0).sum(axis=1),
+    )
+
+
+def _finest(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the finest known class of (..., L) labels, numbered through all levels; -1 where none is known."""
+    level = (labels >= 0).argmax(axis=-1)
+    label = np.take_along_axis(labels, level[..., None], axis=-1)[..., 0]
+    return np.where(label >= 0, label + offsets[level], -1)
+
+
+def _majority(votes: np.ndarray) -> np.ndarray:
+    """Return the most frequent of (q, k) votes, the first of equally frequent ones; -1 is no vote."""
+    counts = np.zeros(votes.shape, np.int64)
+    for place in range(votes.shape[1]):
+        counts += votes == votes[:, place, None]
+    counts[votes < 0] = 0
+    best = counts.argmax(axis=1)[:, None] if votes.shape[1] else np.zeros((len(votes), 0), np.int64)
+    return np.take_along_axis(votes, best, axis=1)[:, 0]
+
+
+def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
+    """Return (q, min(depth, G)) gallery indices of the highest scores, equal ones by ascending grade, then index.
+
+    Args:
+        scores: (q, G) floating, -inf for items out of the ranking.
+        grades: (q, G) uint8.
+        depth: how many.
+
+    Returns:
+        int64; -1 where the ranking has ended.
+    """
+    depth = min(depth, scores.shape[1])
+    best, place = scores.topk(min(depth + 1, scores.shape[1]), dim=1)
+    grade = grades.gather(1, place).cpu().numpy()
+    best, place = best.cpu().numpy(), place.cpu().numpy()
+    order = np.lexsort((place, grade, -best), axis=1)[:, :depth]
+    found = np.take_along_axis(place, order, axis=1)
+    if 0 < depth < best.shape[1]:
+        for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
+            last = best[row, depth - 1]
+            higher = int((best[row] > last).sum())
+            equal = torch.nonzero(scores[row] == float(last))[:, 0].cpu().numpy()
+            chosen = np.argsort(grades[row].cpu().numpy()[equal], kind="stable")[: depth - higher]
+            found[row, higher:] = equal[chosen]
+    found[np.take_along_axis(best, order, axis=1) == -np.inf] = -1
+    return found
 
 
 # -- order statistics on the CPU --------------------------------------------------------------------------------------

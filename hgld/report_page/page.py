@@ -14,6 +14,7 @@ from markupsafe import Markup
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.files import write_atomic
 from hgld.report_page.class_tables import ClassTable, class_table
@@ -193,15 +194,19 @@ def _query_metric(paired: Mapping[str, Evaluation], levels: Sequence[str]) -> st
     """Choose the metric by which queries are called the worst: H-AP, else the finest level's AP, else the first."""
     if not paired:
         return ""
-    common = [
-        m for m in next(iter(paired.values())).report.values if all(m in e.report.values for e in paired.values())
-    ]
+    common = _common_metrics(paired)
     wanted = ["H-AP", *(f"AP/{level}" for level in levels[:1]), *common]
     return next((metric for metric in wanted if metric in common), "")
 
 
+def _common_metrics(evaluations: Mapping[str, Evaluation]) -> list[str]:
+    """Return the shares of which all have values a query; what is counted in levels has no place beside them."""
+    first, *others = (evaluation.report.query_metrics for evaluation in evaluations.values())
+    return [metric for metric in first if is_per_cent(metric) and all(metric in other for other in others)]
+
+
 def _class_metrics(same: Mapping[str, Evaluation]) -> list[str]:
-    common = [m for m in next(iter(same.values())).report.values if all(m in e.report.values for e in same.values())]
+    common = _common_metrics(same)
     finest = next(iter(same.values())).levels[0]
     wanted = [f"AP/{finest}", f"R@1/{finest}", "H-AP"]
     return [m for m in wanted if m in common] or common[:1]

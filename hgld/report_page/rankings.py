@@ -9,6 +9,7 @@ import torch
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.judgements import LabelRelevance
 from hgld.evaluation.scores import block_rows, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.statistics import first_items
 from hgld.metrics import GainFunction
 from hgld.report_page.runs import Evaluation, Items, Ranked
 
@@ -70,7 +71,7 @@ def first_ranks(
     sampled[sample_queries(num_queries)] = True
     for start, scores, grades, findable in _blocks(ranked, normalize):
         rows = slice(start, start + len(scores))
-        found.items[rows] = _first(scores, grades, depth)
+        found.items[rows] = first_items(torch.from_numpy(scores), torch.from_numpy(grades), depth)
         found.grades[rows] = np.take_along_axis(grades, found.items[rows], axis=1)
         found.findable[rows] = findable
         if visit is not None:
@@ -110,20 +111,6 @@ def _ordered_grades(scores: np.ndarray, grades: np.ndarray) -> np.ndarray:
     keys = (~ascending << 8) | grades  # one sort of integers is exact about ties, and needs no places
     keys.sort()
     return (keys & 0xFF).astype(np.uint8)
-
-
-def _first(scores: np.ndarray, grades: np.ndarray, depth: int) -> np.ndarray:
-    """Return (q, depth) indices of the highest scores, equal ones by ascending grade, then index."""
-    best, place = (p.numpy() for p in torch.from_numpy(scores).topk(min(depth + 1, scores.shape[1]), dim=1))
-    order = np.lexsort((place, np.take_along_axis(grades, place, axis=1), -best), axis=1)[:, :depth]
-    found = np.take_along_axis(place, order, axis=1)
-    if 0 < depth < best.shape[1]:
-        for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
-            last = best[row, depth - 1]
-            higher = int((best[row] > last).sum())
-            equal = np.flatnonzero(scores[row] == last)
-            found[row, higher:] = equal[np.argsort(grades[row, equal], kind="stable")[: depth - higher]]
-    return found
 
 
 def gain_of(evaluation: Evaluation) -> GainFunction:

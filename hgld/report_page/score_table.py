@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.errors import HgldError
+from hgld.evaluation.metric import is_per_cent, lower_is_better
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import compare
 from hgld.report_page.figures import Figure, Figures, clean, grade_color
@@ -96,11 +97,11 @@ class Cell:
     """One value of the table.
 
     Attributes:
-        value: in per cent; empty where there is none.
-        interval: the confidence interval in per cent; empty without values a query.
+        value: in per cent, or levels and distances as they are; empty where there is none.
+        interval: the confidence interval in the same unit; empty without values a query.
         change: ``better`` or ``worse`` where the value differs from the baseline's beyond chance; else empty.
         says: the difference, its interval and its p-value, for a tooltip.
-        best: whether no run of the table has a higher value.
+        best: whether no run of the table has a better value.
     """
 
     value: str = ""
@@ -143,19 +144,25 @@ def score_table(
     metrics = _ordered(list(dict.fromkeys(m for r in reports.values() for m in r.values)), list(evaluations.values()))
     first = baseline if baseline is not None and baseline in reports else next(iter(reports))
     compared, notes = _compared(evaluations, first)
-    top = {m: max((r.values[m] for r in reports.values() if _is_number(r.values.get(m))), default=0.0) for m in metrics}
+    top = {m: _best(m, [r.values[m] for r in reports.values() if _is_number(r.values.get(m))]) for m in metrics}
     rows = []
     for name, report in reports.items():
         cells = []
         for metric in metrics:
             value = report.values.get(metric, math.nan)
             best = len(reports) > 1 and _is_number(value) and value == top[metric]
-            cells.append(_cell(value, compared.get((name, metric)), best=best))
+            cells.append(_cell(metric, value, compared.get((name, metric)), best=best))
         rows.append((name, tuple(cells)))
     groups = tuple((level or GRADED, len(list(run))) for level, run in groupby(metrics, _level))
     names = tuple(metric.partition("/")[0] for metric in metrics)
+    notes += [_other_units(metrics)] if not all(map(is_per_cent, metrics)) else []
     below = _published_rows(published, metrics, max((e.levels for e in evaluations.values()), key=len))
     return ScoreTable(groups, names, tuple(rows), below, tuple(notes))
+
+
+def _other_units(metrics: Sequence[str]) -> str:
+    kinds = dict.fromkeys(metric.partition("/")[0] for metric in metrics if not is_per_cent(metric))
+    return f"Not in per cent but as they are: {', '.join(kinds)}."
 
 
 def _level(metric: str) -> str | None:
@@ -190,12 +197,12 @@ def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[t
     notes = []
     for name, evaluation in evaluations.items():
         pair = {first: evaluations[first].report, name: evaluation.report}
-        alone = [metric for metric in evaluation.report.values if metric not in pair[first].values]
+        alone = [metric for metric in evaluation.report.query_metrics if metric not in pair[first].query_metrics]
         try:
             comparisons = [compare(pair, baseline=first)]
         except HgldError as error:
             notes.append(f"{name} is not compared with {first}: {error}")
-            comparisons, alone = [], list(evaluation.report.values)
+            comparisons, alone = [], evaluation.report.query_metrics
         if alone and not evaluation.report.per_query.is_empty():
             comparisons.append(compare({name: evaluation.report}, metrics=alone))
         rows = (row for comparison in comparisons for row in comparison.frame.iter_rows(named=True))
@@ -214,19 +221,28 @@ def _compared(evaluations: Mapping[str, Evaluation], first: str) -> tuple[dict[t
     return found, [*how, *notes]
 
 
-def _cell(value: float, row: Mapping | None, *, best: bool) -> Cell:
+def _best(metric: str, values: Sequence[float]) -> float:
+    choose = min if lower_is_better(metric) else max
+    return choose(values, default=0.0)
+
+
+def _cell(metric: str, value: float, row: Mapping | None, *, best: bool) -> Cell:
+    scale = 100 if is_per_cent(metric) else 1
+    shown = _times(value, scale, 2)
     if row is None:
-        return Cell(_percent(value, 2), best=best)
-    interval = "" if math.isnan(row["low"]) else f"{_percent(row['low'], 1)}–{_percent(row['high'], 1)}"
-    if row["p_value"] is None or math.isnan(row["p_value"]):
-        return Cell(_percent(value, 2), interval, best=best)
-    sure = row["p_value"] < 0.05
-    change = "" if not sure else "better" if row["difference"] > 0 else "worse"
-    says = (
-        f"{100 * row['difference']:+.2f} ({100 * row['difference_low']:+.2f} to {100 * row['difference_high']:+.2f}), "
-        f"p = {row['p_value']:.4f}"
+        return Cell(shown, best=best)
+    digits = 1 if scale > 1 else 2
+    interval = (
+        "" if math.isnan(row["low"]) else f"{_times(row['low'], scale, digits)}–{_times(row['high'], scale, digits)}"
     )
-    return Cell(_percent(value, 2), interval, change, says, best)
+    if row["p_value"] is None or math.isnan(row["p_value"]):
+        return Cell(shown, interval, best=best)
+    change = ""
+    if row["p_value"] < 0.05:
+        change = "better" if (row["difference"] > 0) != lower_is_better(metric) else "worse"
+    difference, low, high = (scale * row[name] for name in ("difference", "difference_low", "difference_high"))
+    says = f"{difference:+.2f} ({low:+.2f} to {high:+.2f}), p = {row['p_value']:.4f}"
+    return Cell(shown, interval, change, says, best)
 
 
 def _as_stated(value: float) -> str:
@@ -234,8 +250,8 @@ def _as_stated(value: float) -> str:
     return f"{value:.1f}" if round(value, 1) == value else f"{value:.2f}"
 
 
-def _percent(value: float | None, digits: int) -> str:
-    return "" if value is None or math.isnan(value) else f"{100 * value:.{digits}f}"
+def _times(value: float | None, scale: float, digits: int) -> str:
+    return "" if value is None or math.isnan(value) else f"{scale * value:.{digits}f}"
 
 
 def _is_number(value: float | None) -> bool:

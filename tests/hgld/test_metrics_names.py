@@ -7,7 +7,21 @@ from hgld.evaluation.metric import resolve
 from hgld.metrics import Metric
 
 KINDS = ["AP", "mAP@R", "R@{}", "TR@{}", "P@{}", "mAP@{}"]
-GRADED = ["H-AP", "H-R@{}", "H-P@{}", "NDCG", "NDCG@{}", "ASI", "wAP", "AP#{}"]
+GRADED = [
+    "HD@{}",
+    "kNN-hP@{}",
+    "kNN-hR@{}",
+    "kNN-hF1@{}",
+    "kNN-consistency@{}",
+    "H-AP",
+    "H-R@{}",
+    "H-P@{}",
+    "NDCG",
+    "NDCG@{}",
+    "ASI",
+    "wAP",
+    "AP#{}",
+]
 
 
 @given(

@@ -9,7 +9,23 @@ from hypothesis import strategies as st
 from hgld.metrics import GainFunction, ranking_metrics
 from tests import reference
 
-GRADED = ["H-AP", "H-R@1", "H-R@3", "H-P@1", "H-P@3", "H-P@50", "NDCG", "NDCG@3", "NDCG@50", "ASI", "wAP"]
+GRADED = [
+    "severity",
+    "HD@1",
+    "HD@3",
+    "HD@50",
+    "H-AP",
+    "H-R@1",
+    "H-R@3",
+    "H-P@1",
+    "H-P@3",
+    "H-P@50",
+    "NDCG",
+    "NDCG@3",
+    "NDCG@50",
+    "ASI",
+    "wAP",
+]
 BINARY = ["AP", "mAP@R", "mAP@3", "mAP@50", "R@1", "R@3", "R@50", "TR@3", "TR@50", "P@1", "P@3", "P@50"]
 BACKENDS = ["native", "torch"]
 
