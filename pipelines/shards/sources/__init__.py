@@ -35,6 +35,8 @@ SOURCES = {  # name: module and function of the adapter
     "landmarks-clean": "hgld.pipelines.shards.sources.landmarks_clean:read",
     "roxford": "hgld.pipelines.shards.sources.revisited:read_oxford",
     "rparis": "hgld.pipelines.shards.sources.revisited:read_paris",
+    "holidays": "hgld.pipelines.shards.sources.holidays:read",
+    "ukbench": "hgld.pipelines.shards.sources.ukbench:read",
     "folders": "hgld.pipelines.shards.sources.folders:read",
     "manifest": "hgld.pipelines.shards.sources.manifest:read",
 }

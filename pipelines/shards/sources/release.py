@@ -61,6 +61,38 @@ def find_folder(source: Path, inside: str, marker: str, obtain: str) -> Path:
     )
 
 
+def numbered_images(
+    source: Path, inside: str, pattern: str, example: str, obtain: str
+) -> tuple[dict[str, int], pl.DataFrame]:
+    """Find the images of a release that has no list, by names with a number in them.
+
+    Args:
+        source: the folder given by the user.
+        inside: the folder of the images, where ``source`` is the one that holds it.
+        pattern: of the whole name of an image; its group is the number.
+        example: a name, for the message.
+        obtain: where to get the release.
+
+    Returns:
+        the number of every image by its path relative to ``source``, in the order of the numbers; the files of other
+        names, as a catalog's ``dropped``.
+
+    Raises:
+        InputError: there are no such images.
+    """
+    folder, prefix = (source / inside, f"{inside}/") if (source / inside).is_dir() else (source, "")
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    found = {f"{prefix}{name}": int(match[1]) for name in names if (match := re.fullmatch(pattern, name))}
+    if not found:
+        raise InputError(f"{folder}: no image named like {example} in it ({len(names)} other files). {obtain}")
+    others = [
+        (f"{prefix}{name}", "", "not an image of the release", "") for name in names if prefix + name not in found
+    ]
+    schema = dict.fromkeys(("file", "split", "reason", "detail"), pl.String)
+    ordered = dict(sorted(found.items(), key=lambda image: image[1]))
+    return ordered, pl.DataFrame(others, schema=schema, orient="row")
+
+
 def need(path: Path, obtain: str) -> Path:
     """Return the path of a file that a release must have.
 

@@ -1,0 +1,18 @@
+"""A tiny INRIA Holidays: both archives unpacked into one folder, groups of two and three."""
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.fake_releases.pictures import jpeg
+
+GROUPS = {1000: 2, 1001: 3, 1250: 2, 1499: 3}  # first four digits of the numbers, and images
+
+
+def make(folder: Path, seed: int = 0) -> None:
+    """Write ``jpg`` into a folder."""
+    rng = np.random.default_rng(seed)
+    (folder / "jpg").mkdir(parents=True)
+    for group, images in GROUPS.items():
+        for image in range(images):
+            (folder / "jpg" / f"{100 * group + image}.jpg").write_bytes(jpeg(rng))
