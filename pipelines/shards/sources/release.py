@@ -1,6 +1,7 @@
 """Read the lists of a release: bounded, checked, and with errors that say where to get missing files."""
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
@@ -86,7 +87,9 @@ def numbered_images(
     if not found:
         raise InputError(f"{folder}: no image named like {example} in it ({len(names)} other files). {obtain}")
     others = [
-        (f"{prefix}{name}", "", "not an image of the release", "") for name in names if prefix + name not in found
+        (prefix + os.fsencode(name).decode("utf-8", errors="replace"), "", "not an image of the release", "")
+        for name in names
+        if prefix + name not in found
     ]
     schema = dict.fromkeys(("file", "split", "reason", "detail"), pl.String)
     ordered = dict(sorted(found.items(), key=lambda image: image[1]))
