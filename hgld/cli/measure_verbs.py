@@ -334,6 +334,14 @@ def report_command() -> click.Command:
         help="CSV of published results to show beside: dataset, method, metric, value (per cent), source.",
     )
     @click.option("--baseline", help="Name of the run that the others are compared with. [default: the first]")
+    @click.option(
+        "--analyses",
+        type=Names(),
+        default=(),
+        metavar="A,B",
+        help="Further figures: distances (within and between classes), decomposability (the gap between AP in batches "
+        "and AP of all, with its bounds), smoothing (error and operating region of Smooth-AP against tau).",
+    )
     @click.option("--title", default="Retrieval report", show_default=True, help="Of the page.")
     @json_option
     def report(runs: tuple[Path, ...], out: Path, as_json: bool, **given: Any) -> None:

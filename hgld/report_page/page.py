@@ -17,6 +17,7 @@ from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.files import write_atomic
+from hgld.report_page.analyses import Analyses, analyse, check_analyses
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
 from hgld.report_page.embedding_map import NameOf, draw_maps
@@ -83,6 +84,7 @@ class SplitSection:
     curves: tuple[Figure, ...]
     severities: Mapping[str, Severity]
     severity_figures: tuple[Figure, ...]
+    analyses: Analyses
     maps: tuple[Figure, ...]
     albums: tuple[Album, ...]
     pictured: bool
@@ -97,6 +99,7 @@ def split_section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
+    analyses: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> SplitSection:
     """Make the section of a split from the evaluations of the runs that have one.
@@ -108,6 +111,7 @@ def split_section(
         baseline: the run that the others are compared with.
         dataset: for pictures and class names; None without.
         figures: to draw with.
+        analyses: names of :data:`hgld.report_page.analyses.ANALYSES`.
         progress: called with a task, the number of queries done and their total.
     """
     leading, some = next(iter(evaluations.items()))
@@ -123,6 +127,8 @@ def split_section(
     first = {n: _first_ranks(e, curves[n], f"rank {split}, {n}", progress) for n, e in ranked.items()}
     names = {name: _name_of(evaluation, dataset) for name, evaluation in ranked.items()}
     found = {name: severity(first[name], len(levels)) for name in ranked}
+    analysed = analyse(analyses, ranked, figures, split, progress)
+    missing += analysed.missing
     maps = []
     for name, evaluation in ranked.items():
         assert evaluation.ranked is not None
@@ -139,6 +145,7 @@ def split_section(
         tuple(_curves(figures, ranked, curves, levels, split)),
         found,
         tuple(draw_severity(figures, found, levels, split)),
+        analysed,
         tuple(maps),
         tuple(_albums(paired, same, first, metric, names) if metric else ()),
         dataset is not None,
@@ -267,6 +274,7 @@ class PageFacts:
         pictures_left_out: places without their picture, for want of room.
         unreadable: pictures that could not be read, with the reason.
         plots: files in the folder of plots.
+        analyses: values of the analyses, by split, analysis and run.
         notes: mismatches of ``data`` and of the published rows with the runs, as the page states them too.
     """
 
@@ -278,6 +286,7 @@ class PageFacts:
     pictures_left_out: int
     unreadable: tuple[str, ...]
     plots: tuple[str, ...]
+    analyses: Mapping[str, Mapping[str, Mapping[str, Any]]]
     notes: tuple[str, ...]
 
 
@@ -290,6 +299,7 @@ def write_report_page(
     published: str | Path | None = None,
     baseline: str | None = None,
     title: str = "Retrieval report",
+    analyses: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> PageFacts:
     """Write the report page of some runs.
@@ -302,14 +312,16 @@ def write_report_page(
         published: a CSV of further published rows.
         baseline: name of the run that the others are compared with; the first if None.
         title: of the page.
+        analyses: names of :data:`hgld.report_page.analyses.ANALYSES`.
         progress: called with a task, the number of queries or splits done and their total.
 
     Raises:
         InputError: files that cannot be read or do not belong together.
-        ConfigError: an unknown baseline, or a page that would be too large.
+        ConfigError: an unknown baseline or analysis, or a page that would be too large.
         StorageError: the disk refuses.
     """
     _check_place(Path(out))
+    check_analyses(analyses)
     runs = read_runs(places)
     names = [run.name for run in runs]
     if baseline is not None and baseline not in names:
@@ -321,7 +333,7 @@ def write_report_page(
         sections, notes = [], []
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
-            section, said = _section(split, here, results, baseline, dataset, figures, progress)
+            section, said = _section(split, here, results, baseline, dataset, figures, analyses, progress)
             sections.append(section)
             notes += said
             if progress is not None:
@@ -345,6 +357,7 @@ def write_report_page(
         thumbnails.left_out,
         tuple(thumbnails.unreadable),
         tuple(figures.files),
+        {section.split: section.analyses.values for section in sections if section.analyses.values},
         tuple(notes),
     )
 
@@ -367,6 +380,7 @@ def _section(
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
+    analyses: Sequence[str],
     progress: Progress | None,
 ) -> tuple[SplitSection, list[str]]:
     """Make the section of a split, with pictures, names and published rows of its own dataset alone, and its notes."""
@@ -381,7 +395,7 @@ def _section(
             f"evaluation of {stated}."
         )
         dataset = None
-    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, progress)
+    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, analyses, progress)
     unused = results.unused(stated, {(method, source) for method, source, _ in section.scores.published})
     notes += [f"{split}: {unused}"] if unused else []
     return replace(section, missing=(*section.missing, *notes)), notes

@@ -12,7 +12,7 @@ from hgld.errors import HgldError
 from hgld.evaluation.metric import is_per_cent, lower_is_better
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import compare
-from hgld.report_page.figures import Figure, Figures, clean, grade_color
+from hgld.report_page.figures import SERIES, Figure, Figures, clean, draw_legend, grade_color
 from hgld.report_page.published import PublishedRow
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation
@@ -82,7 +82,27 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
         note = f"{severities.queries} queries that have an item of their own {clean(levels[0])} in the gallery."
         title = f"What lies at each rank, {clean(name)}"
         drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, note=note, size=(4.3, 3.1)))
-    return drawn
+    distances = {name: _distances(severity) for name, severity in found.items() if severity.queries}
+    return [*drawn, *([_draw_distances(figures, distances, split)] if distances else [])]
+
+
+def _distances(found: Severity) -> np.ndarray:
+    """Return the hierarchical distance of the first 1, 2, ... items: the metric ``HD@k``."""
+    num_levels = found.by_rank.shape[1] - 1
+    at_rank = found.by_rank @ (num_levels - np.arange(num_levels + 1))
+    return np.cumsum(at_rank) / np.arange(1, len(at_rank) + 1)
+
+
+def _draw_distances(figures: Figures, distances: Mapping[str, np.ndarray], split: str) -> Figure:
+    def draw(axes: "Axes") -> None:
+        lines = []
+        for series, (name, values) in enumerate(distances.items()):
+            line = axes.plot(np.arange(1, len(values) + 1), values, color=SERIES[series % len(SERIES)])[0]
+            lines.append((line, clean(name, 28)))
+        axes.set(xlabel="k", ylabel="levels to climb", ylim=(0, None))
+        draw_legend(axes, lines, loc="best")
+
+    return figures.draw(f"{split}-hierarchical-distance", "Hierarchical distance of the first k", draw)
 
 
 # -- the table of results ---------------------------------------------------------------------------------------------
