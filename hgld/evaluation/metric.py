@@ -9,6 +9,7 @@ import torch
 
 from hgld.errors import ConfigError
 from hgld.evaluation.metric_kinds import METRICS, PLUGINS, kind_of, metric_names
+from hgld.evaluation.protocol_kinds import NOT_SHARES
 from hgld.relevance import RelevanceKind, check_relevance, grade_gains, level_weights
 
 # -- names ------------------------------------------------------------------------------------------------------------
@@ -98,8 +99,8 @@ class Metric:
 
 
 def is_per_cent(name: str) -> bool:
-    """Tell whether tables print a value in per cent: all but those metrics that are no shares."""
-    return _has(name, "per_cent", usual=True)
+    """Tell whether tables print a value in per cent: all but those that are no shares."""
+    return _has(name, "per_cent", usual=name not in NOT_SHARES)
 
 
 def lower_is_better(name: str) -> bool:

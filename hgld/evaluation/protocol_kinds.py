@@ -290,6 +290,25 @@ PROTOCOLS: Mapping[str, Protocol] = {
         printed=("top-1", "top-5"),
         columns={"split": "train or val"},
     ),
+    "holidays": Protocol(
+        "INRIA Holidays: the images of the list queries search all others, themselves left out; mAP by the trapezoid "
+        "rule.",
+        f"{_PROTOCOLS}.holidays:evaluate_holidays_benchmark",
+        splits=("test",),
+        further=("distractors",),
+        gallery=("test",),
+        printed=("mAP",),
+        tables=("lists",),
+        columns={"split": "test (and distractors)", "list": "of a query: queries"},
+    ),
+    "ukbench": Protocol(
+        "UKBench: every image queries all, itself among them; how many of its object's four are among the first four.",
+        f"{_PROTOCOLS}.ukbench:evaluate_ukbench_benchmark",
+        splits=("test",),
+        gallery=("test",),
+        printed=("N-S",),
+        columns={"split": "test"},
+    ),
     "revisited": Protocol(
         "Revisited Oxford and Paris: queries rank the gallery at easy, medium and hard, junk left out; with "
         "distractors where the dataset has them.",

@@ -76,3 +76,30 @@ def test_revisited_by_hand(tmp_path, capsys):
     assert "mAP/hard" not in lacking["values"] or lacking["values"]["mAP/hard"] is None
     assert lacking["settings"]["judgements_left_out"] == 1
     assert lacking["settings"]["without_embeddings"] == {"gallery": 1, "distractors": 1}
+
+
+def test_holidays_by_hand(tmp_path, capsys):
+    """Queries 0 and 3 of two groups; the other query is ranked too, and before the relevant image of the first."""
+    rows = [("test", labels) for labels in [(0, -1), (0, -1), (0, -1), (1, -1), (1, -1)]] + [("distractors", (-1, -1))]
+    queries = [("queries", "test/0000"), ("queries", "test/0003")]
+    folder, _ = made(tmp_path / "d", "holidays", rows, lists=queries)
+    angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 5, 30, 10, 80])}
+    found = evaluated(capsys, folder, angles | {"distractors/0005": 170})
+    # the first finds 1, then the other query, then 2; the second finds 1, 0, 2 before its own
+    first, second = (1 + (1 / 2 + 2 / 3) / 2) / 2, (0 + 1 / 4) / 2
+    assert found["values"]["mAP"] == pytest.approx((first + second) / 2)
+    assert found["settings"]["protocol"] == "holidays"
+    del angles["test/0000"]  # an image that could not be read
+    alone = evaluated(capsys, folder, angles)
+    assert alone["values"]["mAP"] == pytest.approx((0 + 1 / 3) / 2)
+    assert alone["settings"]["without_embeddings"] == {"test": 1, "distractors": 1}
+
+
+def test_ukbench_by_hand(tmp_path, capsys):
+    """Two objects, the last image of the first among those of the second, where it finds itself alone."""
+    folder, _ = made(tmp_path / "d", "ukbench", [("test", (i // 4, -1)) for i in range(8)])
+    angles = {f"test/{number:04d}": angle for number, angle in enumerate([0, 1, 2, 83, 80, 81, 82, 84.5])}
+    found = evaluated(capsys, folder, angles)
+    first = (3 + 3 + 3 + 1) / 4
+    second = 3  # of 80, 81, 82 and 84.5 each finds 83 and lacks the one that is farthest
+    assert found["values"] == {"N-S": pytest.approx((first + second) / 2)}

@@ -280,13 +280,13 @@ def test_ukbench_equals_its_twin():
         first = sorted(range(12), key=lambda j: -scores[j])[:4]
         expected.append(sum(j // 4 == query // 4 for j in first))
     report = evaluate_ukbench(embeddings, names)
-    assert report.per_query["UKB score"].to_list() == pytest.approx(expected)
-    assert report.values["UKB score"] == pytest.approx(np.mean(expected))
+    assert report.per_query["N-S"].to_list() == pytest.approx(expected)
+    assert report.values["N-S"] == pytest.approx(np.mean(expected))
 
 
 def test_ukbench_runs_to_four():
     embeddings = np.repeat(np.eye(3, dtype=np.float32), 4, axis=0)
-    assert evaluate_ukbench(embeddings, [f"{n}.jpg" for n in range(12)]).values == {"UKB score": 4.0}
+    assert evaluate_ukbench(embeddings, [f"{n}.jpg" for n in range(12)]).values == {"N-S": 4.0}
 
 
 def test_ukbench_wants_groups_of_four():

@@ -180,12 +180,13 @@ def test_every_split_is_embedded_once(model, place, monkeypatch):
 @pytest.mark.parametrize("count", [1, 2, 5, 30])
 def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch):
     rows, labels = embedded(model, place, "test")
-    whole = evaluate(rows, labels, levels=LEVELS, metrics=METRICS)
+    metrics = [*METRICS, "dists@inter"]  # which is of the set
+    whole = evaluate(rows, labels, levels=LEVELS, metrics=metrics)
     said, ranked = [b""] * count, []
 
     def rank(part):
         ranked.extend(part)
-        return evaluate(rows, labels, levels=LEVELS, metrics=METRICS, part=part)
+        return evaluate(rows, labels, levels=LEVELS, metrics=metrics, part=part)
 
     class Spoken(Exception):
         pass
@@ -195,7 +196,8 @@ def test_the_shares_of_processes_make_the_whole(model, place, count, monkeypatch
         raise Spoken
 
     everyone = [Processes(index, count, torch.device("cpu")) for index in range(count)]
-    told = [list(whole.values), whole.settings]
+    of_set = {name: value for name, value in whole.values.items() if name.startswith("dists")}
+    told = [whole.query_metrics, of_set, whole.settings]
     monkeypatch.setattr("hgld.training.evaluation.from_main", lambda value, p: value if p.is_main else told)
     monkeypatch.setattr("hgld.training.evaluation.from_all", speaking)
     for processes in everyone if count > 1 else []:

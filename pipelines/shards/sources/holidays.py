@@ -61,4 +61,5 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         root=source,
         lists=pl.DataFrame({"list": [QUERIES] * len(keys), "key": keys}),
         dropped=dropped,
+        protocol="holidays",
     )

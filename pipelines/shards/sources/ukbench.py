@@ -60,4 +60,5 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         items=keep_splits(items, options.splits, "ukbench"),
         root=source,
         dropped=dropped,
+        protocol="ukbench",
     )
