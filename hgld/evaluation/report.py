@@ -13,7 +13,6 @@ import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluation.protocol_kinds import NOT_SHARES
 from hgld.files import write_atomic
 from hgld.terminal import printable
 
@@ -181,13 +180,10 @@ class RetrievalReport:
         split = {name: tuple(name.partition("/")[::2]) for name in self._printed}
         heads, parts = (list(dict.fromkeys(pair[side] for pair in split.values())) for side in (0, 1))
         of = str(self.settings.get("dataset", ""))
-        cells = {pair: number(self.values[n] * self._scale(n), digits, "--") for n, pair in split.items()}
+        cells = {pair: number(self.values[n] * _scale(n, 100), digits, "--") for n, pair in split.items()}
         if len(cells) == len(heads) * len(parts) and len(parts) > 1:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
         return ["", *split], [[of, *cells.values()]]
-
-    def _scale(self, name: str) -> float:
-        return 1.0 if name in NOT_SHARES else 100.0
 
     def _rows(self, digits: int) -> list[list[str]]:
         return [[name, number(value, digits), str(self.undefined[name])] for name, value in self.values.items()]
