@@ -51,7 +51,8 @@ class ModelConfig:
     backbone: str = setting("torchvision:resnet50", "small, torchvision:NAME, timm:NAME or open_clip:NAME.")
     pretrained: str = setting(
         "default",
-        "default: the library's own weights; a tag of open_clip; a local .safetensors or .pt file of weights; none.",
+        "default: the library's own weights; their name (torchvision's IMAGENET1K_V1, a tag of timm or open_clip); a "
+        "local .safetensors or .pt file of weights; none.",
     )
     pooling: Literal["avg", "gem", "max", "token"] = setting(
         "avg", "Average, generalised mean or maximum over places; token: what a transformer itself gives."

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld import distributed
+from hgld.data.format import dataset_name
 from hgld.distributed import Processes, placed_like, whole_tensors
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.training.batches import TrainingData
@@ -368,6 +369,8 @@ def _check_facts(source: TrainingData, before: Checkpoint, out: Path) -> None:
     """Refuse to go on with another training set."""
     recorded, now = before.state.get("data"), source.facts
     was = recorded if isinstance(recorded, dict) else {}
+    if isinstance(was.get("name"), str):
+        was = was | {"name": dataset_name(was["name"])}
     if other := [name for name in now if was.get(name) != now[name]]:
         told = "; ".join(f"{name} was {was.get(name)}, is {now[name]}" for name in other)
         raise ConfigError(

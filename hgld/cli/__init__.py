@@ -37,6 +37,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "train": ("train_verbs:train_command", "Train a model by a recipe, on one process or many."),
     "embed": ("embed_verbs:embed_command", "A dataset's images in, embeddings of a trained model out."),
     "evaluate": ("measure_verbs:evaluate_command", "Metrics at every level, from embeddings and labels."),
+    "published": ("published_verbs:published_command", "Results that the papers print, by dataset, method or table."),
     "report": ("measure_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
     "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),

@@ -1,6 +1,6 @@
 """The verbs that measure and show results: evaluate, report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from hgld.files import write_atomic
 if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions
     from hgld.evaluation.report import Comparison, RetrievalReport
+    from hgld.published import PublishedValue
 
 
 _OF_FILES = ("embeddings", "labels", "levels")  # needed by every evaluation of files
@@ -322,10 +323,24 @@ def _latex(report: "RetrievalReport", comparison: "Comparison | None", path: Pat
 # -- report -----------------------------------------------------------------------------------------------------------
 
 
+def _published_of(recipe: str) -> "Sequence[PublishedValue]":
+    """Return the published values of a recipe; none of a name that is no recipe of this installation."""
+    from hgld.training.recipes import RECIPES
+
+    return RECIPES[recipe].values if recipe in RECIPES else ()
+
+
 def report_command() -> click.Command:
     @click.command()
     @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path, exists=True))
-    @click.option("--out", required=True, type=NewFile(), help="The page: one HTML file.")
+    @click.option("--out", type=NewFile(), help="The page: one HTML file.")
+    @click.option(
+        "--paper",
+        "papers",
+        multiple=True,
+        metavar="TABLE",
+        help='Print this table of a paper, for instance "SupRank Table V", with the runs in it. Repeatable.',
+    )
     @click.option("--data", metavar="DIR|URL", help="The dataset: pictures of the galleries, names of the classes.")
     @click.option("--plots", type=FOLDER, help="Keep every figure in this folder too, as PNG and SVG.")
     @click.option(
@@ -344,21 +359,32 @@ def report_command() -> click.Command:
     )
     @click.option("--title", default="Retrieval report", show_default=True, help="Of the page.")
     @json_option
-    def report(runs: tuple[Path, ...], out: Path, as_json: bool, **given: Any) -> None:
-        """Show results as one HTML page that needs no network.
+    def report(runs: tuple[Path, ...], out: Path | None, papers: tuple[str, ...], as_json: bool, **given: Any) -> None:
+        """Show results as one HTML page that needs no network, or in a paper's table.
 
         RUN is a folder of `hgld train`, or a report that `hgld evaluate --out X.json` kept; its curves, maps and
         galleries need the embeddings: in RUN/embeddings, or beside X.json. The first RUN is what the others are
         compared with.
         """
-        from hgld.report_page.page import write_report_page
+        from hgld.cli.published_verbs import print_tables
+        from hgld.report_page.page import paper_tables, write_report_page
+        from hgld.report_page.runs import read_runs
 
+        if out is None and not papers:
+            raise click.UsageError("name the page to write (--out), or a paper's table to print (--paper).")
+        tables = paper_tables(read_runs(runs), papers, _published_of) if papers else []
+        if not as_json:
+            print_tables(tables)
+        if out is None:
+            if as_json:
+                print_json({"papers": [asdict(table) for table in tables]})
+            return
         with progress_bars() as progress:
-            facts = write_report_page(runs, out, progress=progress, **given)
+            facts = write_report_page(runs, out, papers=papers, published_of=_published_of, progress=progress, **given)
         for note in facts.notes:
             echo(note, err=True)
         if as_json:
-            print_json(asdict(facts))
+            print_json(asdict(facts) | {"papers": [asdict(table) for table in tables]})
             return
         echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
         for reason in facts.unreadable[:3]:

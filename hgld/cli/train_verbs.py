@@ -120,6 +120,7 @@ def _print_recipes(as_json: bool) -> None:
                 "dataset": recipe.dataset,
                 "loss": config.loss.loss,
                 "backbone": config.model.backbone,
+                "pretrained": config.model.pretrained,
                 "summary": recipe.line,
                 "hardware": recipe.hardware,
                 "hours": recipe.hours,
@@ -129,7 +130,7 @@ def _print_recipes(as_json: bool) -> None:
     if as_json:
         print_json({"recipes": rows})
         return
-    shown = ("name", "dataset", "loss", "backbone")
+    shown = ("name", "dataset", "loss", "backbone", "pretrained")
     widths = [max(len(row[column]) for row in rows) for column in shown]
     for row in rows:
         cells = "  ".join(row[column].ljust(width) for column, width in zip(shown, widths, strict=True))

@@ -76,6 +76,18 @@ def is_safe_name(name: str) -> bool:
     return 0 < len(name) <= 200 and name.isprintable() and not {"/", "\\"} & set(name) and name not in (".", "..")
 
 
+_FORMER_NAMES = {"gldv2": "h-gldv2"}  # datasets whose older directories, reports and runs say another name
+
+
+def dataset_name(name: str) -> str:
+    """Return a dataset's name of today for the one that a file states.
+
+    >>> dataset_name("gldv2"), dataset_name("sop")
+    ('h-gldv2', 'sop')
+    """
+    return _FORMER_NAMES.get(name, name)
+
+
 def shard_name(split: str, number: int) -> str:
     """Return the file name of a split's shard.
 
@@ -286,7 +298,7 @@ class Manifest:
     """The content of ``dataset.json``.
 
     Attributes:
-        name: of the dataset.
+        name: of the dataset, as it is called today.
         levels: finest first.
         group_size: least number of items of a class that stand together.
         splits: counts by split.
@@ -371,7 +383,7 @@ class _ManifestReader:
             raise InputError(
                 f"{self.where}: 'name' is {short(found)}; expected 1 to 200 printable letters without slashes."
             )
-        return found
+        return dataset_name(found)
 
     def protocol(self, facts: dict[str, Any]) -> str:
         found = facts.get("protocol", "")

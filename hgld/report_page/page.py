@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.files import write_atomic
+from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.analyses import Analyses, analyse, check_analyses
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
@@ -254,6 +255,38 @@ def _albums(
     return [album for album in albums if album.strips]
 
 
+# -- papers' tables ---------------------------------------------------------------------------------------------------
+
+PublishedOf = Callable[[str], Sequence[PublishedValue]]
+"""The published values of a recipe, by its name; none for a name that is not known."""
+
+
+def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: PublishedOf) -> list[PaperTable]:
+    """Lay out papers' tables with the runs in them.
+
+    Args:
+        runs: of :func:`hgld.report_page.runs.read_runs`.
+        papers: tables as :func:`hgld.published.find_table` takes them, for example ``SupRank Table V``.
+        published_of: finds the values of a run's recipe, to which its difference is stated.
+
+    Raises:
+        ConfigError: no such paper or table.
+    """
+    own = [
+        OwnResults(
+            run.name,
+            evaluation.dataset,
+            evaluation.report.values,
+            tuple(published_of(run.recipe)),
+            evaluation.levels,
+            where=task if len(run.evaluations) > 1 else "",
+        )
+        for run in runs
+        for task, evaluation in run.evaluations.items()
+    ]
+    return [lay_out(*find_table(spelling), own) for spelling in papers]
+
+
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 MOST_BYTES = 10_000_000
@@ -297,6 +330,8 @@ def write_report_page(
     data: str | Path | None = None,
     plots: str | Path | None = None,
     published: str | Path | None = None,
+    papers: Sequence[str] = (),
+    published_of: PublishedOf = lambda recipe: (),
     baseline: str | None = None,
     title: str = "Retrieval report",
     analyses: Sequence[str] = (),
@@ -310,6 +345,8 @@ def write_report_page(
         data: the dataset directory or URL, for pictures and class names.
         plots: a folder to keep the figures in as PNG and SVG.
         published: a CSV of further published rows.
+        papers: tables of papers that the runs stand in: :func:`paper_tables`.
+        published_of: finds the published values of a run's recipe.
         baseline: name of the run that the others are compared with; the first if None.
         title: of the page.
         analyses: names of :data:`hgld.report_page.analyses.ANALYSES`.
@@ -327,20 +364,23 @@ def write_report_page(
     if baseline is not None and baseline not in names:
         raise ConfigError(f"baseline {baseline!r} is not among the runs ({', '.join(names)}).")
     dataset, results = _open(data), PublishedResults(published)
+    tables = paper_tables(runs, papers, published_of)
+    recipes = {run.name: published_of(run.recipe) for run in runs}
     figures = Figures(None if plots is None else Path(plots))
     splits = sorted({split for run in runs for split in run.evaluations})
     try:
         sections, notes = [], []
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
-            section, said = _section(split, here, results, baseline, dataset, figures, analyses, progress)
+            own = [value for name in here for value in recipes[name]]
+            section, said = _section(split, here, results, own, baseline, dataset, figures, analyses, progress)
             sections.append(section)
             notes += said
             if progress is not None:
                 progress("draw", i + 1, len(splits))
         metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
         training = draw_training(figures, runs, _headline(metrics))
-        parts = (title, runs, sections, training, glossary(metrics))
+        parts = (title, runs, sections, tables, training, glossary(metrics))
         room = MOST_BYTES - len(_encoded(_render(*parts, Thumbnails(None)))) - _FOOTER_BYTES
         thumbnails = Thumbnails(dataset, min(room, MOST_PICTURE_BYTES))
         size = _write(Path(out), _encoded(_render(*parts, thumbnails)))
@@ -377,6 +417,7 @@ def _section(
     split: str,
     evaluations: Mapping[str, Evaluation],
     results: PublishedResults,
+    recipes: Sequence[PublishedValue],
     baseline: str | None,
     dataset: "ShardDataset | None",
     figures: Figures,
@@ -395,7 +436,8 @@ def _section(
             f"evaluation of {stated}."
         )
         dataset = None
-    section = split_section(split, evaluations, results.of(stated), baseline, dataset, figures, analyses, progress)
+    rows = results.of(stated, recipes)
+    section = split_section(split, evaluations, rows, baseline, dataset, figures, analyses, progress)
     unused = results.unused(stated, {(method, source) for method, source, _ in section.scores.published})
     notes += [f"{split}: {unused}"] if unused else []
     return replace(section, missing=(*section.missing, *notes)), notes
@@ -419,6 +461,7 @@ def _render(
     title: str,
     runs: Sequence[Run],
     sections: Sequence[SplitSection],
+    tables: Sequence[PaperTable],
     training: Sequence[Any],
     terms: Sequence[tuple[str, str]],
     thumbnails: Thumbnails,
@@ -437,6 +480,7 @@ def _render(
         version=__version__,
         runs=runs,
         sections=sections,
+        tables=tables,
         training=training,
         terms=terms,
         thumbnails=thumbnails,

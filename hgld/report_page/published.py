@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import TableError
+from hgld.published.results import PAPERS, PublishedValue, values_of
 
-SHIPPED = Path(__file__).with_name("published.csv")
 _COLUMNS = ("dataset", "method", "metric", "value", "source")
 _MOST_BYTES = 16 << 20
 _MOST_NAMED = 5
@@ -17,17 +17,21 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A paper's results for one method on one dataset.
+    """A table's results for one method on one dataset.
 
     Attributes:
         method: its name.
-        source: the paper.
+        source: the table, and what tells the row from others of its method.
         values: metric to value in per cent; a binary metric without a level is of the finest.
+        close: whether it stands with the runs: a row of a run's recipe, or of the user's own table.
+        paper: the paper's authors, title and edition; empty for the user's own.
     """
 
     method: str
     source: str
     values: dict[str, float]
+    close: bool = False
+    paper: str = ""
 
 
 class PublishedResults:
@@ -42,18 +46,31 @@ class PublishedResults:
 
     def __init__(self, table: str | Path | None = None) -> None:
         self._name = "" if table is None else Path(table).name
-        shipped = _read(SHIPPED)
-        self._own = shipped.clear() if table is None else _read(Path(table))
-        self._all = pl.concat([shipped, self._own])
+        self._own = pl.DataFrame(schema=dict.fromkeys(_COLUMNS, pl.String)) if table is None else _read(Path(table))
 
-    def of(self, dataset: str) -> list[PublishedRow]:
-        """Return the rows of a dataset, named as in ``dataset.json``, in the order of the tables; none for no name."""
+    def of(self, dataset: str, recipes: Collection[PublishedValue] = ()) -> list[PublishedRow]:
+        """Return the rows of a dataset, those of the runs' recipes and the user's first; none for no name.
+
+        Args:
+            dataset: named as in ``dataset.json``.
+            recipes: values of the runs' own recipes.
+        """
         if not dataset:
             return []
-        rows: dict[tuple[str, str], dict[str, float]] = {}
-        for row in self._all.filter(pl.col("dataset") == dataset).iter_rows(named=True):
-            rows.setdefault((row["method"], row["source"]), {})[row["metric"]] = row["value"]
-        return [PublishedRow(method, source, values) for (method, source), values in rows.items()]
+        rows: dict[tuple[str, ...], dict[str, float]] = {}
+        closes, papers = {value.key[:-2] for value in recipes}, {}
+        for value in values_of(dataset):
+            if value.number is None:
+                continue
+            where = ", ".join(filter(None, (value.backbone, value.dim and f"{value.dim} dimensions", value.setting)))
+            source = f"{PAPERS[value.paper].name} {value.table}" + (f": {where}" if where else "")
+            key = (value.method, source, "close" if value.key[:-2] in closes else "")
+            rows.setdefault(key, {})[value.metric if value.finest else value.name] = _percent(value)
+            papers[key] = f"{PAPERS[value.paper].name}: {PAPERS[value.paper].source}."
+        for row in self._own.filter(pl.col("dataset") == dataset).iter_rows(named=True):
+            rows.setdefault((row["method"], row["source"], "close"), {})[row["metric"]] = row["value"]
+        made = [PublishedRow(key[0], key[1], found, bool(key[2]), papers.get(key, "")) for key, found in rows.items()]
+        return sorted(made, key=lambda row: not row.close)
 
     def unused(self, dataset: str, shown: Collection[tuple[str, str]]) -> str:
         """Return the reason for which no row of the user's table is shown; empty where one is, or there is no table.
@@ -75,6 +92,12 @@ class PublishedResults:
             f"{none}: 0 of its {len(of_it)} rows of {dataset} are of a metric that was measured "
             f"(found: {_listed(of_it['metric'])})."
         )
+
+
+def _percent(value: PublishedValue) -> float:
+    """Return a value as the page shows its metric: AP in per cent, also where the paper has shares."""
+    number = value.number or 0.0
+    return round(100 * number, 4) if value.unit == "1" and value.metric == "AP" else number
 
 
 def _listed(names: pl.Series) -> str:

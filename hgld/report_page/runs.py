@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
@@ -66,6 +67,7 @@ _SETTINGS = {
 
 _KEPT = re.compile(r"(?P<split>.+)-epoch-(?P<epoch>\d{1,9})\.json")
 _MOST_LOG_BYTES = 256 << 20
+_MOST_CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +126,8 @@ class Evaluation:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset; empty where the report does not say it, as one of plain embeddings."""
-        return str(self.report.settings.get("dataset", ""))
+        """Name of the dataset today; empty where the report does not say it, as one of plain embeddings."""
+        return dataset_name(str(self.report.settings.get("dataset", "")))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,12 +140,14 @@ class Run:
             has several; ``evaluation`` where the report does not say it.
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
+        recipe: name of the recipe that it was trained by; empty where nothing says it.
     """
 
     name: str
     evaluations: dict[str, Evaluation]
     log: dict[str, list[float]] = field(default_factory=dict)
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    recipe: str = ""
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
@@ -164,7 +168,7 @@ def read_runs(places: Sequence[str | Path]) -> list[Run]:
         stem = (place.resolve().name if place.is_dir() else place.stem) or "run"
         name = next(n for n in [stem, *(f"{stem} ({i})" for i in range(2, len(names) + 3))] if n not in names)
         names.add(name)
-        runs.append(_run_folder(name, place) if place.is_dir() else Run(name, {"evaluation": _kept_evaluation(place)}))
+        runs.append(_run_folder(name, place) if place.is_dir() else _kept_run(name, place))
     several = len({e.dataset for run in runs for e in run.evaluations.values() if e.dataset}) > 1
     return [replace(run, evaluations=_by_task(run.evaluations, several=several)) for run in runs]
 
@@ -203,12 +207,26 @@ def _run_folder(name: str, folder: Path) -> Run:
     for split, (epoch, path) in sorted(latest.items()):
         report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
-    return Run(name, evaluations, log, history)
+    return Run(name, evaluations, log, history, _recipe(folder / "config.json"))
 
 
-def _kept_evaluation(path: Path) -> Evaluation:
+def _recipe(config: Path) -> str:
+    """Return the recipe that a run's config names; empty without a config, which a copied run may lack."""
+    if not config.is_file():
+        return ""
+    if config.stat().st_size > _MOST_CONFIG_BYTES:
+        raise InputError(f"{config}: {config.stat().st_size} bytes; expected at most {_MOST_CONFIG_BYTES}.")
+    try:
+        recipe = json_object(config.read_bytes(), str(config)).get("recipe", "")
+    except OSError as error:
+        raise InputError(f"{config}: cannot be read ({error.strerror or error}).") from error
+    return recipe if isinstance(recipe, str) else ""
+
+
+def _kept_run(name: str, path: Path) -> Run:
     report = read_report(path)
-    return Evaluation(report, None, *_embeddings_of(report, path, path.parent))
+    kept = Evaluation(report, None, *_embeddings_of(report, path, path.parent))
+    return Run(name, {"evaluation": kept}, recipe=str(report.settings.get("recipe", "")))
 
 
 def _embeddings_of(report: RetrievalReport, path: Path, folder: Path) -> tuple[Ranked | None, str]:

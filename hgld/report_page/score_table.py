@@ -139,7 +139,8 @@ class ScoreTable:
         groups: level and number of its columns, finest level first, the metrics of all levels at the end.
         columns: names of the metrics without their levels.
         runs: name and cells.
-        published: method, source and cells.
+        published: method, source and cells of the published rows that stand with the runs.
+        others: the same of the other published rows of the dataset.
         notes: remarks for readers, and the runs that could not be compared.
     """
 
@@ -147,6 +148,7 @@ class ScoreTable:
     columns: tuple[str, ...]
     runs: tuple[tuple[str, tuple[Cell, ...]], ...]
     published: tuple[tuple[str, str, tuple[Cell, ...]], ...]
+    others: tuple[tuple[str, str, tuple[Cell, ...]], ...]
     notes: tuple[str, ...]
 
 
@@ -176,8 +178,11 @@ def score_table(
     groups = tuple((level or GRADED, len(list(run))) for level, run in groupby(metrics, _level))
     names = tuple(metric.partition("/")[0] for metric in metrics)
     notes += [_other_units(metrics)] if not all(map(is_per_cent, metrics)) else []
-    below = _published_rows(published, metrics, max((e.levels for e in evaluations.values()), key=len))
-    return ScoreTable(groups, names, tuple(rows), below, tuple(notes))
+    levels = max((e.levels for e in evaluations.values()), key=len)
+    below, others = (_published_rows([r for r in published if r.close is c], metrics, levels) for c in (True, False))
+    shown = {(method, source) for method, source, _ in (*below, *others)}
+    notes += dict.fromkeys(row.paper for row in published if row.paper and (row.method, row.source) in shown)
+    return ScoreTable(groups, names, tuple(rows), below, others, tuple(notes))
 
 
 def _other_units(metrics: Sequence[str]) -> str:

@@ -2,21 +2,17 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
-import polars as pl
 import pytest
 from markupsafe import Markup
 
-import hgld.data_cards
 from hgld.cli import main
 from hgld.errors import StorageError
 from hgld.evaluation.report import RetrievalReport
-from hgld.metrics import Metric
+from hgld.published import published_values, search_values
 from hgld.report_page import page
 from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.page import write_report_page
-from hgld.report_page.published import SHIPPED
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_report_page_page import write_run
 
@@ -69,19 +65,58 @@ def test_published_rows_stand_with_their_own_dataset(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
     out = tmp_path / "r.html"
     write_report_page(runs, out, data=tmp_path / "data")
-    sop, cub = (table_of_results(out, f"Test of {name}") for name in ("sop", "cub"))
+    sop, cub = (
+        re.findall(rf"<h2>Test of {name}</h2>.*?</section>", out.read_text(), re.DOTALL)[0] for name in ("sop", "cub")
+    )
     assert "HAPPIER" in sop
     assert "HAPPIER" not in cub
     assert "68.5" in cub
     assert "68.5" not in sop
+    own = {value.text for value in published_values() if value.dataset == "sop" and value.metric == "R@1"}
+    assert all(f"<td>{text}</td>" in sop for text in own)
 
 
-def test_shipped_rows_are_of_datasets_and_metrics_that_hgld_knows():
-    rows = pl.read_csv(SHIPPED)
-    assert set(rows["dataset"]) <= {card.stem for card in Path(hgld.data_cards.__file__).parent.glob("*.md")}
-    assert [str(Metric.parse(name)) for name in rows["metric"]] == rows["metric"].to_list()
-    assert not rows.select("dataset", "method", "metric").is_duplicated().any()
-    assert rows["source"].str.contains(r"arXiv:\d{4}\.\d{5}").all()
+def test_rows_of_the_runs_recipe_stand_with_the_runs(tmp_path):
+    run = write_run_of(tmp_path / "run", "sop")
+    (run / "config.json").write_text('{"recipe": "happier-sop"}')
+    rows = search_values(dataset="sop", method="HAPPIER_F")
+    asked = []
+    write_report_page([run], tmp_path / "r.html", published_of=lambda name: asked.append(name) or rows)
+    assert set(asked) == {"happier-sop"}
+    above = table_of_results(tmp_path / "r.html", "Test")
+    assert above.count('class="published"') == 2  # of Tables V and IX
+    assert "SupRank Table V: ResNet-50, 512 dimensions, trained on hierarchy" in above
+    assert above.count("<td>81.8</td>") == 2
+
+
+def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_path, capsys):
+    run = write_run_of(tmp_path / "run", "sop")
+    (run / "config.json").write_text('{"recipe": "happier-sop"}')
+    out = tmp_path / "r.html"
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(run), "--paper", "suprank table 5", "--out", str(out)])
+    assert stop.value.code == 0
+    [report] = [RetrievalReport.load_json(path) for path in (run / "reports").glob("*-10.json")]
+    value = 100 * report.values["R@1/fine"]
+    difference = f"{round(value, 1) - 81.0:+.1f}"
+    printed = capsys.readouterr().out
+    assert "Table V, sop: ResNet-50, 512 dimensions" in printed
+    assert re.search(rf"^run .* {value:.1f}[¹²]? \({re.escape(difference)}\)", printed, re.MULTILINE)
+    page = out.read_text()
+    assert f'{value:.1f}</span><span class="interval">{difference}</span>' in page
+    assert "<h2>SupRank Table V</h2>" in page
+
+
+def test_a_paper_s_table_needs_no_page(tmp_path, capsys):
+    run = write_run_of(tmp_path / "run", "sop")
+    for arguments, code in (((), 2), (("--paper", "SupRank Table IX", "--json"), 0), (("--paper", "Nobody 7"), 2)):
+        with pytest.raises(SystemExit) as stop:
+            main(["report", str(run), *arguments])
+        assert stop.value.code == code
+        said = capsys.readouterr()
+        assert ("Table IX" in said.out) == (code == 0)
+        assert ("(--paper)" in said.err) == (not arguments)
+    assert not list(tmp_path.glob("*.html"))
 
 
 @pytest.mark.parametrize(

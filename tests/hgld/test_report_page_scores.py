@@ -41,7 +41,7 @@ def test_runs_of_other_levels_keep_their_values_under_their_own():
 
 def test_a_run_with_fewer_levels_shares_the_columns_of_those_it_has():
     runs = {"coarse": evaluation(("b",), ("AP",)), "all": evaluation(("a", "b", "c"), ("AP", "H-AP"))}
-    published = [PublishedRow("theirs", "a paper", {"AP": 50.0, "H-AP": 79.55})]
+    published = [PublishedRow("theirs", "a paper", {"AP": 50.0, "H-AP": 79.55}, close=True)]
     table = score_table(runs, published)
     assert under_headings(table) == [("b", "AP"), ("a", "AP"), ("c", "AP"), (GRADED, "H-AP")]
     [(_, _, cells)] = table.published

@@ -43,11 +43,11 @@ def test_the_list_names_every_recipe(capsys):
     rows = json.loads(out)["recipes"]
     assert [row["name"] for row in rows] == list(RECIPES)
     assert list(rows[0]) == [
-        *("name", "dataset", "loss", "backbone", "summary"),
+        *("name", "dataset", "loss", "backbone", "pretrained", "summary"),
         *("hardware", "hours", "published"),
     ]
     assert rows[0]["loss"] == "HAPPIER"
-    assert rows[0]["published"] == "R@1 81.0"
+    assert rows[0]["published"] == "R@1 81.0, AP 60.4, H-AP 59.4, ASI 65.9, NDCG 91.5"
 
 
 def test_show_prints_the_recipe_with_what_flags_changed(capsys):

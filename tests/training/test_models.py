@@ -237,13 +237,27 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*it has .*resnet18\.a1_in1k"),
-        ("timm:resnet18", {"pretrained": "a1_in1k"}, "a tag of timm is a part of the name"),
+        ("timm:resnet18", {"pretrained": "a9_in1k"}, "'a9_in1k'; timm:resnet18 has .*a1_in1k"),
+        ("timm:resnet18.a1_in1k", {"pretrained": "a2_in1k"}, "the name has the tag a1_in1k"),
         ("torchvision:alexnet", {"gradient_checkpointing": True}, "no blocks for gradient_checkpointing"),
     ],
 )
 def test_what_cannot_be_built_is_said(backbone, options, expected):
     with pytest.raises(ConfigError, match=expected):
         model_of(backbone, **options)
+
+
+def test_a_tag_of_timm_names_the_weights(monkeypatch):
+    asked = []
+    create = timm.create_model
+    monkeypatch.setattr(
+        timm, "create_model", lambda name, pretrained, **more: asked.append((name, pretrained)) or create(name, **more)
+    )
+    for backbone, tag in (("timm:resnet10t", "c3_in1k"), ("timm:resnet10t.c3_in1k", "default")):
+        model_of(backbone, pretrained=tag)
+        assert asked[-1] == ("resnet10t.c3_in1k", True)
+    model_of("timm:resnet10t", pretrained="none")
+    assert asked[-1] == ("resnet10t", False)
 
 
 def test_patches_must_divide_a_fixed_size():

@@ -54,13 +54,9 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
         near = difflib.get_close_matches(name, [*timm.list_models(), *timm.list_pretrained()], n=5, cutoff=0.4)
         raise ConfigError(f"timm has no model {name!r}; nearest: {', '.join(near) or 'none, see timm.list_models()'}.")
     path = weights_file(options.pretrained)
-    if path is None and options.pretrained not in ("default", "none"):
-        raise ConfigError(
-            f"pretrained is {options.pretrained!r}; a tag of timm is a part of the name (timm:NAME.TAG). Expected "
-            "default, none or a file."
-        )
     plain = _plain(name)
-    net = _create(name, plain, options, fetch=options.load_weights and options.pretrained == "default")
+    tagged = name if path is not None else _tagged(name, options.pretrained)
+    net = _create(tagged, plain, options, fetch=options.load_weights and path is None and options.pretrained != "none")
     if options.gradient_checkpointing:
         _checkpoint(net, name)
     module = TimmNet(net, token=options.token)
@@ -69,6 +65,22 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
         load_into(net, read_weights(path), str(path), unused=plain.state_dict().keys())
     known: Any = net.pretrained_cfg
     return Backbone(module.train(), features, tuple(known["mean"]), tuple(known["std"]))
+
+
+def _tagged(name: str, pretrained: str) -> str:
+    """Return the name with the tag of its weights, ``NAME.TAG``, where ``pretrained`` is a tag.
+
+    Raises:
+        ConfigError: timm knows no such weights, or the name has another tag.
+    """
+    model, dot, tag = name.partition(".")
+    if pretrained in ("default", "none") or (dot and tag == pretrained):
+        return name
+    tags = [known.partition(".")[2] for known in timm.list_pretrained(f"{model}.*")]
+    if dot or pretrained not in tags:
+        has = f"the name has the tag {tag}" if dot else f"timm:{model} has {', '.join(tags) or 'no tags'}"
+        raise ConfigError(f"pretrained is {pretrained!r}; {has}. Expected default, none, one of its tags or a file.")
+    return f"{model}.{pretrained}"
 
 
 def _plain(name: str) -> nn.Module:

@@ -1,11 +1,14 @@
 """A recipe: a dataset's setting with some fields changed, its name and the figures that it should reach."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hgld.published.results import PublishedValue
 from hgld.training.config import TrainConfig, with_fields
-from hgld.training.recipes.published import NOT_CONFIRMED, Published
+from hgld.training.recipes.published import Published
+
+NOT_CONFIRMED = "not confirmed"
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Setting:
         config: the options that all its recipes start from.
         hours: the duration of a run, with its source.
         suffix: the end of its recipes' names; None: the dataset's name.
+        deviates: how it differs from what the paper states or its authors released, a sentence each.
     """
 
     dataset: str
@@ -29,14 +33,19 @@ class Setting:
     config: TrainConfig
     hours: str = NOT_CONFIRMED
     suffix: str | None = None
+    deviates: tuple[str, ...] = ()
 
-    def changed(self, *, hardware: str = "", hours: str = "", **fields: object) -> "Setting":
-        """Return the same dataset under other options, by the names of their fields."""
+    def changed(
+        self, *, hardware: str = "", hours: str = "", suffix: str | None = None, deviates: str = "", **fields: object
+    ) -> "Setting":
+        """Return the same dataset under other options, by the names of their fields; ``deviates`` adds a sentence."""
         return replace(
             self,
             config=with_fields(self.config, fields),
             hardware=hardware or self.hardware,
             hours=hours or self.hours,
+            suffix=suffix or self.suffix,
+            deviates=(*self.deviates, *([deviates] if deviates else [])),
         )
 
 
@@ -49,7 +58,8 @@ class Recipe:
         line: its description in one line.
         setting: the dataset and the options of training on it.
         fields: the fields that the recipe changes in its setting.
-        published: the figures that it should reach, or a sentence if no paper has any.
+        published: the rows with the figures that it should reach, or a sentence if no paper has one.
+        deviates: how it differs from what the paper states, beside the deviations of its setting.
     """
 
     name: str
@@ -57,6 +67,7 @@ class Recipe:
     setting: Setting
     fields: Mapping[str, Any] = field(default_factory=dict)
     published: Published | str = "none"
+    deviates: tuple[str, ...] = ()
 
     def __call__(self) -> TrainConfig:
         return replace(with_fields(self.setting.config, self.fields), recipe=self.name)
@@ -77,22 +88,35 @@ class Recipe:
         return self.setting.hours
 
     @property
+    def weights(self) -> str:
+        """The backbone, and the very weights that it starts from."""
+        model = self().model
+        start = "from scratch" if model.pretrained == "none" else f"weights {model.pretrained}"
+        return f"{model.backbone}, {start}"
+
+    @property
+    def values(self) -> tuple[PublishedValue, ...]:
+        """The published values of its rows; none if no paper has one."""
+        return self.published.values if isinstance(self.published, Published) else ()
+
+    @property
     def brief(self) -> str:
         """The published figures, or the sentence in their place, in one line."""
-        return self._published_lines[0]
+        return self.published.brief if isinstance(self.published, Published) else self.published
 
     @property
     def facts(self) -> str:
-        """Its commands, dataset, hardware, hours and published figures, one a line."""
+        """Its commands, dataset, weights, hardware, hours, published figures and deviations, one a line."""
         return "\n".join(
             (
                 f"Command:   hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"           torchrun --nproc-per-node 8 -m hgld train {self.name} --data DIR --out RUN --seed 0",
                 f"Data:      {self.setting.title} ({self.dataset})",
+                f"Weights:   {self.weights}",
                 f"Hardware:  {self.hardware}",
                 f"Hours:     {self.hours}",
-                f"Published: {self.brief}",
-                *(f"           {line}" for line in self._published_lines[1:]),
+                *_labelled("Published:", self._published_lines),
+                *_labelled("Deviates:", (*self.setting.deviates, *self.deviates)),
             )
         )
 
@@ -104,3 +128,7 @@ class Recipe:
     @property
     def _published_lines(self) -> tuple[str, ...]:
         return self.published.lines if isinstance(self.published, Published) else (self.published,)
+
+
+def _labelled(label: str, lines: Sequence[str]) -> list[str]:
+    return [f"{'' if i else label:<10} {line}" for i, line in enumerate(lines)]

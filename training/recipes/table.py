@@ -1,18 +1,22 @@
 """The table of recipes: losses, and the settings that each is trained in, by family.
 
 A recipe is named LOSS-SETTING. A new one is one line: another setting in a row, or a row for a loss of :data:`LOSSES`.
-The figures that a paper reports for it stand in ``published``.
+The rows that a paper prints for it are named in ``published``.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hgld.training.config import with_fields
+from hgld.training.config_checks import READERS
 from hgld.training.recipes import settings as on
 from hgld.training.recipes.published import published_of
 from hgld.training.recipes.recipe import Recipe, Setting
 
 _PAIR, _PROXY = ({"loss": "ROADMAP", "decomposability": second} for second in ("pair", "proxy"))
+
+_ROD = {"loss": "RODRecall"}
 
 LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "happier": (
@@ -25,18 +29,17 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "sup-h-ap": ("Sup-H-AP alone on {}: HAPPIER without its proxy loss.", {"loss": "SupHAP"}),
     "sigmoid-h-ap": ("H-AP on {} by a sigmoid in place of the upper bound.", {"loss": "SmoothHAP"}),
     "weighted-ap": (
-        "Weighted AP on {}: HAPPIER with the relevance under which H-AP is the weighted mean of the levels' APs.",
-        {"loss": "HAPPIER", "relevance": "weighted_ap"},
+        "Weighted AP on {}: Sup-H-AP with the relevance under which H-AP is the weighted mean of the levels' APs.",
+        {"loss": "SupHAP", "relevance": "weighted_ap"},
     ),
     "sup-ap": ("Sup-AP on {}: AP's upper bound alone.", {"loss": "SupAP"}),
-    "roadmap-pair": ("ROADMAP on {} with the pair loss, as it was first published.", _PAIR),
+    "roadmap-pair": ("ROADMAP on {} with the pair loss, lambda 0.1.", _PAIR),
     "roadmap-proxy": ("ROADMAP on {} with the proxy loss, as the later paper mostly reports it.", _PROXY),
-    "roadmap-xbm": (
-        "ROADMAP on {} with GeM and a memory of the whole training set from epoch 5 on.",
-        _PROXY | {"pooling": "gem", "memory": -1},
-    ),
-    "roadmap-deit": ("ROADMAP on {} with DeiT-S and its own 384 dimensions.", _PAIR),
-    "roadmap-vit": ("ROADMAP on {} with ViT-B projected to 512 dimensions.", _PROXY),
+    "roadmap-xbm": ("ROADMAP on {} with GeM and a memory of the whole training set from epoch 5 on.", _PROXY),
+    "roadmap-deit": ("ROADMAP on {} with DeiT-S, its own 384 dimensions and a memory.", _PROXY),
+    "roadmap-vit": ("ROADMAP on {} with ViT-B projected to 512 dimensions and a memory.", _PROXY),
+    "roadmap-2021": ("ROADMAP on {} with the pair loss, as it was first published.", _PAIR),
+    "roadmap-2021-deit": ("ROADMAP on {} with DeiT-S and the pair loss, as it was first published.", _PAIR),
     "smooth-recall": ("Smooth-R@k on {}: ranks by a sigmoid.", {"loss": "SmoothRecall"}),
     "smooth-recall-large": ("Smooth-R@k on {} in batches of 4,000, without SiMix.", {"loss": "SmoothRecall"}),
     "smooth-recall-simix": (
@@ -45,8 +48,15 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "sup-recall": ("Sup-R@k on {}: ranks by their upper bound.", {"loss": "SupRecall"}),
     "sup-recall-simix": ("Sup-R@k on {} with SiMix.", {"loss": "SupRecall", "simix": True}),
-    "rod-recall": ("ROD-R@k on {}: recall's upper bound and a proxy loss.", {"loss": "RODRecall", "lambda_": 0.5}),
-    "rod-recall-simix": ("ROD-R@k on {} with SiMix.", {"loss": "RODRecall", "lambda_": 0.5, "simix": True}),
+    "rod-recall": (
+        "ROD-R@k on {}: recall's upper bound and a proxy loss, lambda 0.1.",
+        _ROD | {"decomposability": "proxy"},
+    ),
+    "rod-recall-pair": (
+        "ROD-R@k on {}: recall's upper bound and the pair loss, lambda 0.1.",
+        _ROD | {"decomposability": "pair"},
+    ),
+    "rod-recall-simix": ("ROD-R@k on {} with SiMix.", _ROD | {"simix": True}),
     "smooth-ap": ("Smooth-AP on {}.", {"loss": "SmoothAP"}),
     "softbin-ap": ("SoftBin-AP on {} with 20 bins.", {"loss": "SoftBinAP"}),
     "fast-ap": ("FastAP on {} with 20 bins.", {"loss": "FastAP"}),
@@ -76,9 +86,10 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"loss": "Triplet", "margin": 0.1, "sum_levels": True},
     ),
     "xbm": (
-        "Contrastive pairs on {} over a memory of the whole training set.",
-        {"loss": "Contrastive", "contrastive": "cosine", "margin": 0.5, "memory": -1},
+        "Contrastive pairs on {} over a memory of the whole training set, batches of 128.",
+        {"loss": "Contrastive", "contrastive": "cosine", "margin": 0.5},
     ),
+    "contrastive": ("Contrastive pairs on {}.", {"loss": "Contrastive", "contrastive": "distance"}),
     "multigrain": (
         "MultiGrain: classification and retrieval alike, GeM with p = 3.",
         {"loss": "MultiGrain", "lambda_": 0.5},
@@ -101,8 +112,11 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 _HAPPIER_5 = "HAPPIER on {}: both terms weigh the same, as in the authors' command (loss HAPPIER_5)."
-_ROADMAP_60_000 = "ROADMAP on {} with GeM and a memory of 60,000 items from epoch 5 on."
-_LISTWISE = "Listwise AP on {}: SoftBin-AP, 20 bins, batches of 4,096, classes weighted alike, 200 steps."
+_TRIPLETS = "Triplets with GeM on {}, as many updates as listwise AP is compared with."
+_WITH_SUPRANK = ("HAPPIER", "RODNDCG", "RODRecall", "ROADMAP", "SupAP", "SupHAP", "SupNDCG", "SupRecall")
+_STEP = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
+_WEIGHT_5 = "lambda is that of the authors' command; the paper states 0.1 alone"
+_LISTWISE = "Listwise AP on {}: SoftBin-AP, 20 bins, every class in every batch of some 4,096, 200 steps."
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,7 @@ class Family:
     recipes: tuple[Recipe, ...]
 
 
-def _row(loss: str, *settings: Setting, line: str = "", **fields: Any) -> tuple[Recipe, ...]:
+def _row(loss: str, *settings: Setting, line: str = "", deviates: str = "", **fields: Any) -> tuple[Recipe, ...]:
     """Return the recipes of a loss in several settings; ``fields`` are changed in these settings alone."""
     usual, own = LOSSES[loss]
     recipes = []
@@ -128,8 +142,17 @@ def _row(loss: str, *settings: Setting, line: str = "", **fields: Any) -> tuple[
         suffix = setting.dataset if setting.suffix is None else setting.suffix
         name = f"{loss}-{suffix}" if suffix else loss
         told = (line or usual).format(setting.short, **fields)
-        recipes.append(Recipe(name, told, setting, {**own, **fields}, published_of(name)))
+        found = published_of(name, setting.dataset)
+        said = (*([deviates] if deviates else []), *([_STEP] if own["loss"] in _WITH_SUPRANK else []))
+        recipes.append(Recipe(name, told, setting, _with_floor(setting, {**own, **fields}), found, said))
     return tuple(recipes)
+
+
+def _with_floor(setting: Setting, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let fast proxies end at 0.1, as the authors' configurations have it (``eta_min``), but for CSL."""
+    config = with_fields(setting.config, fields)
+    fast = config.optimizer.lr_proxies >= 10 and config.loss.loss != "CSL"
+    return {**fields, "lr_floor_proxies": 0.1} if fast and READERS["lr_floor_proxies"].reads(config) else fields
 
 
 FAMILIES = (
@@ -137,12 +160,11 @@ FAMILIES = (
         "Losses over the whole hierarchy: HAPPIER, ROD-NDCG and their parts",
         """
 Ramzi et al.: "Hierarchical Average Precision Training for Pertinent Image Retrieval", ECCV 2022, arXiv:2207.04873, and
-"Optimization of Rank Losses for Image Retrieval", arXiv:2309.08250. Of their tables only what Papers with Code lists
-was read: the fine R@1 of HAPPIER and HAPPIER_F, and the mean AP on DyML. Their H-AP, ASI and NDCG are not confirmed.
+"Optimization of Rank Losses for Image Retrieval", arXiv:2309.08250, whose tables are the rows named here.
 """,
         (
             *_row("happier", on.SOP, on.INAT_BASE, on.INAT_FULL, on.CUB, on.DYML_VEHICLE, on.DYML_PRODUCT),
-            *_row("happier", on.DYML_ANIMAL, line=_HAPPIER_5, lambda_=0.5),
+            *_row("happier", on.DYML_ANIMAL, line=_HAPPIER_5, lambda_=0.5, deviates=_WEIGHT_5),
             *_row("happier-f", on.SOP, alpha=5.0),
             *_row("happier-f", on.INAT_BASE, on.INAT_FULL, alpha=3.0),
             *_row("sup-ndcg", on.SOP, on.INAT_BASE, on.INAT_FULL),
@@ -157,17 +179,20 @@ was read: the fine R@1 of HAPPIER and HAPPIER_F, and the mean AP on DyML. Their 
         "Average precision by its upper bound: Sup-AP, and ROADMAP with the pair and the proxy loss",
         """
 Ramzi et al.: "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, arXiv:2110.01445, and
-arXiv:2309.08250. With the pair loss the settings are those of the commands in the README of elias-ramzi/ROADMAP, which
-give its best rows: on SOP 128 images of 256 px, on iNaturalist batches of 384, no frozen epochs, layer norm on CUB
-alone, and DeiT under AdamW. The rates of its ResNet are not among them and are those of the later paper, as is
-everything with the proxy loss.
+arXiv:2309.08250. Recipes with ``2021`` in their names are of the first edition, by the commands in the README of
+elias-ramzi/ROADMAP: on SOP 128 images of 256 px, on iNaturalist batches of 384, no frozen epochs, layer norm on CUB
+alone, and DeiT under AdamW; the rates of its ResNet are not among them and are those of the later paper. All others are
+of the later edition: Table II with both second terms, Table IV with GeM and a memory of the whole training set, which
+``memory/inat_memory.yaml`` of elias-ramzi/SupRank cuts to 60,000 items on iNaturalist (``--memory 60000``).
 """,
         (
             *_row("sup-ap", on.SOP, on.INAT_BASE, on.CUB),
-            *_row("roadmap-pair", on.SOP_PAIR, on.INAT_PAIR, on.CUB_PAIR),
+            *_row("roadmap-pair", on.SOP, on.INAT_BASE),
             *_row("roadmap-proxy", on.SOP, on.INAT_BASE, on.CUB),
-            *_row("roadmap-xbm", on.SOP),
-            *_row("roadmap-xbm", on.INAT_BASE, line=_ROADMAP_60_000, memory=60_000),
+            *_row("roadmap-proxy", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
+            *_row("roadmap-xbm", on.SOP_MEMORY, on.INAT_MEMORY, on.CUB_MEMORY),
+            *_row("roadmap-2021", on.SOP_2021, on.INAT_2021, on.CUB_2021),
+            *_row("roadmap-2021-deit", on.SOP_DEIT_2021, on.INAT_DEIT_2021, on.CUB_DEIT_2021),
             *_row("roadmap-deit", on.SOP_DEIT, on.INAT_DEIT, on.CUB_DEIT),
             *_row("roadmap-vit", on.SOP_VIT, on.INAT_VIT, on.CUB_VIT),
         ),
@@ -177,13 +202,14 @@ everything with the proxy loss.
         """
 Patel, Tolias and Matas: "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022, arXiv:2108.11179,
 whose batches of 4,000 pass the model in chunks; Ramzi et al., arXiv:2309.08250. The second temperature is the paper's,
-1; the released code has k itself. ROD-R@k weighs both terms the same, as ``loss/ROADRatk_*.yaml`` of
-elias-ramzi/SupRank, which name no weights, so that ``suprank/getter.py`` takes equal ones.
+1; the released code has k itself. ROD-R@k has lambda 0.1, the only one that the paper states; ``loss/ROADRatk_*.yaml``
+of elias-ramzi/SupRank name no weights, so that ``suprank/getter.py`` takes equal ones (``--lambda 0.5``).
 """,
         (
             *_row("smooth-recall", on.SOP, on.INAT_BASE, on.CUB),
             *_row("sup-recall", on.SOP, on.INAT_BASE, on.CUB),
             *_row("rod-recall", on.SOP, on.INAT_BASE, on.CUB),
+            *_row("rod-recall-pair", on.SOP, on.INAT_BASE),
             *_row("smooth-recall-large", on.SOP_4000, on.INAT_4000, on.VEHICLEID_4000),
             *_row("smooth-recall-simix", on.SOP_4000, on.INAT_4000, on.VEHICLEID_4000),
             *_row("sup-recall-simix", on.SOP, on.INAT_BASE),
@@ -196,18 +222,21 @@ elias-ramzi/SupRank, which name no weights, so that ``suprank/getter.py`` takes 
 Brown et al.: "Smooth-AP", ECCV 2020, arXiv:2007.12163; Cakir et al.: "Deep Metric Learning to Rank" (FastAP), CVPR
 2019; Rolinek et al.: "Optimizing Rank-Based Metrics With Blackbox Differentiation", CVPR 2020; Li et al.: "Rethinking
 the Optimization of Average Precision" (PNP), AAAI 2022, arXiv:2102.04640, whose released command is D_q with alpha 4.
+Recipes with a number at their end have batches of so many images; 256 is the setting of arXiv:2309.08250.
 """,
         (
-            *_row("smooth-ap", on.SOP_384, on.INAT_384, on.VEHICLEID, on.CUB),
+            *_row("smooth-ap", on.SOP_384, on.SOP_224, on.INAT_384, on.INAT_224, on.VEHICLEID, on.CUB),
+            *_row("smooth-ap", on.SOP_256, on.INAT_BASE_256, on.INAT_FULL),
+            *_row("smooth-ap", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
             *_row("softbin-ap", on.SOP, on.INAT_BASE, on.CUB),
             *_row("fast-ap", on.SOP, on.INAT_BASE, on.CUB, on.INAT_384_COMPARED, on.VEHICLEID),
             *_row("blackbox-ap", on.SOP, on.INAT_BASE, on.CUB, on.INAT_384_COMPARED, on.VEHICLEID),
-            *_row("pnp-o", on.SOP_384, on.VEHICLEID, on.INAT_384),
-            *_row("pnp-iu", on.SOP_384, on.VEHICLEID, on.INAT_384),
-            *_row("pnp-ib", on.SOP_384, on.INAT_384),
-            *_row("pnp-ib", on.VEHICLEID, pnp_b=1.0),
-            *_row("pnp-ds", on.SOP_384, on.VEHICLEID, on.INAT_384),
-            *_row("pnp-dq", on.SOP_384, on.VEHICLEID, on.INAT_384),
+            *_row("pnp-o", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT),
+            *_row("pnp-iu", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT),
+            *_row("pnp-ib", on.PNP_SOP, on.PNP_INAT),
+            *_row("pnp-ib", on.PNP_VEHICLEID, pnp_b=1.0),
+            *_row("pnp-ds", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT),
+            *_row("pnp-dq", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT, on.PNP_SOP_384, on.PNP_VEHICLEID_384),
         ),
     ),
     Family(
@@ -221,8 +250,8 @@ papers, in whose setting they stand here, with the options of ``suprank/config/l
 triplets' margin of 0.05 in cosine is 0.1 in squared distance (there an anchor has its nearest positive, here all of
 them). XBM's pairs are those of ``xbm.yaml`` and ``memory/*.yaml``, the margin a cosine; there the batch's and the
 memory's losses are averaged, here they are added, and there the memory, read from the fifth epoch on, is filled from
-the first step, here it is empty until it is read, after the fifth. Figures of their own papers are of other settings,
-and the recipes say so.
+the first step, here it is empty until it is read, after the fifth. CLCD, of Table VIII, has no recipe: none of these
+papers describes it.
 """,
         (
             *_row("norm-softmax", on.SOP, on.INAT_BASE, on.INAT_FULL),
@@ -238,15 +267,13 @@ and the recipes say so.
             *_row("triplet", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
             *_row("triplet-sigma", on.SOP, on.INAT_BASE, on.INAT_FULL),
             *_row("triplet-sigma", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
-            *_row("xbm", on.SOP, on.CUB),
-            *_row("xbm", on.INAT_BASE, line="Contrastive pairs on {} over a memory of 60,000 items.", memory=60_000),
+            *_row("xbm", on.SOP_128, on.INAT_128, on.CUB_128),
         ),
     ),
     Family(
         "MultiGrain: one embedding for classes and instances, views of an image as positives",
         """
-Berman et al.: "MultiGrain: a unified image embedding for classes and instances", 2019, arXiv:1902.05509. Top-1 is the
-classifier's, which hgld does not evaluate; R@1 stands for its retrieval side.
+Berman et al.: "MultiGrain: a unified image embedding for classes and instances", 2019, arXiv:1902.05509.
 """,
         (
             *_row("multigrain", on.IMAGENET),
@@ -263,8 +290,11 @@ arXiv:1906.07589; Ramzi et al., arXiv:2309.08250. The proxies of CSL move at 10 
 elias-ramzi/SupRank).
 """,
         (
-            *_row("softbin-ap", on.LANDMARKS_CLEAN, line=_LISTWISE, class_weights=True),
+            *_row("softbin-ap", on.LANDMARKS_CLEAN, line=_LISTWISE),
+            *_row("triplet", on.LANDMARKS_64, on.LANDMARKS_512, on.LANDMARKS_1024, line=_TRIPLETS),
+            *_row("contrastive", on.LANDMARKS_PAIRS),
             *_row("happier", on.H_GLDV2),
+            *_row("happier-f", on.H_GLDV2, alpha=3.0, deviates="alpha on H-GLDv2 is not stated: that of iNaturalist"),
             *_row("rod-ndcg", on.H_GLDV2),
             *_row("roadmap-proxy", on.H_GLDV2),
             *_row("rod-recall", on.H_GLDV2),
@@ -274,6 +304,18 @@ elias-ramzi/SupRank).
             *_row("norm-softmax", on.H_GLDV2),
             *_row("norm-softmax-sigma", on.H_GLDV2),
             *_row("csl", on.H_GLDV2, lr_proxies=10.0),
+        ),
+    ),
+    Family(
+        "Faces: networks trained on VGGFace2, trained further by Smooth-AP, pairs and triplets",
+        """
+Brown et al.: "Smooth-AP", ECCV 2020, arXiv:2007.12163, Tables 4 and 5. Table 5's other rows are sweeps of the first of
+these: ``--sweep tau=0.1,0.01,0.001``, ``--sweep images_per_class=4,8,16``, ``--sweep batch_size=64,128,256``.
+""",
+        (
+            *_row("smooth-ap", on.FACES, on.FACES_ARCFACE),
+            *_row("contrastive", on.FACES, on.FACES_ARCFACE),
+            *_row("triplet", on.FACES, on.FACES_ARCFACE),
         ),
     ),
     Family(

@@ -210,7 +210,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     items = pl.concat([parts[split][0] for split in wanted])
     _check_ids(items, source)
     return Catalog(
-        name="gldv2",
+        name="h-gldv2",
         levels=LEVELS,
         items=items,
         root=source,

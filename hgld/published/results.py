@@ -1,0 +1,271 @@
+"""Rows of the papers' result tables as one table, ``results.csv``: a value each, with the table that prints it.
+
+Numbers are facts, copied as printed; where a paper contradicts itself, both values stand, each with its table. Names of
+datasets, levels and metrics are hgld's. This module imports nothing heavy: recipes find their figures by it.
+"""
+
+import csv
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from hgld.data.format import dataset_name
+from hgld.errors import ConfigError
+
+SHIPPED = Path(__file__).with_name("results.csv")
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A publication with results.
+
+    Attributes:
+        name: short name for people.
+        source: authors, title, edition.
+        spellings: other names by which it is found.
+        inferred: what its rows state and its tables do not print.
+    """
+
+    name: str
+    source: str
+    spellings: tuple[str, ...] = ()
+    inferred: str = ""
+
+
+PAPERS: Mapping[str, Paper] = {
+    "smooth-ap": Paper(
+        "Smooth-AP",
+        'Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020, '
+        "arXiv:2007.12163",
+        ("Brown", "2007.12163"),
+    ),
+    "listwise": Paper(
+        "Listwise",
+        'Revaud et al., "Learning with Average Precision: Training Image Retrieval with a Listwise Loss", ICCV 2019, '
+        "arXiv:1906.07589",
+        ("listwise loss", "listwise AP", "AP-GeM", "SoftBin-AP", "Revaud", "1906.07589"),
+    ),
+    "pnp": Paper(
+        "PNP",
+        'Li et al., "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before '
+        'Positive Ones is Enough", AAAI 2022, arXiv:2102.04640',
+        ("PNP loss", "Li", "2102.04640"),
+        "The baselines' ResNet-50 is from the text.",
+    ),
+    "suprank": Paper(
+        "SupRank",
+        'Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023, arXiv:2309.08250',
+        ("rank losses", "H-GLDv2", "Ramzi 2023", "Ramzi et al. 2023", "2309.08250"),
+        "The 512 dimensions are from the text.",
+    ),
+    "multigrain": Paper(
+        "MultiGrain",
+        'Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, arXiv:1902.05509',
+        ("Berman", "1902.05509"),
+    ),
+    "roadmap": Paper(
+        "ROADMAP",
+        'Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021, arXiv:2110.01445',
+        ("Ramzi 2021", "Ramzi et al. 2021", "2110.01445"),
+    ),
+    "proxynca++": Paper("ProxyNCA++", "Teh et al., ECCV 2020, arXiv:2004.01113", ("Teh", "2004.01113")),
+    "normsoftmax": Paper("NormSoftmax", "Zhai and Wu, BMVC 2019, arXiv:1811.12649", ("Zhai", "1811.12649")),
+    "recall@k": Paper("Recall@k", "Patel et al., CVPR 2022, arXiv:2108.11179", ("RS@k", "Patel", "2108.11179")),
+}
+"""The papers by their names in the table; the five of the toolkit's losses first, then texts with further rows."""
+
+_MOST_NAMED = 12  # names of an error
+_SAME_IMAGES = {"inat-full": "inat-base"}  # the same images and species; the coarser levels differ
+_FINEST = {"sop": "product", "vehicleid": "vehicle", "h-gldv2": "landmark", "cars196": "model", "inshop": "item"}
+_FINEST |= dict.fromkeys(("inat-base", "inat-full", "cub"), "species")
+_FINEST |= dict.fromkeys(("vggface2", "ijb-c"), "identity")
+_DATASET_SPELLINGS = {
+    "stanfordonlineproducts": "sop",
+    "gldv2": "hgldv2",
+    "inaturalist": "inat",
+    "inaturalist2018": "inat",
+    "cub200": "cub",
+    "cub2002011": "cub",
+    "cars": "cars196",
+    "roxford5k": "roxford",
+    "rparis6k": "rparis",
+}
+_METHOD_SPELLINGS = {  # beginning of a printed name, folded: the other names of that method
+    "nsm": "normsoftmax",
+    "nsoftmax": "normsoftmax nsm",
+    "sigmansm": "normsoftmax",
+    "nca++": "proxynca++",
+    "pnca++": "proxynca++",
+    "sigmanca++": "proxynca++",
+    "tlsh": "tripletsh",
+    "sigmatlsh": "tripletsh",
+    "tripletsemihard": "tripletsh tlsh",
+    "contwm": "xbm",
+    "softbin": "softbinap",
+    "r@k": "rs@k recall@k",
+}
+
+
+@dataclass(frozen=True)
+class PublishedValue:
+    """A value of a published table, as printed; all texts, empty where the paper says nothing.
+
+    Attributes:
+        paper: key of :data:`PAPERS`.
+        table: as the paper calls it, for example ``Table V``.
+        dataset: hgld's name.
+        part: of the dataset's protocol: ``medium``, ``hard+1M``, ``small``.
+        method: as the table calls it.
+        backbone: of the method.
+        dim: dimensions of the embedding.
+        setting: what tells the row from others of its method: batch, labels, resolution.
+        metric: hgld's name, or the table's where hgld has none.
+        level: of a binary metric; ``average``: the mean over the dataset's levels.
+        text: the value.
+        unit: ``%``, ``1`` (a share or a distance), ``of 4``, ``ms``; empty for counts and texts.
+        note: remark about this value.
+    """
+
+    paper: str
+    table: str
+    dataset: str
+    part: str
+    method: str
+    backbone: str
+    dim: str
+    setting: str
+    metric: str
+    level: str
+    text: str
+    unit: str
+    note: str
+
+    @property
+    def name(self) -> str:
+        """The metric as reports of hgld name it: ``R@1/product``, ``H-AP``, ``mAP/medium``, ``R@1/small``."""
+        where = self.part or self.level
+        return f"{self.metric}/{where}" if where else self.metric
+
+    @property
+    def finest(self) -> bool:
+        """True for a value of the dataset's finest level, which a dataset directory may call otherwise."""
+        return bool(self.level) and self.level == _FINEST.get(self.dataset) and not self.part
+
+    @property
+    def number(self) -> float | None:
+        """The value as a number in its unit; None for a text such as ``3 days``."""
+        try:
+            return float(self.text)
+        except ValueError:
+            return None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """All by which a value is found; no two values have the same."""
+        row = (self.paper, self.table, self.dataset, self.part, self.method, self.backbone, self.dim, self.setting)
+        return (*row, self.metric, self.level)
+
+    def as_dict(self) -> dict[str, str]:
+        """Return all columns, and the paper's source."""
+        return {("value" if name == "text" else name): text for name, text in asdict(self).items()} | {
+            "source": PAPERS[self.paper].source
+        }
+
+    def in_unit(self, value: float) -> float:
+        """Return a value of a report in the unit of this one."""
+        return 100 * value if self.unit == "%" else value
+
+
+@cache
+def published_values() -> tuple[PublishedValue, ...]:
+    """Return all values, paper by paper, in the order of their tables."""
+    with open(SHIPPED, newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        next(rows)
+        return tuple(PublishedValue(*row) for row in rows)
+
+
+def values_of(dataset: str) -> list[PublishedValue]:
+    """Return the values of a dataset, by its name in ``dataset.json``.
+
+    Those of iNaturalist's species hold with two levels and with seven, so ``inat-full`` has them too.
+    """
+    return [value for value in published_values() if belongs(dataset, value)]
+
+
+def belongs(dataset: str, value: PublishedValue) -> bool:
+    """Tell whether a value can be compared with an evaluation on a dataset."""
+    name = dataset_name(dataset)
+    return value.dataset == name or (value.dataset == _SAME_IMAGES.get(name) and value.level == "species")
+
+
+# -- search -----------------------------------------------------------------------------------------------------------
+
+
+def fold(text: str) -> str:
+    """Return a name without case, spaces and punctuation, as names are compared.
+
+    >>> fold("Smooth-AP"), fold("ROD-R@k + L_DG*"), fold("ProxyNCA++")
+    ('smoothap', 'rodr@k+ldg*', 'proxynca++')
+    """
+    return re.sub(r"[^\w+@*]|_", "", text.lower())
+
+
+def search_values(
+    values: Iterable[PublishedValue] | None = None, *, dataset: str = "", method: str = "", metric: str = ""
+) -> list[PublishedValue]:
+    """Return the values whose names contain all that is asked for; case, spaces and punctuation do not count.
+
+    Args:
+        values: to search in; all if None.
+        dataset: ``sop``, ``iNaturalist``, ``dyml``.
+        method: ``HAPPIER`` finds HAPPIER_F too.
+        metric: ``R@1``, ``AP``, ``R@1/product``; whole names, where AP and mAP are one.
+
+    Raises:
+        ConfigError: nothing is found; it says by which word, and what there is.
+    """
+    found = list(published_values() if values is None else values)
+    wanted = fold(dataset)
+    wanted = _DATASET_SPELLINGS.get(wanted, wanted)
+    found = _kept(found, "dataset", dataset, lambda v: wanted in fold(v.dataset), lambda v: v.dataset)
+    asked = fold(method)
+    found = _kept(found, "method", method, lambda v: any(asked in n for n in _names(v.method)), lambda v: v.method)
+    kind, _, level = metric.partition("/")
+    return _kept(
+        found,
+        "metric",
+        metric,
+        lambda v: _metric(v.metric) == _metric(kind) and (not level or fold(level) in (fold(v.level), fold(v.part))),
+        lambda v: v.name,
+    )
+
+
+def _kept(
+    found: list[PublishedValue],
+    what: str,
+    asked: str,
+    fits: Callable[[PublishedValue], bool],
+    named: Callable[[PublishedValue], str],
+) -> list[PublishedValue]:
+    if not asked:
+        return found
+    kept = [value for value in found if fits(value)]
+    if not kept:
+        there = list(dict.fromkeys(named(value) for value in found))
+        shown = difflib.get_close_matches(asked, there, n=_MOST_NAMED, cutoff=0.3) or there[:_MOST_NAMED]
+        raise ConfigError(f"no published row has {what} {asked!r}; there are {len(there)}, such as {', '.join(shown)}.")
+    return kept
+
+
+def _metric(name: str) -> str:
+    return "ap" if fold(name) == "map" else fold(name)
+
+
+def _names(method: str) -> list[str]:
+    own = fold(method)
+    others = [names for beginning, names in _METHOD_SPELLINGS.items() if own.startswith(beginning)]
+    return [own, *" ".join(others).split()]

@@ -1,0 +1,225 @@
+"""The published rows: their keys and names, the tables that they make, and how a table or a row is found."""
+
+import csv
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import hgld.data_cards
+from hgld.cli import main
+from hgld.errors import ConfigError
+from hgld.metrics import Metric
+from hgld.published import PAPERS, OwnResults, find_table, lay_out, published_values, search_values
+from hgld.published.results import values_of
+
+VALUES = published_values()
+WITHOUT_CARD = {"holidays", "ukbench", "copydays", "vggface2", "ijb-c", "imagenet"}
+
+
+def test_every_row_of_the_papers_is_there_under_a_key_of_its_own():
+    counts = Counter(value.paper for value in VALUES)
+    papers = {"smooth-ap": 123, "listwise": 164, "pnp": 227, "suprank": 643, "multigrain": 163}
+    assert {paper: counts[paper] for paper in papers} == papers
+    assert set(counts) == set(PAPERS)
+    assert len({value.key for value in VALUES}) == len(VALUES)
+    metrics = Counter(value.metric for value in VALUES)
+    assert (metrics["H-AP"], metrics["ASI"], metrics["NDCG"]) == (45, 70, 42)
+    assert all("arXiv:" in paper.source for paper in PAPERS.values())
+
+
+def test_names_of_datasets_levels_and_metrics_are_hglds():
+    cards = {path.stem: path.read_text() for path in Path(hgld.data_cards.__file__).parent.glob("*.md")}
+    protocols = {"mAP", "UKB score", "top-1", "top-5", "dists@intra", "dists@inter", "NMI"}
+    for value in VALUES:
+        assert value.dataset in {*cards, *WITHOUT_CARD}
+        if value.unit in ("", "ms") or value.metric == "mAP@R increase":
+            continue  # efforts, times, exponents
+        if value.metric not in protocols:
+            metric = Metric.parse(value.metric)
+            assert bool(value.level) == metric.binary or value.part, value.key
+        if value.dataset in cards and value.level not in ("", "average"):
+            assert value.level in cards[value.dataset], value.key
+
+
+def test_values_are_numbers_in_their_units():
+    most = {"%": 100.0, "1": 1.0, "of 4": 4.0, "ms": 1000.0}
+    for value in VALUES:
+        if value.unit:
+            assert value.number is not None, value.key
+            assert 0 < value.number <= most[value.unit], value.key
+            assert value.in_unit(0.5) == (50 if value.unit == "%" else 0.5)
+    recalls: dict[tuple, list[tuple[int, float]]] = {}
+    for value in VALUES:
+        if value.metric.startswith("R@"):
+            recalls.setdefault((*value.key[:-2], value.level), []).append((int(value.metric[2:]), value.number or 0.0))
+    for found in recalls.values():
+        assert [share for _, share in sorted(found)] == sorted(share for _, share in found)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "paper", "tables"),
+    [
+        ("SupRank Table V", "suprank", ["Table V"]),
+        ("suprank 5", "suprank", ["Table V"]),
+        ("Sup-Rank, tab. v", "suprank", ["Table V"]),
+        ("arXiv:2309.08250 Table 5", "suprank", ["Table V"]),
+        ("Ramzi et al. 2023, Table VIII", "suprank", ["Table VIII"]),
+        ("suprank fig. 6", "suprank", ["Figure 6"]),
+        ("Smooth-AP Table 3", "smooth-ap", ["Table 3 (left)", "Table 3 (right)"]),
+        ("smoothap table III left", "smooth-ap", ["Table 3 (left)"]),
+        ("smooth-ap S1", "smooth-ap", ["Table S1"]),
+        ("Revaud et al. Table 2", "listwise", ["Table 2"]),
+        ("listwise loss:1", "listwise", ["Table 1"]),
+        ("PNP Table 7", "pnp", ["Table 7"]),
+        ("MultiGrain Table D.1", "multigrain", ["Table D.1"]),
+        ("Berman 2019 section 3.5", "multigrain", ["Section 3.5"]),
+        ("suprank 6", "suprank", ["Table VI"]),
+        ("ROADMAP", "roadmap", ["Papers with Code"]),
+    ],
+)
+def test_a_table_is_found_by_any_spelling(spelling, paper, tables):
+    _, values = find_table(spelling)
+    assert {value.paper for value in values} == {paper}
+    assert list(dict.fromkeys(value.table for value in values)) == tables
+    assert values == [value for value in VALUES if value.paper == paper and value.table in tables]
+
+
+@pytest.mark.parametrize(
+    ("spelling", "said"),
+    [
+        ("SupRank Table XIV", r"SupRank has no rows of 'Table XIV'; it has Table I, .*Section VII-A4"),
+        ("Nobody 2020 Table 1", r"no paper is called .*SupRank \(suprank\)"),
+        ("PNPX 1", "no paper is called"),
+    ],
+)
+def test_a_table_that_is_not_there_is_refused_with_those_that_are(spelling, said):
+    with pytest.raises(ConfigError, match=said):
+        find_table(spelling)
+
+
+def test_every_table_is_found_by_its_own_name_and_holds_every_value_once():
+    for key, paper in PAPERS.items():
+        for table in dict.fromkeys(value.table for value in VALUES if value.paper == key):
+            title, values = find_table(f"{paper.name} {table}")
+            laid = lay_out(title, values)
+            shown = [cell.text for block in laid.blocks for row in block.rows for cell in row.cells if cell.text]
+            assert Counter(shown) == Counter(value.text for value in values), table
+            assert all(len(row.cells) == len(block.columns) for block in laid.blocks for row in block.rows)
+            assert all(len(row.details) == len(block.details) for block in laid.blocks for row in block.rows)
+
+
+def happier(dataset="sop", table="Table V"):
+    return tuple(v for v in VALUES if (v.method, v.dataset, v.table) == ("HAPPIER", dataset, table))
+
+
+def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_recipe():
+    own = [
+        OwnResults("mine", "sop", {"R@1/product": 0.8162, "AP/product": 0.5, "H-AP": 0.6}, happier(), where="test"),
+        OwnResults("renamed", "sop", {"R@1/fine": 0.1, "mAP/fine": 0.2}, levels=("fine", "coarse")),
+        OwnResults("other", "cub", {"R@1/species": 0.9}),
+        OwnResults("else", "sop", {"P@4/product": 0.9}),
+    ]
+    table = lay_out(*find_table("SupRank Table V"), own)
+    block = next(block for block in table.blocks if "sop" in block.title)
+    assert block.title == "Table V, sop: ResNet-50, 512 dimensions"
+    assert block.columns == (("R@1",), ("AP",), ("H-AP",), ("ASI",), ("NDCG",))
+    rows = {row.label: row for row in block.rows}
+    assert [(c.text, c.place, c.difference) for c in rows["mine, test"].cells] == [
+        ("81.6", 2, "+0.6"),
+        ("50.0", 0, "-10.4"),
+        ("60.0", 1, "+0.6"),
+        ("", 0, ""),
+        ("", 0, ""),
+    ]
+    assert [cell.text for cell in rows["renamed"].cells] == ["10.0", "20.0", "", "", ""]
+    assert [cell.place for cell in rows["HAPPIER"].cells] == [0, 0, 2, 1, 1]
+    assert [cell.place for cell in rows["HAPPIER_F"].cells] == [1, 1, 0, 0, 0]
+    assert [row.label for row in block.rows if row.own] == ["mine, test", "renamed"]
+    assert table.own == 2
+    assert "other is of cub; the table is of sop, inat-base, inat-full." in table.notes
+    assert any(note.startswith("else has none of the table's metrics: R@1/product") for note in table.notes)
+
+
+def test_ties_share_a_place_and_what_is_better_low_has_none():
+    _, values = find_table("PNP Table 1")
+    [block] = lay_out("x", values).blocks
+    last = {name: [row.cells[j].place for row in block.rows] for j, (*_, name) in enumerate(block.columns)}
+    assert last["R@1000"] == [2, 2, 2, 1, 1]
+    assert last["dists@intra"] == [0] * 5
+    assert not any(c.place for b in lay_out("x", values, mark=False).blocks for r in b.rows for c in r.cells)
+
+
+def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
+    own = [OwnResults("mine", "roxford", {"mAP/medium": 0.675, "AP/hard": 0.5}), OwnResults("v", "vehicleid", {})]
+    [block] = lay_out(*find_table("Listwise Table 2"), own).blocks
+    parts = ("medium", "medium+1M", "hard", "hard+1M")
+    assert block.columns == tuple((dataset, part, "mAP") for dataset in ("roxford", "rparis") for part in parts)
+    assert [cell.text for cell in block.rows[-1].cells] == ["67.5", "", "50.0", "", "", "", "", ""]
+    faces = [OwnResults("mine", "vggface2", {"AP/identity": 0.8514})]
+    [row] = [r for b in lay_out(*find_table("Smooth-AP Table 4"), faces).blocks for r in b.rows if r.own]
+    assert row.cells[0].text == "0.851"
+
+
+def test_values_of_the_species_hold_for_both_inaturalists():
+    full = {value.table for value in values_of("inat-full") if value.dataset == "inat-base"}
+    assert "Table IV" in full
+    assert all(v.level == "species" for v in values_of("inat-full") if v.dataset == "inat-base")
+    assert {value.dataset for value in values_of("gldv2")} == {"h-gldv2"}
+    own = [OwnResults("mine", "inat-full", {"R@1/species": 0.7, "H-AP": 0.4})]
+    [row] = [row for block in lay_out(*find_table("SupRank Table II"), own).blocks for row in block.rows if row.own]
+    assert [cell.text for cell in row.cells] == ["", "", "70.0", ""]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"dataset": "SOP", "method": "HAPPIER"}, {("sop", "HAPPIER"), ("sop", "HAPPIER_F")}),
+        ({"dataset": "gldv2", "method": "csl"}, {("h-gldv2", "CSL")}),
+        ({"dataset": "dyml-animal", "method": "norm softmax"}, {("dyml-animal", "NSM"), ("dyml-animal", "Sigma NSM")}),
+        ({"dataset": "iNaturalist", "metric": "AP/kingdom", "method": "CSL"}, {("inat-full", "CSL")}),
+        ({"dataset": "roxford", "metric": "AP", "method": "DELF"}, {("roxford", "DELF-ASMK + SP")}),
+    ],
+)
+def test_rows_are_found_by_names_in_any_spelling(asked, found):
+    assert {(value.dataset, value.method) for value in search_values(**asked)} == found
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"dataset": "cubs"}, "no published row has dataset 'cubs'; there are .*cub"),
+        ({"dataset": "cub", "method": "HAPPIER"}, "no published row has method 'HAPPIER'"),
+        ({"metric": "R@3"}, "no published row has metric 'R@3'.*R@"),
+    ],
+)
+def test_a_search_that_finds_nothing_says_by_which_word(asked, said):
+    with pytest.raises(ConfigError, match=said):
+        search_values(**asked)
+
+
+def printed(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main(["published", *arguments])
+    assert stop.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_prints_tables_contents_and_rows_for_machines(capsys):
+    contents = printed(capsys)
+    assert all(paper.name in contents for paper in PAPERS.values())
+    assert "  Table V: sop, inat-base, inat-full (165)" in contents
+    table = printed(capsys, "--paper", "SupRank Table V", "--dataset", "sop")
+    assert max(map(len, table.splitlines())) <= 120
+    assert "HAPPIER_F" in table
+    assert "best" not in table  # some rows of a table have no best
+    assert "¹ best" in printed(capsys, "--paper", "SupRank Table V")
+    narrow = ("--dataset", "sop", "--method", "HAPPIER", "--metric", "H-AP")
+    rows = json.loads(printed(capsys, *narrow, "--json"))["rows"]
+    assert [(row["method"], row["table"], row["value"]) for row in rows] == [
+        ("HAPPIER", "Table V", "59.4"),
+        ("HAPPIER_F", "Table V", "52.0"),
+    ]
+    assert list(csv.DictReader(io.StringIO(printed(capsys, *narrow, "--csv")))) == rows
