@@ -26,10 +26,11 @@ from hgld.cli.output import echo, progress_bars
 from hgld.errors import HgldError
 from hgld.pipelines.stage import silent
 from hgld.terminal import is_terminal
+from hgld.training.config import with_fields
 from hgld.training.progress import BarReporter, LineReporter, progress_reporter
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.small_runs import QUICK, write_small
-from tests.training.untrained_run import write_run
+from tests.training.untrained_run import CONFIG_OF_RUN, write_run
 
 ROOT = Path(__file__).parents[1]
 HGLD = [sys.executable, "-m", "hgld"]
@@ -49,6 +50,7 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "download": ("sop --split train --tars 0 --out made", "hgld datasets sop says how"),
     "train": ("happier-spo", "Did you mean 'happier-sop'?"),
     "embed": ("--checkpoint nothing --data nothing --out made.npy", "no dataset.json"),
+    "resolutions": ("--checkpoint nothing --data nothing --sizes 24 --out made", "holds no checkpoint"),
     "evaluate": ("--embeddings none.npy --labels file.csv --levels a", "none.npy: cannot be read"),
     "published": ("--dataset sob", "no published row has dataset 'sob'"),
     "report": ("nothing --out made.html", "Name a run folder"),
@@ -64,6 +66,7 @@ RIGHT = {  # arguments that are served within seconds
     "card": "data",
     "datasets": "",
     "embed": "--checkpoint run --data data --split test --out made.npy --device cpu",
+    "resolutions": "--checkpoint gem --data data --sizes 24 --p 1,3 --out made --device cpu",
     "evaluate": "--embeddings e.npy --labels e.parquet --levels fine,coarse",
     "published": "--dataset sop --method HAPPIER",
     "report": "report.json --out made.html",
@@ -108,6 +111,7 @@ def everything(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("everything")
     write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
     write_run(folder / "run")
+    write_run(folder / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem", "train_split": "test"}))
     (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))
     (folder / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")
     np.save(folder / "e.npy", np.random.default_rng(0).standard_normal((6, 4)))

@@ -32,7 +32,7 @@ from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.config import TrainConfig
 from hgld.training.inference.classification import Classifier, targets_of, trained_classes
-from hgld.training.inference.embedder import Embedded, Embedder
+from hgld.training.inference.embedder import Embedded, Embedder, require_classifier
 from hgld.training.inference.embedding import labels_file, write_embeddings
 from hgld.training.models.embedding_model import EmbeddingModel
 
@@ -381,19 +381,15 @@ def _embed(
     """
     if not ks:
         return embedder.embed_readable(dataset, progress), None
-    if embedder.classifier is None:
-        raise ConfigError(
-            f"metric top-{ks[0]} needs a classifier, and there is none: the run's loss has no proxies or classifier, "
-            "or its classes.json is missing."
-        )
-    targets = embedder.classifier.targets(dataset)  # what cannot be classified is refused before any work
+    classifier = require_classifier(embedder)
+    targets = classifier.targets(dataset)  # what cannot be classified is refused before any work
     found = embedder.embed_readable(dataset, progress, unit=False)
-    targets = targets if len(found.dataset) == len(dataset) else embedder.classifier.targets(found.dataset)
+    targets = targets if len(found.dataset) == len(dataset) else classifier.targets(found.dataset)
     answers = RetrievalReport.from_columns(
-        embedder.classifier.top_k(found.vectors, targets, ks),
+        classifier.top_k(found.vectors, targets, ks),
         {
             "protocol": "classification",
-            "classifier": embedder.classifier.describe(),
+            "classifier": classifier.describe(),
             "levels": list(dataset.levels),
             "metrics": [f"top-{k}" for k in ks],
             "queries": len(found.dataset),

@@ -36,6 +36,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "download": ("catalog_verbs:download_command", "Fetch a release whose owners allow direct download."),
     "train": ("train_verbs:train_command", "Train a model by a recipe, on one process or many."),
     "embed": ("embed_verbs:embed_command", "A dataset's images in, embeddings of a trained model out."),
+    "resolutions": ("embed_verbs:resolutions_command", "Accuracy by image size and GeM's exponent, as a map."),
     "evaluate": ("measure_verbs:evaluate_command", "Metrics at every level, from embeddings and labels."),
     "published": ("published_verbs:published_command", "Results that the papers print, by dataset, method or table."),
     "report": ("measure_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),

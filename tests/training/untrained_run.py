@@ -17,16 +17,18 @@ CONFIG_OF_RUN = TrainConfig(
 )
 
 
-def small_model(seed: int = 0) -> EmbeddingModel:
+def small_model(seed: int = 0, config: TrainConfig = CONFIG_OF_RUN) -> EmbeddingModel:
     torch.manual_seed(seed)
-    return build_model(CONFIG_OF_RUN.model, image_size=CONFIG_OF_RUN.images.size)
+    return build_model(config.model, image_size=config.images.size)
 
 
-def write_run(folder: Path, *, averaged: bool = False) -> tuple[EmbeddingModel, EmbeddingModel]:
+def write_run(
+    folder: Path, *, averaged: bool = False, config: TrainConfig = CONFIG_OF_RUN
+) -> tuple[EmbeddingModel, EmbeddingModel]:
     """Write a run with two checkpoints, of which the first is the best; returns both models."""
-    best, last = small_model(1), small_model(2)
+    best, last = small_model(1, config), small_model(2, config)
     folder.mkdir(parents=True)
-    save_config(CONFIG_OF_RUN, folder / CONFIG)
+    save_config(config, folder / CONFIG)
     for step, model in ((1, best), (2, last)):
         tensors = {"model": model.state_dict()}
         if averaged:

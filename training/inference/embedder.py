@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
-from hgld.errors import InputError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
 from hgld.training.config import CONFIG, TrainConfig, read_config
 from hgld.training.inference.classification import Classifier, read_classifier
 from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
-from hgld.training.inference.resolution import choose_gem_p, set_gem_p
+from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
 
@@ -256,7 +256,7 @@ def trained_embedder(
     batch_size: int | None = None,
     workers: int | None = None,
     amp: Amp | None = None,
-    gem_p: float | Literal["auto"] | None = None,
+    gem_p: float | Literal["auto", "tuned"] | None = None,
     data: str = "",
 ) -> Iterator[Embedder]:
     """Load the model of a run, ready to embed; torchrun's processes share the work.
@@ -275,8 +275,9 @@ def trained_embedder(
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
-            (:func:`hgld.training.inference.resolution.choose_gem_p`); None: as trained.
-        data: dataset directory or its address whose training split ``auto`` draws from.
+            (:func:`hgld.training.inference.resolution.choose_gem_p`); ``tuned``: learned alone from their classes
+            (:func:`~hgld.training.inference.resolution.tune_gem_p`); None: as trained.
+        data: dataset directory or its address whose training split ``auto`` and ``tuned`` draw from.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
@@ -301,13 +302,35 @@ def trained_embedder(
         yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
 
 
-def _with_gem_p(embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto"], data: str) -> Embedder:
+def _with_gem_p(
+    embedder: Embedder, config: TrainConfig, gem_p: float | Literal["auto", "tuned"], data: str
+) -> Embedder:
     chosen = gem_p
-    if chosen == "auto":
+    if chosen in ("auto", "tuned"):
         dataset = open_dataset(data, config.run.train_split)
-        options = {"batch_size": embedder.batch_size, "workers": embedder.workers, "seed": config.run.seed}
-        best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
+        options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed}
+        if chosen == "auto":
+            options["batch_size"] = embedder.batch_size
+            best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
+        else:
+            best = tune_gem_p(
+                embedder.model, config.images, require_classifier(embedder), dataset, embedder.view, **options
+            )
         # Processes may round differently and choose another p.
-        chosen = float(distributed.from_main(best, embedder.processes))
-    set_gem_p(embedder.model, chosen)
-    return replace(embedder, gem_p=chosen)
+        chosen = distributed.from_main(best, embedder.processes)
+    set_gem_p(embedder.model, float(chosen))
+    return replace(embedder, gem_p=float(chosen))
+
+
+def require_classifier(embedder: Embedder) -> Classifier:
+    """Return an embedder's classifier.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if embedder.classifier is None:
+        raise ConfigError(
+            "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json is "
+            "missing. Take a run of MultiGrain or of a loss with proxies; or measure retrieval, and --gem-p auto."
+        )
+    return embedder.classifier

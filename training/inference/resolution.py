@@ -2,36 +2,48 @@
 
 A network trained at one resolution is tested at a higher one with a larger p, because what an image shows then fills
 fewer of the places (Berman et al., "MultiGrain: a unified image embedding for classes and instances", 2019, section
-4.3). p* is the exponent with which views of an image find each other best; class labels are not used.
+4.3). p* is the exponent with which views of an image find each other best, without class labels; or it is learned
+alone, by the cross-entropy of the network's classifier (appendix E).
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import cross_entropy, normalize
 
 from hgld.data.batch import Batch
 from hgld.data.dataset import ShardDataset
 from hgld.data.loader import Loader
-from hgld.errors import ConfigError, InputError
-from hgld.samplers import RepeatedAugmentation
+from hgld.data.views import TestView
+from hgld.errors import ConfigError, DivergenceError, InputError
+from hgld.samplers import BatchSampler, RepeatedAugmentation
 from hgld.training.batches import train_view
 from hgld.training.config import ImagesConfig
+from hgld.training.inference.classification import Classifier
 from hgld.training.models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
 _IMAGES, _VIEWS = 2000, 5  # as the paper
+EXPONENTS = tuple(range(1, 11))  # likewise
+_RATE, _MOMENTUM, _POWER, _TUNING_BATCH, _TUNING_IMAGES = (
+    0.005,
+    0.9,
+    0.9,
+    4,
+    50,
+)  # of the authors' scripts/finetune_p.py
 
 
 @torch.no_grad()
 def best_gem_p(
     model: EmbeddingModel,
     batches: Iterable[tuple[Tensor, Tensor]],
-    candidates: Sequence[float] = tuple(range(1, 11)),
+    candidates: Sequence[float] = EXPONENTS,
 ) -> tuple[float, dict[float, float]]:
     """Choose p for the resolution of the given images.
 
@@ -52,21 +64,15 @@ def best_gem_p(
         ConfigError: the model does not pool by GeM, or a candidate is not above 0.
         InputError: no image has two views.
     """
-    if not isinstance(model.pooling, GeM):
-        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
-    if not candidates:
-        raise ConfigError("there are no candidates for p; expected numbers above 0.")
-    pools = {float(p): GeM(p, learned=False) for p in sorted(candidates)}
+    pools = gem_pools(model, candidates)
     embedded: dict[float, list[Tensor]] = {p: [] for p in pools}
     instances: list[Tensor] = []
     was_training = model.training
     model.eval()
     try:
         for images, views_of in batches:
-            maps = model.backbone(images)
-            for p, pool in pools.items():
-                rows = model.projection(model.norm(pool.to(maps.device)(maps)))
-                embedded[p].append(normalize(rows.float(), dim=1).cpu())
+            for p, rows in pooled_by_each(model, images, pools).items():
+                embedded[p].append(normalize(rows, dim=1).cpu())
             instances.append(views_of.cpu())
     finally:
         model.train(was_training)
@@ -75,6 +81,36 @@ def best_gem_p(
     numbers = torch.cat(instances)
     scores = {p: _views_found(torch.cat(rows), numbers) for p, rows in embedded.items()}
     return max(scores, key=scores.__getitem__), scores
+
+
+def gem_pools(model: EmbeddingModel, exponents: Sequence[float]) -> dict[float, GeM]:
+    """Return poolings by their exponents, ascending.
+
+    Raises:
+        ConfigError: the model does not pool by GeM, there is no exponent, or one is not above 0.
+    """
+    if not isinstance(model.pooling, GeM):
+        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
+    if not exponents:
+        raise ConfigError("there are no candidates for p; expected numbers above 0.")
+    return {float(p): GeM(p, learned=False) for p in sorted(exponents)}
+
+
+@torch.no_grad()
+def pooled_by_each(model: EmbeddingModel, images: Tensor, pools: Mapping[float, GeM]) -> dict[float, Tensor]:
+    """Return a model's (B, D) embeddings, as they come, of one pass of (B, 3, H, W) normalised images by each pooling.
+
+    Args:
+        model: in evaluation mode.
+        images: on its device.
+        pools: by their exponents.
+    """
+    maps = model.backbone(images)
+    return {p: _head(model, pool.to(maps.device)(maps)).float() for p, pool in pools.items()}
+
+
+def _head(model: EmbeddingModel, pooled: Tensor) -> Tensor:
+    return model.projection(model.norm(pooled))
 
 
 def _views_found(embeddings: Tensor, instances: Tensor) -> float:
@@ -136,6 +172,21 @@ def choose_gem_p(
         ConfigError: the model does not pool by GeM.
         InputError: the dataset is empty, or an image cannot be read and none can replace it.
     """
+    return score_gem_p(model, images, dataset, size, batch_size=batch_size, workers=workers, seed=seed)[0]
+
+
+def score_gem_p(
+    model: EmbeddingModel,
+    images: ImagesConfig,
+    dataset: ShardDataset,
+    size: int,
+    *,
+    batch_size: int,
+    workers: int,
+    seed: int = 0,
+    exponents: Sequence[float] = EXPONENTS,
+) -> tuple[float, dict[float, float]]:
+    """Do as :func:`choose_gem_p` and return what :func:`best_gem_p` returns, for these exponents."""
     drawn = np.random.default_rng(seed).permutation(len(dataset))[:_IMAGES]
     chosen = dataset.select(np.sort(drawn))
     at_once = min(max(batch_size // _VIEWS, 1), max(len(chosen), 1)) * _VIEWS
@@ -146,4 +197,135 @@ def choose_gem_p(
     device = next(model.parameters()).device
     with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
         views = ((prepare_images(batch.images, model, device, channels_last=False), batch.indices) for batch in batches)
-        return best_gem_p(model, views)[0]
+        return best_gem_p(model, views, exponents)
+
+
+# -- p alone learned from classes -------------------------------------------------------------------------------------
+
+
+def learned_gem_p(
+    model: EmbeddingModel,
+    classifier: Classifier,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    steps: int,
+    *,
+    rate: float = _RATE,
+    momentum: float = _MOMENTUM,
+    power: float = _POWER,
+) -> float:
+    """Learn the exponent alone by the cross-entropy of classes; nothing else of the model moves.
+
+    SGD at rate x (1 - t / steps)^power at step t, as the authors' code has it (the paper states the rate).
+
+    Args:
+        model: with GeM pooling, from whose exponent p starts; in evaluation mode meanwhile.
+        classifier: of its embeddings.
+        batches: (B, 3, H, W) normalised images on the model's device, and their (B,) numbers among its classes.
+        steps: number of batches.
+        rate: at the beginning.
+        momentum: of SGD.
+        power: of the decay.
+
+    Raises:
+        ConfigError: the model does not pool by GeM.
+        DivergenceError: p leaves the numbers above 0.
+    """
+    gem_pools(model, EXPONENTS)
+    pool = GeM(float(cast("GeM", model.pooling).p.detach()), learned=True)
+    parameter = cast("torch.nn.Parameter", pool.p)
+    optimizer = torch.optim.SGD([parameter], lr=rate, momentum=momentum)
+    was_training = model.training
+    model.eval()
+    try:
+        for step, (images, targets) in enumerate(batches):
+            with torch.no_grad():
+                maps = model.backbone(images)
+            pool.to(maps.device)
+            loss = cross_entropy(classifier.logits(_head(model, pool(maps)).float()), targets.to(maps.device))
+            optimizer.param_groups[0]["lr"] = rate * (1 - step / steps) ** power
+            (parameter.grad,) = torch.autograd.grad(loss, [parameter])
+            optimizer.step()
+            found = float(parameter.detach())
+            if not 0 < found < float("inf"):
+                raise DivergenceError(
+                    f"GeM's p became {found:g} after {step + 1} of {steps} steps (the loss is "
+                    f"{float(loss.detach()):.4g}); take a number, or --gem-p auto."
+                )
+    finally:
+        model.train(was_training)
+    return float(parameter.detach())
+
+
+def tune_gem_p(
+    model: EmbeddingModel,
+    images: ImagesConfig,
+    classifier: Classifier,
+    dataset: ShardDataset,
+    view: TestView,
+    *,
+    workers: int,
+    seed: int = 0,
+) -> float:
+    """Learn the exponent for the view of a test, from training images seen as in the test.
+
+    As in the authors' code, the first 50 images of every class pass once, four at a time, in random order.
+
+    Args:
+        model: with GeM pooling, on its device.
+        images: options of the run by which images are read.
+        classifier: of its embeddings.
+        dataset: the training images.
+        view: of the test.
+        workers: threads that read and decode.
+        seed: of the order.
+
+    Raises:
+        ConfigError: the model does not pool by GeM, or the dataset lacks the classifier's level.
+        InputError: no image is of a class of the classifier, or one cannot be read and none can replace it.
+        DivergenceError: p leaves the numbers above 0.
+    """
+    targets = classifier.targets(dataset)
+    chosen = dataset.select(_first_of_each(targets.numpy(), _TUNING_IMAGES))
+    sampler = ShapeBatches(view.shapes(*chosen.sizes.T), _TUNING_BATCH, seed=seed)
+    loader = Loader(chosen, sampler, view, decoder=images.decoder, workers=workers, on_fault="replace")
+    numbers, device = classifier.targets(chosen), next(model.parameters()).device
+    with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
+        shown = (
+            (prepare_images(batch.images, model, device, channels_last=False), numbers[batch.indices])
+            for batch in batches
+        )
+        return learned_gem_p(model, classifier, shown, len(sampler))
+
+
+def _first_of_each(targets: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return the places of the first ``count`` items of every class, ascending; those below 0 are of none."""
+    order = np.argsort(targets, kind="stable")
+    ordered = targets[order]
+    nth = np.arange(len(ordered)) - np.searchsorted(ordered, ordered)
+    return np.sort(order[(ordered >= 0) & (nth < count)])
+
+
+class ShapeBatches(BatchSampler):
+    """Batches of images whose views have one shape, each image once.
+
+    Args:
+        shapes: (N, 2) of the views.
+        batch_size: images of a batch, at most.
+        seed: of a random order; None: that of the shapes and of the dataset.
+    """
+
+    def __init__(self, shapes: NDArray[np.int64], batch_size: int, *, seed: int | None = None) -> None:
+        self.num_items = len(shapes)
+        draw = None if seed is None else np.random.default_rng(seed)
+        order = np.arange(len(shapes)) if draw is None else draw.permutation(len(shapes))
+        kind = np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1)[order]
+        alike = np.split(order[np.argsort(kind, kind="stable")], np.cumsum(np.bincount(kind))[:-1])
+        self._items = [items[at : at + batch_size] for items in alike for at in range(0, len(items), batch_size)]
+        if draw is not None:
+            self._items = [self._items[number] for number in draw.permutation(len(self._items))]
+        super().__init__(
+            batch_size=batch_size, batches=len(self._items), parts=1, seed=0, process_index=0, process_count=1
+        )
+
+    def _whole_batch(self, epoch: int, step: int) -> NDArray[np.int64]:
+        return self._items[step]
