@@ -71,7 +71,7 @@ def test_the_other_name_of_gldv2(hgld):
     assert "build-shards gldv2" in hgld("datasets", "h-gldv2")[1]
 
 
-@pytest.mark.parametrize(("name", "said"), [("imagenet", "no dataset 'imagenet'"), ("manifest", "your own images")])
+@pytest.mark.parametrize(("name", "said"), [("coco", "no dataset 'coco'"), ("manifest", "your own images")])
 def test_datasets_that_have_no_card(hgld, name, said):
     code, out, err = hgld("datasets", name)
     assert (code, out) == (EXIT_BAD_INPUT, "")

@@ -17,12 +17,12 @@ from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources import resolve
 from hgld.pipelines.shards.sources.taxonomies import read_taxonomy
-from tests.fake_releases import cars196, cub, dyml, landmarks_clean, revisited, vehicleid
+from tests.fake_releases import cars196, cub, dyml, imagenet, landmarks_clean, revisited, vehicleid
 from tests.fake_releases.__main__ import maker
 
 NAMES = (
     *("dyml-vehicle", "dyml-animal", "dyml-product", "cub", "cars196"),
-    *("vehicleid", "landmarks-clean", "roxford", "rparis"),
+    *("vehicleid", "landmarks-clean", "roxford", "rparis", "imagenet"),
 )
 INSIDE = {  # the folder that the release's archive makes, where it makes one
     "dyml-vehicle": "dyml_vehicle",
@@ -468,6 +468,73 @@ def test_landmarks_without_any_image_are_refused(tmp_path):
     shutil.rmtree(source / "images")
     with pytest.raises(InputError, match="none of the 17 listed images is there"):
         read("landmarks-clean", source)
+
+
+# -- ImageNet -------------------------------------------------------------------------------------------------
+
+
+def test_imagenet_numbers_its_synsets_by_the_development_kit(tmp_path):
+    catalog = read("imagenet", made("imagenet", tmp_path))
+    found = labels(catalog)
+    assert (catalog.levels, catalog.protocol, catalog.disjoint) == (("synset",), "classification", False)
+    assert found["train/n01440764/n01440764_1"] == ("n01440764",)
+    shown = {key: synset for key, (synset,) in found.items() if key.startswith("val/")}
+    in_order = [shown[key] for key in sorted(shown, key=lambda key: key.rpartition("_")[2])]
+    assert in_order == list(reversed(imagenet.SYNSETS)) * imagenet.VAL
+    assert [path.name for path in catalog.sources] == ["ILSVRC2012_validation_ground_truth.txt", "meta.mat"]
+    assert dict(read("imagenet", tmp_path, splits=("val",)).items["split"].value_counts().iter_rows()) == {"val": 6}
+
+
+def test_imagenet_with_val_in_folders_and_as_kaggle_has_it_is_the_same(tmp_path):
+    first = read("imagenet", made("imagenet", tmp_path / "a"))
+    synset_of = {Path(file).name: synset for file, synset in first.items.select("file", "synset").iter_rows()}
+    folders = made("imagenet", tmp_path / "b")
+    (folders / "ILSVRC2012_img_train").rename(folders / "train")
+    for image in sorted((folders / "ILSVRC2012_img_val").iterdir()):
+        (folders / "val" / synset_of[image.name]).mkdir(parents=True, exist_ok=True)
+        image.rename(folders / "val" / synset_of[image.name] / image.name)
+    shutil.rmtree(folders / "ILSVRC2012_img_val")
+    shutil.rmtree(folders / "ILSVRC2012_devkit_t12")
+    second = read("imagenet", folders)
+    assert not second.sources
+    kaggle = made("imagenet", tmp_path / "c")
+    (kaggle / "ILSVRC" / "Data").mkdir(parents=True)
+    (kaggle / "ILSVRC" / "Data" / "CLS-LOC").mkdir()
+    for split in ("train", "val"):
+        (kaggle / f"ILSVRC2012_img_{split}").rename(kaggle / "ILSVRC" / "Data" / "CLS-LOC" / split)
+    shutil.rmtree(kaggle / "ILSVRC2012_devkit_t12")
+    boxes = [f"{n[:-5]},{s} 1 2 30 31 {s} 3 4 5 6 " for n, s in synset_of.items() if n.startswith("ILSVRC2012_val")]
+    (kaggle / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *boxes, ""]))
+    for other in (second, read("imagenet", kaggle)):
+        assert other.items.drop("file").sort("key").equals(first.items.drop("file").sort("key"))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda kit, val: (kit / "meta.mat").write_bytes(b"MATLAB"), TableError, "not a MATLAB file"),
+        (lambda kit, val: (kit / "meta.mat").unlink(), InputError, "meta.mat is missing"),
+        (lambda kit, val: savemat(kit / "meta.mat", {"synsets": np.zeros(2)}), TableError, "lack ILSVRC2012_ID"),
+        (lambda kit, val: edit(kit / imagenet.TRUTH, "2", "9"), TableError, "line 1 is '9'; expected 1 to 3"),
+        (lambda kit, val: edit(kit / imagenet.TRUTH, "2", "cat"), TableError, "line 1: the synset is 'cat'"),
+        (lambda kit, val: shutil.rmtree(kit), TableError, "00001.JPEG: nothing says of which synset"),
+        (lambda kit, val: (val / "ILSVRC2012_val_00000009.JPEG").touch(), TableError, "00009.JPEG: nothing says"),
+        (lambda kit, val: val.rename(val.with_name("v")), InputError, "holds no val or ILSVRC2012_img_val"),
+        (lambda kit, val: (val / "cat").mkdir() or (val / "cat" / "a.png").touch(), InputError, "is no WordNet id"),
+    ],
+)
+def test_an_imagenet_that_does_not_say_what_an_image_is_is_refused(tmp_path, change, error, message):
+    source = made("imagenet", tmp_path)
+    change(source / "ILSVRC2012_devkit_t12" / "data", source / "ILSVRC2012_img_val")
+    with pytest.raises(error, match=message):
+        read("imagenet", source)
+
+
+def test_other_files_of_imagenet_are_dropped_and_named(tmp_path):
+    source = made("imagenet", tmp_path)
+    (source / "ILSVRC2012_img_train" / "n01440764" / "n01440764_1.txt").touch()
+    dropped = present(read("imagenet", source).dropped)
+    assert dropped.rows() == [("ILSVRC2012_img_train/n01440764/n01440764_1.txt", "train", "not an image", "")]
 
 
 # -- DyML ------------------------------------------------------------------------------------------------------

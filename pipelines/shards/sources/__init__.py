@@ -37,6 +37,7 @@ SOURCES = {  # name: module and function of the adapter
     "rparis": "hgld.pipelines.shards.sources.revisited:read_paris",
     "holidays": "hgld.pipelines.shards.sources.holidays:read",
     "ukbench": "hgld.pipelines.shards.sources.ukbench:read",
+    "imagenet": "hgld.pipelines.shards.sources.imagenet:read",
     "folders": "hgld.pipelines.shards.sources.folders:read",
     "manifest": "hgld.pipelines.shards.sources.manifest:read",
 }

@@ -56,7 +56,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
             f"the protocol {options.protocol} reads {' and '.join(protocol.tables)}, which folders cannot say. "
             f"List the images in a table with the columns {', '.join(protocol.columns)}: hgld build-shards manifest."
         )
-    files, dropped = _find_images(source)
+    files, dropped = find_images(source)
     splits = SPLIT_FOLDERS if protocol is None else SPLIT_FOLDERS | {*protocol.splits, *protocol.further}
     own_splits = {file.partition("/")[0] for file in files if "/" in file} <= splits
     depth = _depth(source, files) - own_splits
@@ -84,7 +84,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     return check_own_protocol(catalog)
 
 
-def _find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:
+def find_images(source: Path) -> tuple[list[str], list[tuple[str, str, str, str]]]:
     """Return the images' paths, sorted, and (file, split, reason, detail) of every other file."""
     if not source.is_dir():
         raise InputError(f"{source} is no folder; expected one with top/middle/fine/image.jpg in it.")

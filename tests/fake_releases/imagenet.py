@@ -1,0 +1,38 @@
+"""A tiny ImageNet-1k: folders of synsets in train; val as its tar has it, with the development kit."""
+
+from pathlib import Path
+
+import numpy as np
+from scipy.io import savemat
+
+from tests.fake_releases.pictures import jpeg
+
+SYNSETS = ("n01440764", "n01443537", "n02123045")
+NUMBERS = {"n01440764": 3, "n01443537": 1, "n02123045": 2}  # the kit's numbers follow no order of the ids
+TRUTH = "ILSVRC2012_validation_ground_truth.txt"
+TRAIN, VAL = 3, 2  # images of a synset
+
+
+def make(folder: Path, seed: int = 0) -> None:
+    """Write ``ILSVRC2012_img_train``, ``ILSVRC2012_img_val`` and ``ILSVRC2012_devkit_t12`` into a folder."""
+    rng = np.random.default_rng(seed)
+    kit, val = folder / "ILSVRC2012_devkit_t12" / "data", folder / "ILSVRC2012_img_val"
+    kit.mkdir(parents=True)
+    val.mkdir()
+    for synset in SYNSETS:
+        place = folder / "ILSVRC2012_img_train" / synset
+        place.mkdir(parents=True)
+        for number in range(TRAIN):
+            (place / f"{synset}_{number * 7 + 1}.JPEG").write_bytes(jpeg(rng))
+    shown = [synset for _ in range(VAL) for synset in reversed(SYNSETS)]
+    for number, _ in enumerate(shown, start=1):
+        (val / f"ILSVRC2012_val_{number:08d}.JPEG").write_bytes(jpeg(rng))
+    truth = "".join(f"{NUMBERS[synset]}\n" for synset in shown)
+    (kit / TRUTH).write_text(truth)
+    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O")]
+    groups = [(1001, "n00001740", "entity")]  # the kit lists the groups of synsets as well
+    rows = [(number, synset, "a word") for synset, number in NUMBERS.items()] + groups
+    synsets = np.empty((len(rows), 1), dtype=kinds)
+    for row, values in enumerate(rows):
+        synsets[row, 0] = values
+    savemat(kit / "meta.mat", {"synsets": synsets})
