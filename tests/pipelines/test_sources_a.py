@@ -122,8 +122,8 @@ def test_names_of_sources():
     assert source_name("h-gldv2") == "gldv2"
     assert all(callable(resolve(name)) for name in SOURCES)
     assert set(CARDS) | set(OWN_DATA) < set(SOURCES)
-    with pytest.raises(ConfigError, match=r"no dataset 'imagenet'\. There are gldv2, sop,"):
-        resolve("imagenet")
+    with pytest.raises(ConfigError, match=r"no dataset 'coco'\. There are gldv2, sop,"):
+        resolve("coco")
 
 
 def test_the_script_of_fake_releases(tmp_path, capsys):
