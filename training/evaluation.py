@@ -27,6 +27,7 @@ from hgld.evaluation.protocols.benchmark import (
     evaluate_protocol,
     filled_splits,
     open_benchmark,
+    refuse_submission,
 )
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
@@ -466,6 +467,7 @@ def evaluate_by_protocol(
     options: EvaluationOptions,
     distractors: str | Path | None = None,
     whitening: str | Path | None = None,
+    submission: Path | None = None,
 ) -> RetrievalReport:
     """Embed a dataset and evaluate it by its own protocol.
 
@@ -477,6 +479,7 @@ def evaluate_by_protocol(
         options: how to rank; metrics, device and share are replaced.
         distractors: file of embeddings that take the place of the dataset's distractors.
         whitening: file of a whitening to apply first.
+        submission: file to write what every query retrieves to, in the benchmark's own form; None: none.
 
     Returns:
         the report, on every process.
@@ -487,13 +490,15 @@ def evaluate_by_protocol(
     """
     name, dataset = open_benchmark(place, protocol)
     entry = protocol_of(name)
+    refuse_submission(name, entry, submission)
     ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
     benchmark, embedded, report = embed_benchmark(embedder, entry, dataset, place, ks, options.progress)
     stated: dict[str, Any] = {}
     if ranked or not ks:
         benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
         here = replace(options, device=embedder.processes.device, share=shared_by(embedder.processes))
-        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here)
+        own = submission if embedder.processes.is_main else None
+        found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here, submission=own)
         report = _joined(report, found)
     assert report is not None  # of the classifier, of the ranking, or of both
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")

@@ -104,6 +104,11 @@ def evaluate_command() -> click.Command:
         multiple=True,
         help="A report kept by --out X.json, to compare with; several times: all with the first.",
     )
+    @click.option(
+        "--submission",
+        type=NewFile(),
+        help="Write what every query retrieves as the benchmark takes submissions (protocol gldv2).",
+    )
     @json_option
     def evaluate(
         metrics: tuple[str, ...] | None,
@@ -156,6 +161,7 @@ def _measure(given: dict[str, Any], metrics: tuple[str, ...] | None) -> "Callabl
     if place is not None and not any(splits.values()):
         _refuse({"levels": given.pop("levels")}, "goes with splits or files: a protocol takes all levels")
         return _measure_protocol(checkpoint, place, protocol or "", files, {"metrics": metrics, **given})
+    _refuse({"submission": given.pop("submission")}, "goes with --data DIR and without splits, by the protocol gldv2")
     if protocol is not None:
         raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
     if checkpoint is None:

@@ -7,10 +7,11 @@ a :class:`Protocol` and an entry point of the group ``hgld.protocols`` (:mod:`hg
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hgld.errors import ConfigError, InputError
@@ -47,8 +48,8 @@ class Protocol:
         columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
         may_have: columns that it is read for where it has them.
         levels: levels that the dataset must have; empty: any.
-        submission: function, as ``module:function``, from the embedded splits and the options of the ranking to the
-            keys that are retrieved for every query, where the benchmark has a file of submission; else empty.
+        submission: function, as ``module:function``, of the embedded splits, the ranking's options and a path, that
+            writes the benchmark's file of submission; empty where it has none.
     """
 
     summary: str
@@ -68,8 +69,8 @@ class Protocol:
         """Return the function, imported."""
         return self.evaluate if callable(self.evaluate) else _imported(self.evaluate)
 
-    def submit(self) -> "Callable[[Benchmark, EvaluationOptions], Mapping[str, Sequence[str]]]":
-        """Return the function of a submission, imported."""
+    def submit(self) -> "Callable[[Benchmark, EvaluationOptions, Path], None]":
+        """Return the function that writes a submission, imported."""
         return _imported(self.submission)
 
     def wanted(self, splits: Collection[str]) -> tuple[str, ...]:
@@ -253,7 +254,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
             "relevant": "of a query: paths of its relevant gallery images, ; between them",
             "list": "of a query: public or private",
         },
-        submission=f"{_PROTOCOLS}.gldv2:retrieve_gldv2",
+        submission=f"{_PROTOCOLS}.gldv2:submit_gldv2",
     ),
     "landmarks-clean": Protocol(
         "Landmarks-clean is a training set: every image of val queries the others.",

@@ -61,6 +61,7 @@ def write_dataset(
     per_shard: int = 5,
     lists: pl.DataFrame | None = None,
     judgements: pl.DataFrame | None = None,
+    levels: Sequence[str] = LEVELS,
     edit: Callable[[pl.DataFrame], pl.DataFrame] = lambda frame: frame,
 ) -> pl.DataFrame:
     """Write the directory; returns its index. ``edit`` changes the index before it is written."""
@@ -70,7 +71,7 @@ def write_dataset(
         members = [(i, item) for i, item in enumerate(items) if item.split == split]
         for number in range(0, len(members), per_shard):
             name = shard_name(split, number // per_shard)
-            added, tar = _shard(name, members[number : number + per_shard])
+            added, tar = _shard(name, members[number : number + per_shard], levels)
             (folder / name).write_bytes(tar)
             rows += added
             shards.append(ShardFacts(name, split, len(added), len(tar), hashlib.sha256(tar).hexdigest()))
@@ -78,8 +79,8 @@ def write_dataset(
     box_columns = dict.fromkeys(BOX if boxes else (), pl.Int32)
     index = pl.DataFrame(rows, schema_overrides={"duplicate_of": pl.String, **box_columns})
     index = edit(index if boxes else index.drop(BOX))
-    write_index(index, folder / INDEX, LEVELS)
-    Hierarchy.from_labels(np.array([item.labels for item in items]), LEVELS).to_parquet(folder / HIERARCHY)
+    write_index(index, folder / INDEX, levels)
+    Hierarchy.from_labels(np.array([item.labels for item in items]), levels).to_parquet(folder / HIERARCHY)
     for name, table in ((LISTS, lists), (JUDGEMENTS, judgements)):
         if table is not None:
             table.write_parquet(folder / name)
@@ -89,24 +90,24 @@ def write_dataset(
         if (folder / name).exists()
         for data in [(folder / name).read_bytes()]
     }
-    manifest = Manifest("small", LEVELS, 2, split_facts(index, LEVELS), tuple(shards), files)
+    manifest = Manifest("small", tuple(levels), 2, split_facts(index, levels), tuple(shards), files)
     (folder / MANIFEST).write_text(manifest.to_json())
     return index
 
 
-def _shard(name: str, members: Sequence[tuple[int, Item]]) -> tuple[list[dict], bytes]:
+def _shard(name: str, members: Sequence[tuple[int, Item]], levels: Sequence[str]) -> tuple[list[dict], bytes]:
     tar, rows, run, before = bytearray(), [], -1, None
     for i, item in members:
         key = f"{item.split}/{i:04d}"
         tar += member_header(f"{key}.{item.suffix}", len(item.data))
         offset = len(tar)
         tar += item.data + padding(len(item.data))
-        facts = item_json(item.labels, [str(label) for label in item.labels], item.split, "made", LEVELS)
+        facts = item_json(item.labels, [str(label) for label in item.labels], item.split, "made", levels)
         tar += member_header(f"{key}.json", len(facts)) + facts + padding(len(facts))
         run, before = run + (item.labels[0] != before), item.labels[0]
         rows.append(
             {"key": key, "shard": name, "offset": offset, "size": len(item.data)}
-            | dict(zip(LEVELS, item.labels, strict=True))
+            | dict(zip(levels, item.labels, strict=True))
             | {"split": item.split, "suffix": item.suffix, "width": item.width, "height": item.height}
             | {"orientation": item.orientation, "sha256": hashlib.sha256(item.data).hexdigest(), "duplicate_of": None}
             | {"run": run}

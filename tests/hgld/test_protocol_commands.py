@@ -10,20 +10,32 @@ import pytest
 from hgld.cli import main
 from hgld.data.format import MANIFEST
 from hgld.data.index import TABLES
-from tests.hgld.small_dataset import Item, write_dataset
+from hgld.evaluation.protocol_kinds import PROTOCOLS, protocol_of, value_parts
+from hgld.evaluation.protocols.benchmark import EmbeddedSplit
+from hgld.evaluation.protocols.dyml import find_queries
+from hgld.evaluation.protocols.gldv2 import read_submission
+from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 
 
-def made(folder: Path, protocol: str, rows, *, judgements=(), lists=()) -> tuple[Path, pl.Series]:
-    """A dataset of no images: rows of (split, labels), keys SPLIT/0000 by their number."""
-    items = [Item(labels, split, b"%d" % number) for number, (split, labels) in enumerate(rows)]
+def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=LEVELS, data=None, keys=None):
+    """A dataset of no images: rows of (split, labels); returns its folder and keys, SPLIT/0000 by the row's number."""
+    contents = data or [b"%d" % number for number in range(len(rows))]
+    items = [Item(labels, split, content) for (split, labels), content in zip(rows, contents, strict=True)]
     tables = {
         "judgements": pl.DataFrame(judgements, TABLES["judgements.parquet"], orient="row") if judgements else None,
         "lists": pl.DataFrame(lists, TABLES["lists.parquet"], orient="row") if lists else None,
     }
-    index = write_dataset(folder, items, **tables)
+    own = [f"{split}/{number:04d}" for number, (split, _) in enumerate(rows)]
+    names = dict(zip(own, keys or own, strict=True))
+    rename = pl.col("key").replace_strict(names)
+    write_dataset(folder, items, levels=levels, edit=lambda index: index.with_columns(rename), **tables)
+    name_protocol(folder, protocol)
+    return folder, list(names.values())
+
+
+def name_protocol(folder: Path, protocol: str) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"protocol": protocol}))
-    return folder, index["key"]
 
 
 def directions(degrees) -> np.ndarray:
@@ -46,16 +58,184 @@ def evaluated(capsys, folder: Path, angles: dict[str, float], *flags):
     return printed.err
 
 
-def test_leave_one_out_by_hand(tmp_path, capsys):
-    """At 0, 10, 25 and 90 degrees: nearest to the first is the second, to the second the first, to the others the third
-    and the second."""
-    folder, keys = made(tmp_path / "d", "sop", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]])
+@pytest.mark.parametrize("protocol", ["leave-one-out", "sop", "inat-base", "inat-full", "cub", "cars196"])
+def test_leave_one_out_by_hand(tmp_path, capsys, protocol):
+    """At 0, 10, 25 and 90 degrees: the nearest of the first two is each other, of the third the second."""
+    folder, keys = made(tmp_path / "d", protocol, [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]])
     found = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
     values = found["values"]
-    assert values["R@1/fine"] == pytest.approx(3 / 4)  # the third's nearest is the second
+    assert values["R@1/fine"] == pytest.approx(3 / 4)
     assert values["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert values["AP/coarse"] == 1
-    assert (found["settings"]["protocol"], found["settings"]["dataset"]) == ("sop", "small")
+    assert {"H-AP", "ASI", "NDCG"} <= set(values)
+    assert (found["settings"]["protocol"], found["settings"]["dataset"]) == (protocol, "small")
+    assert set(found["settings"]["printed"]) <= set(values)
+
+
+def test_landmarks_clean_queries_its_val_split(tmp_path, capsys):
+    folder, keys = made(tmp_path / "d", "landmarks-clean", [("val", (label, -1)) for label in (0, 0, 1, 1)])
+    found = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))
+    assert found["values"]["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
+    assert not [name for name in found["values"] if name.endswith("/coarse")]  # no label is known there
+    assert found["settings"]["levels_without_labels"] == ["coarse"]
+
+
+@pytest.mark.parametrize("protocol", ["query-gallery", "inshop", "h-gldv2"])
+def test_queries_against_a_gallery_by_hand(tmp_path, capsys, protocol):
+    """The first query finds its item in second place, the second has none, the third has no label."""
+    rows = [("query", (0, 0)), ("query", (2, 1)), ("query", (-1, -1))]
+    rows += [("gallery", (1, 0)), ("gallery", (0, 0)), ("distractors", (0, 0))]
+    folder, keys = made(tmp_path / "d", protocol, rows)
+    angles = dict(zip(keys, [0, 5, 6, 10, 20, 90], strict=True))
+    metrics = ["--metrics", "R@1/fine,AP/fine,mAP@100/fine,R@1/coarse"]
+    found = evaluated(capsys, folder, angles, *metrics)
+    half = {"R@1/fine": 0, "AP/fine": 1 / 2, "mAP@100/fine": 1 / 2, "R@1/coarse": 1}
+    assert found["values"] == pytest.approx(half)
+    assert found["undefined"] == dict.fromkeys(half, 2)
+    assert found["settings"]["distractors"] == 1
+    del angles["distractors/0005"]
+    nearer = angles | {"distractors/0005": 1}  # matches nothing, whatever it is labelled
+    assert evaluated(capsys, folder, nearer, *metrics)["values"]["AP/fine"] == pytest.approx(1 / 3)
+
+
+def test_vehicle_lists_by_hand(tmp_path, capsys):
+    """Vehicles far apart are found whatever is drawn; two of them at the same places are found by half their images."""
+    rows = [("test", (vehicle, -1)) for vehicle in (0, 0, 1, 1, 2, 2, 3, 3)]
+    lists = [("small", f"test/{i:04d}") for i in range(4)] + [("medium", f"test/{i:04d}") for i in range(4, 8)]
+    lists += [("large", f"test/{i:04d}") for i in range(8)] + [("large", "test/9999")]
+    folder, keys = made(tmp_path / "d", "vehicleid", rows, lists=lists)
+    angles = dict(zip(keys, [0, 1, 40, 41, 100, 140, 102, 138], strict=True))
+    drawn = evaluated(capsys, folder, angles)
+    assert drawn["values"]["R@1/small"] == drawn["values"]["R@5/large"] == 1
+    assert len(drawn["settings"]["draws"][0]["R@1/small"]) == 10
+    assert set(drawn["settings"]["draws"][1]["R@1/medium"]) <= {0.0, 0.5, 1.0}
+    others = evaluated(capsys, folder, angles, "--protocol", "vehicleid-leave-one-out")
+    expected = {"R@1/small": 1, "R@1/medium": 0, "R@1/large": 1 / 2}
+    assert {name: others["values"][name] for name in expected} == pytest.approx(expected)
+    without, _ = made(tmp_path / "e", "vehicleid", rows, lists=[("small", "test/0000"), ("small", "test/0001")])
+    assert "in the list 'medium'" in evaluated(capsys, without, angles)
+
+
+def dyml_rows():
+    """Of each level one query of class 0, and a gallery of classes 1 and 0."""
+    rows = []
+    for level in range(3):
+        name, labels = ("fine", "middle", "coarse")[level], [(-1,) * level + (c,) + (-1,) * (2 - level) for c in (0, 1)]
+        rows += [(f"query_{name}", labels[0]), (f"gallery_{name}", labels[1]), (f"gallery_{name}", labels[0])]
+    return rows
+
+
+def test_dyml_by_hand(tmp_path, capsys):
+    """Its item is in second place at the fine level, in the first at the others."""
+    folder, keys = made(tmp_path / "d", "dyml", dyml_rows(), levels=("fine", "middle", "coarse"))
+    angles = dict(zip(keys, [0, 10, 20, 0, 20, 10, 0, 20, 10], strict=True))
+    found = evaluated(capsys, folder, angles)
+    values = found["values"]
+    assert [values[f"AP/{level}"] for level in ("fine", "middle", "coarse")] == pytest.approx([1 / 2, 1, 1])
+    assert values["AP/average"] == pytest.approx((1 / 2 + 1 + 1) / 3)
+    assert values["R@1/average"] == pytest.approx(2 / 3)
+    assert values["ASI"] == pytest.approx(2 / 3)  # of one positive: whether it is the first
+    assert found["settings"]["overlap"].startswith("none:")
+    assert found["undefined"]["AP/average"] == 0
+    assert found["settings"]["printed"] == ["AP/average", "ASI", "R@1/average"]
+
+
+def side(paths, contents, split):
+    keys = pl.Series([f"{split}/{path}" for path in paths], dtype=pl.String)
+    return EmbeddedSplit(np.eye(len(paths)), keys, np.zeros((len(paths), 1)), lambda: pl.Series(contents))
+
+
+def test_queries_are_found_in_their_gallery_by_path_and_by_content():
+    query = side(["a", "b", "c", "d"], ["1", "2", "3", "4"], "query_fine")
+    gallery = side(["x", "b", "a", "c"], ["3", "2", "9", "9"], "gallery_fine")
+    index, counts = find_queries(query, gallery, "query_fine", "gallery_fine")
+    assert index.tolist() == [-1, 1, 0, -1]
+    assert counts == {"left out": 2, "by path": 1, "by content alone": 1, "other content": 2}
+
+
+def test_dyml_leaves_queries_of_the_gallery_out(tmp_path, capsys):
+    """The gallery holds the query itself: left out, the other item of its class is the first."""
+    rows = dyml_rows()
+    for name in ("fine", "middle", "coarse"):
+        rows.append((f"gallery_{name}", next(labels for split, labels in rows if split == f"query_{name}")))
+    data = [b"%d" % (number if number < 9 else 3 * (number - 9)) for number in range(len(rows))]
+    folder, keys = made(tmp_path / "d", "dyml", rows, levels=("fine", "middle", "coarse"), data=data)
+    angles = dict(zip(keys, [0, 10, 20] * 3 + [0, 0, 0], strict=True))
+    found = evaluated(capsys, folder, angles)
+    assert found["values"]["R@1/average"] == 0
+    assert found["values"]["AP/average"] == pytest.approx(1 / 2)
+    assert found["settings"]["overlap"].startswith("all:")
+    assert found["settings"]["queries_in_gallery"]["fine"]["left out"] == 1
+
+
+def test_dyml_product_by_hand(tmp_path, capsys):
+    folder, keys = made(
+        tmp_path / "d", "dyml-product", [("test", labels) for labels in [(0, 0), (0, 0), (1, 0), (1, 0)]]
+    )
+    values = evaluated(capsys, folder, dict(zip(keys, [0, 10, 25, 90], strict=True)))["values"]
+    assert values["AP/average"] == pytest.approx(((1 + 1 + 1 / 3 + 1) / 4 + 1) / 2)
+    assert 0 < values["ASI"] < 1
+
+
+def test_gldv2_by_hand(tmp_path, capsys):
+    """A public query finds its two images in places 1 and 3, a private one its only image in place 2."""
+    rows = [("query", (-1, -1))] * 2 + [("gallery", (-1, -1))] * 3
+    judged = [("q0", "g2", "relevant"), ("q0", "g4", "relevant"), ("q1", "g3", "relevant"), ("q1", "lost", "relevant")]
+    lists = [("public", "q0"), ("private", "q1")]
+    ids = ["q0", "q1", "g2", "g3", "g4"]
+    folder, _ = made(tmp_path / "d", "gldv2", rows, judgements=judged, lists=lists, keys=ids)
+    angles = dict(zip(ids, [0, 26, 10, 20, 30], strict=True))
+    found = evaluated(capsys, folder, angles, "--submission", str(tmp_path / "s.csv"))
+    assert found["values"] == pytest.approx({"mAP@100/public": (1 + 2 / 3) / 2, "mAP@100/private": 1 / 2})
+    assert (found["settings"]["public"], found["settings"]["private"]) == (1, 1)
+    assert found["settings"]["judgements_left_out"] == 1
+    assert read_submission(tmp_path / "s.csv") == {"q0": ["g2", "g3", "g4"], "q1": ["g4", "g3", "g2"]}
+
+
+def test_gldv2_agreed_labels_by_hand(tmp_path, capsys):
+    """The query's images are of two landmarks of one group: by the first that is listed, or by the group alone."""
+    rows = [("query", (0, 0)), ("gallery", (0, 0)), ("gallery", (1, 0)), ("gallery", (2, 1))]
+    judged = [("query/0000", f"gallery/000{g}", "relevant") for g in (1, 2)]
+    folder, keys = made(tmp_path / "d", "h-gldv2", rows, judgements=judged)
+    angles = dict(zip(keys, [0, 20, 10, 15], strict=True))
+    first = evaluated(capsys, folder, angles)["values"]
+    assert first["mAP@100/fine"] == pytest.approx(1 / 3)
+    agreed = evaluated(capsys, folder, angles, "--protocol", "h-gldv2-agreed", "--metrics", "AP")
+    assert agreed["values"] == {"AP/coarse": pytest.approx((1 + 2 / 3) / 2)}
+    assert agreed["settings"]["queries_without_landmark"] == 1
+
+
+def test_copydays_by_hand(tmp_path, capsys):
+    """The copy's original is in second place behind a distractor, by the trapezoid rule; another copy has none."""
+    rows = [
+        ("query", (0, -1)),
+        ("query", (5, -1)),
+        ("gallery", (0, -1)),
+        ("gallery", (1, -1)),
+        ("distractors", (-1, -1)),
+    ]
+    folder, keys = made(tmp_path / "d", "copydays", rows)
+    found = evaluated(capsys, folder, dict(zip(keys, [0, 50, 20, 80, 10], strict=True)))
+    assert found["values"] == {"mAP": pytest.approx((0 + 1 / 2) / 2)}
+    assert found["undefined"] == {"mAP": 1}
+    assert found["settings"]["queries_without_original"] == 1
+
+
+def test_faces_by_hand(tmp_path, capsys):
+    """Identity 0 has five images, two of them frames of a template; 1 has four and is dropped; 2 has five."""
+    rows = [("test", (identity, -1)) for identity in (0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2)]
+    lists = [("template/t", "test/0003"), ("template/t", "test/0004")]
+    folder, keys = made(tmp_path / "d", "faces", rows, lists=lists)
+    angles = [0, 1, 2, 80, 100, *[3] * 4, 60, 61, 62, 63, 64]  # the template is at 90 degrees
+    found = evaluated(capsys, folder, dict(zip(keys, angles, strict=True)))
+    settings = found["settings"]
+    assert (settings["identities_dropped"], settings["images_dropped"], settings["templates"]) == (1, 4, 1)
+    assert settings["queries"] == 4 + 5
+    ap_of_three = (1 + 1 + 3 / 8) / 3  # the template comes behind the five of identity 2
+    ap_of_template = (1 / 6 + 2 / 7 + 3 / 8) / 3
+    assert found["values"]["AP/fine"] == pytest.approx((3 * ap_of_three + ap_of_template + 5) / 9)
+    few, few_keys = made(tmp_path / "e", "faces", [("test", (0, -1))] * 4)
+    assert "has 5 images" in evaluated(capsys, few, dict(zip(few_keys, [0, 1, 2, 3], strict=True)))
 
 
 def test_revisited_by_hand(tmp_path, capsys):
@@ -103,3 +283,56 @@ def test_ukbench_by_hand(tmp_path, capsys):
     first = (3 + 3 + 3 + 1) / 4
     second = 3  # of 80, 81, 82 and 84.5 each finds 83 and lacks the one that is farthest
     assert found["values"] == {"N-S": pytest.approx((first + second) / 2)}
+
+
+# -- what cannot be evaluated -----------------------------------------------------------------------------------------
+
+
+def test_nothing_but_undefined_values_is_an_error(tmp_path, capsys):
+    lonely, keys = made(tmp_path / "d", "leave-one-out", [("test", (0, 0))])
+    assert "no query has a relevant item" in evaluated(capsys, lonely, {keys[0]: 0})
+    rows = [("query", (0, 0)), ("gallery", (1, 1))]
+    apart, keys = made(tmp_path / "e", "query-gallery", rows)
+    assert "no query has a relevant item" in evaluated(capsys, apart, dict(zip(keys, [0, 1], strict=True)))
+    unknown, keys = made(tmp_path / "f", "query-gallery", [("query", (-1, -1)), ("gallery", (1, 1))])
+    assert "no query item has a label" in evaluated(capsys, unknown, dict(zip(keys, [0, 1], strict=True)))
+
+
+def test_a_dataset_that_lacks_what_its_protocol_needs_is_refused(tmp_path, capsys):
+    folder, keys = made(tmp_path / "d", "revisited", [("query", (0, 0)), ("test", (0, 0))])
+    angles = dict(zip(keys, [0, 1], strict=True))
+    assert "needs the split gallery" in evaluated(capsys, folder, angles)
+    folder, keys = made(tmp_path / "e", "revisited", [("query", (0, 0)), ("gallery", (0, 0))])
+    angles = dict(zip(keys, [0, 1], strict=True))
+    assert "reads judgements.parquet" in evaluated(capsys, folder, angles)
+    assert "no protocol 'chess'" in evaluated(capsys, folder, angles, "--protocol", "chess")
+    assert "takes all levels" in evaluated(capsys, folder, angles, "--levels", "fine")
+    name_protocol(folder, "")
+    assert "names no protocol" in evaluated(capsys, folder, angles)
+    name_protocol(folder, "classification")
+    assert "needs the split val" in evaluated(capsys, folder, angles)
+    name_protocol(folder, "copydays")
+    assert "and nothing else" in evaluated(capsys, folder, angles, "--metrics", "AP")
+    assert "has no file of submission" in evaluated(capsys, folder, angles, "--submission", str(tmp_path / "s.csv"))
+    assert "no embedding of the split gallery" in evaluated(capsys, folder, {keys[0]: 0})
+
+
+def test_odd_judgements_are_named(tmp_path, capsys):
+    rows = [("query", (-1, -1)), ("gallery", (-1, -1))]
+    folder, keys = made(tmp_path / "d", "revisited", rows, judgements=[("query/0000", "gallery/0001", "good")])
+    assert "verdict 'good'" in evaluated(capsys, folder, dict(zip(keys, [0, 1], strict=True)))
+    twice = [("query/0000", "gallery/0001", verdict) for verdict in ("easy", "hard")]
+    folder, keys = made(tmp_path / "e", "revisited", rows, judgements=twice)
+    assert "twice" in evaluated(capsys, folder, dict(zip(keys, [0, 1], strict=True)))
+
+
+def test_every_protocol_is_whole():
+    for name in PROTOCOLS:
+        protocol = protocol_of(name)
+        assert callable(protocol.function())
+        assert protocol.printed
+        assert set(protocol.searched(protocol.wanted([*protocol.splits, *protocol.further])))
+        for value in protocol.printed:
+            value_parts(value)
+        if protocol.submission:
+            assert callable(protocol.submit())

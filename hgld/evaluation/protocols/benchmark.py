@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -182,6 +183,7 @@ def evaluate_protocol(
     *,
     metrics: Sequence[str] | None = None,
     options: EvaluationOptions,
+    submission: Path | None = None,
 ) -> RetrievalReport:
     """Evaluate a benchmark by a protocol.
 
@@ -190,6 +192,7 @@ def evaluate_protocol(
         benchmark: its splits, embedded.
         metrics: names of metrics in place of the protocol's; None: its own.
         options: how to rank; their metrics are replaced.
+        submission: file to write what every query retrieves to, in the benchmark's own form; None: none.
 
     Returns:
         the report; its settings name the protocol, the dataset, and what was left out.
@@ -203,11 +206,25 @@ def evaluate_protocol(
     filled = [split for split, items in benchmark.splits.items() if len(items)]
     protocol.check(name, f"dataset {benchmark.name}", filled, tables)
     chosen = asked_metrics(name, protocol, metrics, benchmark.levels)
+    refuse_submission(name, protocol, submission)
     report = protocol.function()(benchmark, replace(options, metrics=chosen))
+    if submission is not None:
+        protocol.submit()(benchmark, options, submission)
     refuse_undefined(report, f"dataset {benchmark.name}, protocol {name}")
     stated = {"protocol": name, "dataset": benchmark.name}
     printed = [value for value in at_finest(protocol.printed, benchmark.levels) if value in report.values]
     return replace(report, settings=report.settings | stated | {"printed": printed})
+
+
+def refuse_submission(name: str, protocol: Protocol, submission: Path | None) -> None:
+    """Refuse a submission to a benchmark that takes none.
+
+    Raises:
+        ConfigError: names those that do.
+    """
+    if submission is not None and not protocol.submission:
+        takes = ", ".join(other for other in protocol_names() if protocol_of(other).submission)
+        raise ConfigError(f"the protocol {name} has no file of submission; expected one of {takes}.")
 
 
 def asked_metrics(

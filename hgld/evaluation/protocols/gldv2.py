@@ -262,18 +262,17 @@ def evaluate_agreed(benchmark: Benchmark, options: EvaluationOptions) -> Retriev
     return replace(report, settings=report.settings | {name: count for name, count in lost.items() if count})
 
 
-def retrieve_gldv2(benchmark: Benchmark, options: EvaluationOptions) -> dict[str, list[str]]:
-    """Retrieve the 100 nearest images of ``gallery`` (and distractors) for every image of ``query``, as a submission.
+def submit_gldv2(benchmark: Benchmark, options: EvaluationOptions, path: Path) -> None:
+    """Write the 100 nearest images of ``gallery`` (and distractors) to every image of ``query`` as a submission.
 
-    Returns:
-        keys of the retrieved images by the key of the query, best first; see :func:`write_submission`.
+    The queries of a dataset are the scored test images alone; others count nothing.
     """
     query, gallery, further = benchmark["query"], benchmark["gallery"], benchmark.splits.get(DISTRACTORS)
     keys = [*gallery.keys, *(further.keys if further is not None else ())]
     ranked = gallery.vectors if further is None else stack_gallery(gallery.vectors, further.vectors)
     queries = options.expanded(query.vectors, ranked)
     how = {"chunk_size": options.chunk_size, "device": options.device}
-    return retrieve(queries, list(query.keys), ranked, keys, **how)
+    write_submission(path, retrieve(queries, list(query.keys), ranked, keys, **how))
 
 
 def evaluate_gldv2(
