@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +16,14 @@ from torch.nn.functional import normalize as unit_rows
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, StorageError
-from hgld.evaluation.evaluate import EvaluationOptions, Progress, Share, evaluate_known_levels, refuse_undefined
+from hgld.evaluation.evaluate import (
+    EvaluationOptions,
+    Progress,
+    Share,
+    evaluate_known_levels,
+    refuse_undefined,
+    refuse_without_positives,
+)
 from hgld.evaluation.evaluate_files import evaluate_files, process_benchmark
 from hgld.evaluation.metric import Metric, resolve, split_top_k
 from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_of
@@ -112,42 +119,54 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
-    levels, measured = {}, {}
-    trained: list[tuple[str, tuple[str, ...]]] = []  # the classes of the run's classifier, where one is asked for
-
-    def classes() -> tuple[str, tuple[str, ...]]:
-        if not trained:
-            dataset = open_dataset(place, asked.train_split)
-            trained.append(trained_classes(config.loss, dataset.hierarchy, dataset.labels))
-        return trained[0]
-
-    for entry in asked.evaluate_on:
-        task = parse_task(entry, place)
-        wanted, printed = asked.metrics, ()
-        if task.by_protocol:
-            name, dataset = open_benchmark(task.place, task.protocol)
-            protocol = protocol_of(name)
-            wanted = asked_metrics(name, protocol, None, dataset.levels)
-            printed = at_finest(protocol.printed, dataset.levels)
-            sides = [open_dataset(task.place, protocol.splits[0])]
-        else:
-            sides = [open_dataset(task.place, split) for split in task.splits]
-        ks, ranked = split_top_k(wanted)
-        if ks:
-            targets_of(sides[0], *classes())
-        levels[entry] = sides[0].levels
-        measured[entry] = [*printed, *(f"top-{k}" for k in ks)]
-        measured[entry] += map(str, resolve(ranked, levels[entry]) if ranked or not (ks or printed) else ())
-    if not measured:
+    if not asked.evaluate_on:
         return ()
-    first = asked.evaluate_on[0]
-    for name in (asked.best_by, f"{asked.best_by}/{levels[first][0]}", f"{asked.best_by}/{AVERAGE}"):
-        if name in measured[first]:
+
+    @cache
+    def classes() -> tuple[str, tuple[str, ...]]:
+        trained = open_dataset(place, asked.train_split)
+        return trained_classes(config.loss, trained.hierarchy, trained.labels)
+
+    found = [_measured(entry, parse_task(entry, place), asked.metrics, classes) for entry in asked.evaluate_on]
+    first, (finest, measured), best = asked.evaluate_on[0], found[0], asked.best_by
+    for name in (best, f"{best}/{AVERAGE}", f"{best}/{finest}"):
+        if name in measured:
             return first, name
-    raise ConfigError(
-        f"best_by is {asked.best_by!r}; measured on {first} are {', '.join(dict.fromkeys(measured[first]))}. "
-        "Name one of them."
-    )
+    raise ConfigError(f"best_by is {best!r}; measured on {first} are {', '.join(measured)}. Name one of them.")
+
+
+def _measured(
+    entry: str, task: RetrievalTask, metrics: Sequence[str], classes: Callable[[], tuple[str, tuple[str, ...]]]
+) -> tuple[str, list[str]]:
+    """Return the finest level of a task, and the names of the values that it will be measured by.
+
+    Args:
+        entry: of ``evaluate_on``.
+        task: which the entry names.
+        metrics: of the run, for tasks without a protocol.
+        classes: returns level and names of the classes of the run's classifier.
+    """
+    names: list[str] = []
+    if task.by_protocol:
+        name, dataset = open_benchmark(task.place, task.protocol)
+        protocol = protocol_of(name)
+        ks, _ = split_top_k(asked_metrics(name, protocol, None, dataset.levels))
+        names += at_finest(protocol.printed, dataset.levels)
+        sides = [open_dataset(task.place, protocol.splits[0])]
+    else:
+        sides = [open_dataset(task.place, split) for split in task.splits]
+        ks, ranked = split_top_k(metrics)
+        if ranked or not ks:
+            refuse_without_positives(*_labels_of(sides), f"evaluate_on {entry}")
+            names += map(str, resolve(ranked, sides[0].levels))
+    if ks:
+        targets_of(sides[0], *classes())
+    return sides[0].levels[0], list(dict.fromkeys([*(f"top-{k}" for k in ks), *names]))
+
+
+def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | None]:
+    query, *gallery = (side.labels.numpy() for side in sides)
+    return query, gallery[0] if gallery else None
 
 
 # -- a dataset's own protocol -----------------------------------------------------------------------------------------
@@ -542,6 +561,8 @@ def evaluate_trained(
     """
     ks, ranked = split_top_k(options.metrics)
     query, *rest = (open_dataset(task.place, split, levels=levels) for split in task.splits)
+    if ranked or not ks:  # refused before any work
+        refuse_without_positives(*_labels_of([query, *rest]), repr(query))
     side, answers = _embed(embedder, query, ks, options.progress)
     if ks and not ranked:
         rest = []  # the gallery has nothing to say

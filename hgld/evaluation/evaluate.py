@@ -461,6 +461,27 @@ def _names_level(metrics: Iterable[str | Metric], metric: Metric) -> bool:
     return any(str(asked) == str(metric) for asked in metrics)
 
 
+def refuse_without_positives(query_labels: np.ndarray, gallery_labels: np.ndarray | None, where: str) -> None:
+    """Refuse labels by which no query can have a relevant item, before anything is embedded.
+
+    Args:
+        query_labels: (Q, L) integers, -1 where unknown.
+        gallery_labels: (G, L); None: every query searches in the other queries.
+        where: what messages call the data.
+
+    Raises:
+        InputError: at no level have a query and another item of the gallery one class.
+    """
+    for level, column in enumerate(query_labels.T):
+        classes, counts = np.unique(column[column >= 0], return_counts=True)
+        if (counts > 1).any() if gallery_labels is None else np.isin(classes, gallery_labels[:, level]).any():
+            return
+    raise InputError(
+        f"{where}: by their labels no query has a relevant item in the gallery, so no metric would be defined. "
+        "A dataset with a protocol is evaluated by it: name no splits (of a run: --evaluate-on protocol)."
+    )
+
+
 def refuse_undefined(report: RetrievalReport, where: str) -> None:
     """Refuse a report without a defined value.
 
