@@ -319,3 +319,41 @@ def test_real_manifests(real_data, name, levels):
     assert all((catalog.root / file).is_file() for file in catalog.items["file"])
     counts = {split: part[levels[0]].n_unique() for (split,), part in catalog.items.group_by("split")}
     assert abs(counts["train"] - counts["test"]) <= 1
+
+
+# -- protocols --------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_says_what_its_protocol_lacks(tmp_path, table):
+    with pytest.raises(ConfigError, match=r"needs the columns split .*; easy .*; hard .*; junk "):
+        read(table, levels=LEVELS, protocol="revisited")
+    with pytest.raises(ConfigError, match="no protocol 'chess'"):
+        read(table, levels=LEVELS, protocol="chess")
+    with pytest.raises(InputError, match="needs the split test, and the dataset has train"):
+        read(table, levels=LEVELS, protocol="sop")
+    split = write_csv(tmp_path / "split.csv", [("a.jpg", "x", "train")], ("path", "fine", "split"))
+    with pytest.raises(ConfigError, match="needs the levels fine, middle, coarse"):
+        read(split, levels=("fine",), protocol="dyml")
+    assert read(table, levels=LEVELS, protocol="sop", test_classes=0.5).protocol == "sop"
+
+
+def test_a_table_lists_templates_and_test_lists(tmp_path):
+    rows = [("a.jpg", "1", "test", "t1"), ("b.jpg", "1", "test", "t1"), ("c.jpg", "2", "test", "")]
+    faces = write_csv(tmp_path / "faces.csv", rows, ("path", "identity", "split", "template"))
+    catalog = read(faces, levels=("identity",), protocol="faces")
+    assert present(catalog.lists).rows() == [("template/t1", "a"), ("template/t1", "b")]
+    rows = [("a.jpg", "1", "test", "small; large"), ("b.jpg", "1", "test", "large")]
+    vehicles = write_csv(tmp_path / "vehicles.csv", rows, ("path", "vehicle", "split", "list"))
+    catalog = read(vehicles, levels=("vehicle",), protocol="vehicleid")
+    assert sorted(present(catalog.lists).rows()) == [("large", "a"), ("large", "b"), ("small", "a")]
+
+
+def test_folders_of_splits_have_a_protocol(tmp_path):
+    for split in ("query", "gallery", "distractors"):
+        (tmp_path / split / "x").mkdir(parents=True)
+        (tmp_path / split / "x" / f"{split}.jpg").write_bytes(b"")
+    assert set(read(tmp_path, "folders", protocol="copydays").items["split"]) == {"query", "gallery", "distractors"}
+    with pytest.raises(InputError, match="needs the split test"):
+        read(tmp_path, "folders", protocol="sop")
+    with pytest.raises(ConfigError, match=r"reads judgements, which folders cannot say.*build-shards manifest"):
+        read(tmp_path, "folders", protocol="revisited")

@@ -1,0 +1,161 @@
+"""Protocols of a model: in training, of a checkpoint, in searches; own tables with faults become benchmarks."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from hgld import evaluate, open_dataset
+from hgld.cli import main
+from hgld.data.format import MANIFEST
+from hgld.data.index import JUDGEMENTS, TABLES
+from hgld.data.views import TestView
+from hgld.distributed import Processes
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.protocols.benchmark import open_searched
+from hgld.report_page.runs import read_runs
+from hgld.training.evaluation import check_evaluation, evaluate_splits, keep_reports, parse_task
+from hgld.training.inference.embedding import embed
+from tests.fake_releases.pictures import jpeg
+from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
+from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
+
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def named(folder: Path, protocol: str) -> Path:
+    facts = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(facts | {"protocol": protocol}))
+    return folder
+
+
+def asking(*entries, best_by="H-AP"):
+    return replace(CONFIG_OF_RUN, run=replace(CONFIG_OF_RUN.run, evaluate_on=entries, best_by=best_by))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "small"
+    write_dataset(folder, items_of_classes([4, 4, 3, 3, 2, 2], ["test", "train"], per_coarse=3))
+    return named(folder, "cub")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Of two queries, three gallery images and a judgement."""
+    folder = tmp_path_factory.mktemp("judged") / "oxford"
+    rng = np.random.default_rng(0)
+    items = [Item((-1, -1), split, jpeg(rng)) for split in ("query", "query", "gallery", "gallery", "gallery", "train")]
+    rows = [("query/0000", "gallery/0003", "easy"), ("query/0001", "gallery/0002", "hard")]
+    write_dataset(folder, items, judgements=pl.DataFrame(rows, TABLES[JUDGEMENTS], orient="row"))
+    return named(folder, "revisited")
+
+
+def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
+    entries = ("protocol", f"{judged}:protocol", "protocol=leave-one-out", "test")
+    reports = evaluate_splits(model, asking(*entries), str(place), ALONE, run=tmp_path)
+    dataset = open_dataset(place, "test")
+    vectors = embed(model, dataset, view=TestView(24, 28))
+    expected = evaluate(vectors, dataset.labels, levels=LEVELS, metrics=("R@1/fine", "R@8/fine", "AP", "H-AP"))
+    for name, value in expected.values.items():
+        assert reports["protocol"].values[name] == pytest.approx(value, abs=1e-6)
+    assert reports["protocol"].settings["protocol"] == "cub"
+    assert "mAP/easy" in reports[f"{judged}:protocol"].values
+    assert reports["protocol=leave-one-out"].values["AP/fine"] == pytest.approx(reports["test"].values["AP/fine"])
+    keep_reports(tmp_path, 1, reports)
+    [read] = read_runs([tmp_path])
+    assert {e.report.settings["protocol"] for e in read.evaluations.values()} == {"cub", "revisited", "leave-one-out"}
+
+
+def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place, judged):
+    assert check_evaluation(asking("protocol", best_by="R@1"), str(place)) == ("protocol", "R@1/fine")
+    entry = f"{judged}:protocol"
+    assert check_evaluation(asking(entry, best_by="mAP/medium"), str(place)) == (entry, "mAP/medium")
+    with pytest.raises(ConfigError, match=r"measured on .* are mAP/easy"):
+        check_evaluation(asking(entry), str(place))
+    with pytest.raises(InputError, match=r"no query has a relevant item.*--evaluate-on protocol"):
+        check_evaluation(asking(f"{judged}:query/gallery"), str(place))
+    with pytest.raises(InputError, match="needs the splits query, gallery"):
+        check_evaluation(asking("protocol=inshop"), str(place))
+
+
+def test_entries_name_protocols():
+    task = parse_task("/data/sop:protocol=leave-one-out", "here")
+    assert (task.by_protocol, task.protocol, task.place, task.splits) == (True, "leave-one-out", "/data/sop", ())
+    assert parse_task("protocol", "here").protocol == ""
+
+
+def test_a_checkpoint_is_evaluated_without_flags(place, judged, tmp_path, capsys):
+    write_run(tmp_path / "run")
+    of_run = ["evaluate", "--checkpoint", tmp_path / "run", "--device", "cpu", "--data"]
+    code, out, _ = run(capsys, *of_run, place, "--out", tmp_path / "report.json")
+    assert code == 0
+    header = [cell.strip() for cell in out.splitlines()[0].split("|")[1:-1]]
+    assert header == ["", "R@1/fine", "R@2/fine", "R@4/fine", "R@8/fine", "AP/fine", "H-AP", "ASI", "NDCG"]
+    code, out, _ = run(capsys, *of_run, judged)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines()[:5]]
+    assert [row[0] for row in rows] == ["small", "---", "easy", "medium", "hard"]
+    assert code == 0
+    assert run(capsys, "report", tmp_path / "report.json", "--out", tmp_path / "page.html")[0] == 0
+    code, out, err = run(capsys, *of_run, judged, "--query-split", "query", "--gallery-split", "gallery")
+    assert (code, out) == (2, "")
+    assert "no query has a relevant item" in err
+    code, _, err = run(capsys, *of_run, judged, "--protocol", "classification")
+    assert code == 2
+    assert "needs the split val" in err
+
+
+def test_search_looks_where_the_protocol_does(place, judged):
+    assert set(open_searched(str(judged)).keys) == {"gallery/0002", "gallery/0003", "gallery/0004"}
+    assert open_searched(str(place)).split == "test"
+    assert open_searched(str(judged)).split == "gallery"
+
+
+def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):
+    """One judged image is no image, one is not there, one is not in the table."""
+    rng = np.random.default_rng(1)
+    for name in ("q1", "q2", "a", "b", "c"):
+        (tmp_path / f"{name}.jpg").write_bytes(jpeg(rng))
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 no image")
+    rows = [
+        ("q1.jpg", "query", "a.jpg; broken.jpg", "", "c.jpg"),
+        ("q2.jpg", "query", "", "b.jpg;lost.jpg", "elsewhere.jpg"),
+        *((f"{name}.jpg", "gallery", "", "", "") for name in ("a", "b", "c", "broken", "lost")),
+    ]
+    columns = ("path", "split", "easy", "hard", "junk")
+    table = pl.DataFrame(rows, schema=columns, orient="row").with_columns(place=pl.lit(""))
+    table.write_csv(tmp_path / "labels.csv")
+    build = ["build-shards", "manifest", "--source", tmp_path / "labels.csv", "--levels", "place", "--workers", "1"]
+    code, _, err = run(capsys, *build, "--protocol", "revisited", "--out", tmp_path / "set")
+    assert code == 0, err
+    dataset = open_dataset(tmp_path / "set")
+    assert dataset.manifest.protocol == "revisited"
+    assert sorted(dataset.judgements.rows()) == [("q1", "a", "easy"), ("q1", "c", "junk"), ("q2", "b", "hard")]
+    rejected = pl.read_parquet(tmp_path / "set/rejected.parquet")
+    assert sorted(rejected["file"]) == ["broken.jpg", "elsewhere.jpg", "lost.jpg"]
+    card = (tmp_path / "set/README.md").read_text()
+    assert "takes the protocol `revisited`" in card
+    assert "judgements" in card
+    write_run(tmp_path / "run")
+    words = ["--checkpoint", tmp_path / "run", "--data", tmp_path / "set", "--device", "cpu", "--json"]
+    code, out, _ = run(capsys, "evaluate", *words)
+    found = json.loads(out)
+    assert code == 0
+    assert found["undefined"]["mAP/easy"] == 1
+    assert found["undefined"]["mAP/medium"] == 0
