@@ -107,8 +107,8 @@ def test_vehicle_lists_by_hand(tmp_path, capsys):
     angles = dict(zip(keys, [0, 1, 40, 41, 100, 140, 102, 138], strict=True))
     drawn = evaluated(capsys, folder, angles)
     assert drawn["values"]["R@1/small"] == drawn["values"]["R@5/large"] == 1
-    assert len(drawn["settings"]["draws"][0]["R@1/small"]) == 10
-    assert set(drawn["settings"]["draws"][1]["R@1/medium"]) <= {0.0, 0.5, 1.0}
+    assert len(drawn["settings"]["draws"][0]["R@1/vehicle"]) == 10
+    assert set(drawn["settings"]["draws"][1]["R@1/vehicle"]) <= {0.0, 0.5, 1.0}
     others = evaluated(capsys, folder, angles, "--protocol", "vehicleid-leave-one-out")
     expected = {"R@1/small": 1, "R@1/medium": 0, "R@1/large": 1 / 2}
     assert {name: others["values"][name] for name in expected} == pytest.approx(expected)
@@ -327,10 +327,12 @@ def test_odd_judgements_are_named(tmp_path, capsys):
 
 
 def test_every_protocol_is_whole():
+    guide = (Path(__file__).parents[2] / "docs/evaluate.md").read_text(encoding="utf-8")
     for name in PROTOCOLS:
         protocol = protocol_of(name)
         assert callable(protocol.function())
         assert protocol.printed
+        assert f"`{name}`" in guide
         assert set(protocol.searched(protocol.wanted([*protocol.splits, *protocol.further])))
         for value in protocol.printed:
             value_parts(value)

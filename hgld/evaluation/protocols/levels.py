@@ -74,25 +74,30 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
-    """Join the reports of several sets of queries, each with values of its own.
+    """Join the reports of several sets of queries, each of one level.
 
     Args:
         reports: by the name of the set.
 
     Returns:
-        a report of all values; the rows of the sets' queries stand one behind the other, NaN in the columns of others.
+        a report whose values are named by their sets (``R@1/small``); the rows of the sets stand one behind the
+        other, NaN in the columns of other sets.
 
     Raises:
-        ConfigError: two reports have a value of one name.
+        ConfigError: a report has a metric at several levels.
     """
-    values = {name: value for report in reports.values() for name, value in report.values.items()}
-    if len(values) != sum(len(report.values) for report in reports.values()):
-        raise ConfigError(f"the reports of {', '.join(reports)} have values of one name; expected each once.")
-    undefined = {name: count for report in reports.values() for name, count in report.undefined.items()}
-    per_query = _stack([report.per_query for report in reports.values()], {})
-    levels = [level for report in reports.values() for level in report.settings.get("levels", ())]
-    settings = _settings(list(reports.values())) | {"levels": levels, "sets": list(reports), "metrics": list(values)}
-    return RetrievalReport(values, per_query.select("query", *values), undefined, settings)
+    values: dict[str, float] = {}
+    undefined: dict[str, int] = {}
+    tables = []
+    for name, report in reports.items():
+        renamed = {value: f"{value.partition('/')[0]}/{name}" for value in report.values}
+        if len(set(renamed.values())) < len(renamed):
+            raise ConfigError(f"the report of {name} has {', '.join(report.values)}; expected metrics of one level.")
+        values |= {renamed[value]: number for value, number in report.values.items()}
+        undefined |= {renamed[value]: count for value, count in report.undefined.items()}
+        tables.append(report.per_query.rename(renamed))
+    settings = _settings(list(reports.values())) | {"levels": list(reports), "metrics": list(values)}
+    return RetrievalReport(values, _stack(tables, {}).select("query", *values), undefined, settings)
 
 
 def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:

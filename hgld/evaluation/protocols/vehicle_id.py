@@ -21,6 +21,7 @@ from hgld.evaluation.protocols.levels import join_reports
 from hgld.evaluation.protocols.trapezoid import read_list_lines
 from hgld.evaluation.report import RetrievalReport
 
+_LEVEL = "vehicle"
 TEST_LISTS = {"small": 800, "medium": 1600, "large": 2400}
 
 
@@ -100,13 +101,12 @@ def evaluate_vehicle_id(
     options = EvaluationOptions(
         metrics=metrics, normalize=normalize, chunk_size=chunk_size, device=device, progress=progress
     )
-    return _evaluate_draws(embeddings, labels, "vehicle", options, repeats, seed)
+    return _evaluate_draws(embeddings, labels, options, repeats, seed)
 
 
 def _evaluate_draws(
     embeddings: Tensor | np.ndarray,
     labels: Tensor | np.ndarray,
-    level: str,
     options: EvaluationOptions,
     repeats: int,
     seed: int,
@@ -127,7 +127,7 @@ def _evaluate_draws(
         drawn = draw_gallery(vehicles, generator)
         rest = np.setdiff1d(np.arange(len(vehicles)), drawn)
         sides = [(embeddings[rows], vehicles[rows]) for rows in (rest, drawn)]
-        reports.append(evaluate_labelled(*sides, levels=(level,), options=alone))
+        reports.append(evaluate_labelled(*sides, levels=(_LEVEL,), options=alone))
         if options.progress is not None:
             options.progress("draw", number + 1, repeats)
     pooled = pl.concat([report.per_query for report in reports]).drop("query")
@@ -165,8 +165,8 @@ def _evaluate_lists(benchmark: Benchmark, options: EvaluationOptions, *, drawn: 
         unknown += len(rows) - len(known)
         vectors, vehicles = split.vectors[known], split.labels[known, 0]
         if drawn:
-            reports[name] = _evaluate_draws(vectors, vehicles, name, options, repeats=10, seed=0)
+            reports[name] = _evaluate_draws(vectors, vehicles, options, repeats=10, seed=0)
         else:
-            reports[name] = evaluate_labelled((vectors, vehicles), levels=(name,), options=options)
+            reports[name] = evaluate_labelled((vectors, vehicles), levels=(_LEVEL,), options=options)
     report = join_reports(reports)
     return replace(report, settings=report.settings | ({"without_vehicle": unknown} if unknown else {}))
