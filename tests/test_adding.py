@@ -27,7 +27,8 @@ def followed(tmp_path_factory):
             (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text)
         for words in commands_of(block) if block.language == "sh" else ():
-            said[" ".join(words[:2])] = run(folder, words)
+            name = " ".join(words[:2])
+            said[name] = said.get(name, "") + run(folder, words)
         if block.file and "/" not in block.file:
             run(folder, ["python", block.file])
     return folder, said
@@ -61,6 +62,12 @@ def test_the_loss_and_the_backbone_are_those_of_the_run(followed):
 def test_the_metric_is_measured(followed):
     _, said = followed
     assert "F1@2/variety" in said["hgld evaluate"]
+
+
+def test_the_protocol_is_followed(followed):
+    _, said = followed
+    assert "AP/there" in said["hgld evaluate"]
+    assert "protocol: both-ways" in said["hgld evaluate"]
 
 
 def test_the_dataset_is_sharded(followed):
