@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ from hgld.evaluation.evaluate import (
 )
 from hgld.evaluation.evaluate_files import evaluate_files, process_benchmark
 from hgld.evaluation.metric import Metric, resolve, split_top_k
-from hgld.evaluation.protocol_kinds import Protocol, at_finest, protocol_of
+from hgld.evaluation.protocol_kinds import at_finest, protocol_of
 from hgld.evaluation.protocols.benchmark import (
     Benchmark,
     EmbeddedSplit,
@@ -172,34 +172,28 @@ def _labels_of(sides: Sequence[ShardDataset]) -> tuple[np.ndarray, np.ndarray | 
 # -- a dataset's own protocol -----------------------------------------------------------------------------------------
 
 
-def embed_benchmark(
-    embedder: Embedder,
-    protocol: Protocol,
-    dataset: ShardDataset,
-    place: str,
-    ks: Sequence[int] = (),
-    progress: Progress | None = None,
-) -> tuple[Benchmark, dict[str, Embedded], RetrievalReport | None]:
-    """Embed the splits that a protocol needs, on every process.
+@dataclass(frozen=True, eq=False)
+class SplitEmbedder:
+    """Embeds splits, each once, however many tasks need it; every process must ask for the same ones.
 
-    Args:
+    Attributes:
         embedder: the model; its processes embed together.
-        protocol: what is needed.
-        dataset: all items.
-        place: of the dataset.
-        ks: the numbers of the metrics ``top-k``, of the protocol's first split.
         progress: called with a task, the number of units done and their total.
-
-    Returns:
-        the benchmark; the embedded splits by name; which classes the classifier finds, None without ``ks``.
+        found: what was embedded by place and split, with the numbers k and the answers of its classifier.
     """
-    embedded, answers = {}, None
-    for split in protocol.wanted(filled_splits(dataset)):
-        asked = ks if split == protocol.splits[0] else ()
-        embedded[split], found = _embed(embedder, open_dataset(place, split), asked, progress)
-        answers = answers or found
-    splits = {split: _embedded_split(side) for split, side in embedded.items()}
-    return Benchmark.of(dataset, splits), embedded, answers
+
+    embedder: Embedder
+    progress: Progress | None = None
+    found: dict[tuple[str, str], tuple[Embedded, tuple[int, ...], RetrievalReport | None]] = field(default_factory=dict)
+
+    def embed(self, place: str, split: str, ks: tuple[int, ...] = ()) -> tuple[Embedded, RetrievalReport | None]:
+        """Return a split's embeddings and, with ``ks``, which of its classes the classifier finds."""
+        side = (place, split)
+        if side not in self.found or not {*ks} <= {*self.found[side][1]}:
+            embedded, answers = _embed(self.embedder, open_dataset(place, split), ks, self.progress)
+            self.found[side] = (embedded, ks, answers)
+        embedded, _, answers = self.found[side]
+        return embedded, answers if ks else None
 
 
 def _embedded_split(side: Embedded) -> EmbeddedSplit:
@@ -248,34 +242,32 @@ def evaluate_splits(
     """
     tasks = {entry: parse_task(entry, place) for entry in config.run.evaluate_on}
     ks, ranked = split_top_k(config.run.metrics)
-    embedder = replace(Embedder.as_trained(model, config, processes), classifier=classifier)
+    splits = SplitEmbedder(replace(Embedder.as_trained(model, config, processes), classifier=classifier), progress)
     queries = {(task.place, task.query) for task in tasks.values()}
-    embedded: dict[tuple[str, str], Embedded] = {}
-    answers: dict[tuple[str, str], RetrievalReport | None] = {}
-    reports = {}
+    reports, kept = {}, {}
     for entry, task in tasks.items():
         if task.by_protocol:
             asking = EvaluationOptions(progress=progress)
-            report = evaluate_by_protocol(embedder, task.place, task.protocol, options=asking)
+            report = evaluate_by_protocol(splits, task.place, task.protocol, options=asking)
+            kept[entry] = protocol_of(report.settings["protocol"]).ranked_by_labels(report.settings)
         else:
-            for split in task.splits:
-                side = (task.place, split)
-                if side not in embedded:
-                    asked = ks if side in queries else ()
-                    embedded[side], answers[side] = _embed(embedder, open_dataset(*side), asked, progress)
-            sides = [embedded[task.place, split] for split in task.splits]
+            asked = [ks if (task.place, split) in queries else () for split in task.splits]
+            pairs = [splits.embed(task.place, *split) for split in zip(task.splits, asked, strict=True)]
+            sides = [embedded for embedded, _ in pairs]
             report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
-            report = _joined(answers[task.place, task.query], report)
+            report = _joined(pairs[0][1], report)
             report = None if report is None else replace(report, settings=report.settings | _stated(sides))
+            kept[entry] = task.splits
         if processes.is_main and report is not None:
             reports[entry] = report
     if processes.is_main and run is not None:
-        names = _embedding_names(embedded, place)
+        wanted = {(tasks[entry].place, split) for entry, names in kept.items() for split in names}
+        names = _embedding_names({side: found[0] for side, found in splits.found.items() if side in wanted}, place)
         for side, name in names.items():
-            keep_embeddings(run, name, embedded[side])
-        for entry, task in tasks.items():
-            if not task.by_protocol:
-                files = _files([names[task.place, split] for split in task.splits])
+            keep_embeddings(run, name, splits.found[side][0])
+        for entry, parts in kept.items():
+            if parts:
+                files = _files([names[tasks[entry].place, split] for split in parts])
                 reports[entry] = replace(reports[entry], settings=reports[entry].settings | {"files": files})
     return reports
 
@@ -478,7 +470,7 @@ def _unreadable(sides: Sequence[Embedded]) -> dict[str, Any]:
 
 
 def evaluate_by_protocol(
-    embedder: Embedder,
+    splits: SplitEmbedder,
     place: str,
     protocol: str = "",
     *,
@@ -491,7 +483,7 @@ def evaluate_by_protocol(
     """Embed a dataset and evaluate it by its own protocol.
 
     Args:
-        embedder: the model; its processes embed and rank together.
+        splits: embeds; its processes rank together too.
         place: dataset directory or its address.
         protocol: name of another protocol than its own.
         metrics: in place of the protocol's; None: its own.
@@ -511,19 +503,24 @@ def evaluate_by_protocol(
     entry = protocol_of(name)
     refuse_submission(name, entry, submission)
     ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
-    benchmark, embedded, report = embed_benchmark(embedder, entry, dataset, place, ks, options.progress)
+    embedded, report = {}, None
+    for split in entry.wanted(filled_splits(dataset)):
+        embedded[split], answers = splits.embed(place, split, ks if split == entry.splits[0] else ())
+        report = report or answers
+    benchmark = Benchmark.of(dataset, {split: _embedded_split(side) for split, side in embedded.items()})
     stated: dict[str, Any] = {}
+    processes = splits.embedder.processes
     if ranked or not ks:
         benchmark, stated = process_benchmark(benchmark, distractors=distractors, whitening=whitening)
-        here = replace(options, device=embedder.processes.device, share=shared_by(embedder.processes))
-        own = submission if embedder.processes.is_main else None
+        here = replace(options, device=processes.device, share=shared_by(processes))
+        own = submission if processes.is_main else None
         found = evaluate_protocol(name, benchmark, metrics=ranked or None, options=here, submission=own)
         report = _joined(report, found)
     assert report is not None  # of the classifier, of the ranking, or of both
     refuse_undefined(report, f"dataset {dataset.manifest.name}, protocol {name}")
     printed = [value for value in at_finest(entry.printed, dataset.levels) if value in report.values]
     stated |= {"protocol": name, "dataset": dataset.manifest.name, "printed": printed}
-    stated |= _unreadable(list(embedded.values())) | _model(embedder, list(embedded.values()))
+    stated |= _unreadable(list(embedded.values())) | _model(splits.embedder, list(embedded.values()))
     return replace(report, settings=report.settings | stated)
 
 

@@ -239,12 +239,13 @@ def _protocol_of_checkpoint(
     **given: Any,
 ) -> "RetrievalReport | None":
     """Return the report; None on all processes of torchrun but the main one."""
-    from hgld.training.evaluation import evaluate_by_protocol
+    from hgld.training.evaluation import SplitEmbedder, evaluate_by_protocol
 
     device = None if options.device is None else str(options.device)
     options = replace(options, query_expansion=query_expansion)
     with open_embedder(checkpoint, device, model_options, place) as embedder:
-        report = evaluate_by_protocol(embedder, place, protocol, options=options, **given)
+        splits = SplitEmbedder(embedder, options.progress)
+        report = evaluate_by_protocol(splits, place, protocol, options=options, **given)
         is_main = embedder.processes.is_main
     return _unreadable_said(report) if is_main else None
 

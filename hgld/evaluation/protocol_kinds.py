@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
 _PROTOCOLS = "hgld.evaluation.protocols"
+_LEAVE_ONE_OUT = f"{_PROTOCOLS}.labelled:evaluate_leave_one_out"
+_QUERY_GALLERY = f"{_PROTOCOLS}.labelled:evaluate_query_gallery"
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class Protocol:
         """Return those of a dataset's splits that ``hgld search`` looks into."""
         return tuple(split for split in (*(self.gallery or self.splits), *self.further) if split in splits)
 
+    def ranked_by_labels(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the splits of queries and gallery of a report that labels alone explain; none of another report.
+
+        Args:
+            settings: of the report.
+        """
+        plain = self.evaluate in (_LEAVE_ONE_OUT, _QUERY_GALLERY) and "distractors" not in settings
+        return self.splits if plain and "queries" in settings and "gallery" in settings else ()
+
     def check(self, name: str, where: str, splits: Collection[str], tables: Collection[str]) -> None:
         """Refuse a dataset that lacks what the protocol needs.
 
@@ -114,8 +125,7 @@ def _imported(place: str) -> Any:
 
 
 def _leave_one_out(summary: str, metrics: tuple[str, ...], printed: tuple[str, ...]) -> Protocol:
-    function = f"{_PROTOCOLS}.labelled:evaluate_leave_one_out"
-    return Protocol(summary, function, ("test",), ("distractors",), ("test",), metrics, printed)
+    return Protocol(summary, _LEAVE_ONE_OUT, ("test",), ("distractors",), ("test",), metrics, printed)
 
 
 def _recalls(*numbers: int) -> tuple[str, ...]:
@@ -141,7 +151,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "leave-one-out": _leave_one_out("Every test image queries the others.", _GENERAL, (f"R@1/{FINEST}", _AP, "H-AP")),
     "query-gallery": Protocol(
         "The split query queries the split gallery.",
-        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        _QUERY_GALLERY,
         splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
@@ -174,7 +184,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "inshop": Protocol(
         "In-Shop: queries search the gallery of the same items.",
-        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        _QUERY_GALLERY,
         splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
@@ -222,7 +232,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "h-gldv2": Protocol(
         "H-GLDv2: scored test images query the index at three levels; a query whose relevant images are of several "
         "landmarks has the labels of the first that the solution lists.",
-        f"{_PROTOCOLS}.labelled:evaluate_query_gallery",
+        _QUERY_GALLERY,
         splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
@@ -258,7 +268,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "landmarks-clean": Protocol(
         "Landmarks-clean is a training set: every image of val queries the others.",
-        f"{_PROTOCOLS}.labelled:evaluate_leave_one_out",
+        _LEAVE_ONE_OUT,
         splits=("val",),
         metrics=(*_recalls(1, 10), "AP"),
         printed=(_AP, f"R@1/{FINEST}"),
@@ -285,7 +295,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     ),
     "classification": Protocol(
         "The run's classifier names the class of every image of val: top-1 and top-5.",
-        f"{_PROTOCOLS}.labelled:evaluate_leave_one_out",  # of metrics that rank, where such are asked for
+        _LEAVE_ONE_OUT,  # of metrics that rank, where such are asked for
         splits=("val",),
         metrics=("top-1", "top-5"),
         printed=("top-1", "top-5"),

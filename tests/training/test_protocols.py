@@ -80,6 +80,7 @@ def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
     assert reports["protocol=leave-one-out"].values["AP/fine"] == pytest.approx(reports["test"].values["AP/fine"])
     keep_reports(tmp_path, 1, reports)
     [read] = read_runs([tmp_path])
+    assert [e.report.settings["protocol"] for e in read.evaluations.values() if e.ranked is None] == ["revisited"]
     assert {e.report.settings["protocol"] for e in read.evaluations.values()} == {"cub", "revisited", "leave-one-out"}
 
 
