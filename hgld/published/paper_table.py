@@ -76,7 +76,7 @@ def _is_called(table: str, kind: str, label: str) -> bool:
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
 _MOST_COLUMNS = 8  # of a block, so that it can be read at 100 letters a line
-_HIGHER_IS_BETTER = re.compile(r"(R@\d+|m?AP(@(R|\d+))?|H-AP|wAP|ASI|NDCG|NMI|top-\d+|UKB score)")
+_HIGHER_IS_BETTER = re.compile(r"(R@\d+|m?AP(@(R|\d+))?|H-AP|wAP|ASI|NDCG|NMI|top-\d+|N-S)")
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ class PublishedValue:
         paper: key of :data:`PAPERS`.
         table: as the paper calls it, for example ``Table V``.
         dataset: hgld's name.
-        part: of the dataset's protocol: ``medium``, ``hard+1M``, ``small``.
+        part: of the dataset's protocol: ``medium``, ``hard+distractors``, ``small``.
         method: as the table calls it.
         backbone: of the method.
         dim: dimensions of the embedding.

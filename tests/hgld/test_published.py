@@ -32,7 +32,7 @@ def test_every_row_of_the_papers_is_there_under_a_key_of_its_own():
 
 def test_names_of_datasets_levels_and_metrics_are_hglds():
     cards = {path.stem: path.read_text() for path in Path(hgld.data_cards.__file__).parent.glob("*.md")}
-    protocols = {"mAP", "UKB score", "top-1", "top-5", "dists@intra", "dists@inter", "NMI"}
+    protocols = {"mAP", "N-S", "top-1", "top-5", "dists@intra", "dists@inter", "NMI"}
     for value in VALUES:
         assert value.dataset in {*cards, *WITHOUT_CARD}
         if value.unit in ("", "ms") or value.metric == "mAP@R increase":
@@ -155,7 +155,7 @@ def test_ties_share_a_place_and_what_is_better_low_has_none():
 def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
     own = [OwnResults("mine", "roxford", {"mAP/medium": 0.675, "AP/hard": 0.5}), OwnResults("v", "vehicleid", {})]
     [block] = lay_out(*find_table("Listwise Table 2"), own).blocks
-    parts = ("medium", "medium+1M", "hard", "hard+1M")
+    parts = ("medium", "medium+distractors", "hard", "hard+distractors")
     assert block.columns == tuple((dataset, part, "mAP") for dataset in ("roxford", "rparis") for part in parts)
     assert [cell.text for cell in block.rows[-1].cells] == ["67.5", "", "50.0", "", "", "", "", ""]
     faces = [OwnResults("mine", "vggface2", {"AP/identity": 0.8514})]

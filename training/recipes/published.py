@@ -155,6 +155,18 @@ def _multigrain(weight: str, augmentation: str, p: int, *, retrieval: bool = Fal
     )
 
 
+def _retrieval(method: str, setting: str = "") -> tuple[Row, ...]:
+    settings = [f"s*={size}{setting}" for size in (224, 500, 800)]
+    return tuple(Row("multigrain", "Table D.1", method, one, datasets=_RETRIEVAL) for one in settings)
+
+
+def _uniform(p: int) -> tuple[Row, ...]:
+    first = Row(
+        "multigrain", "Table 2", "ResNet-50", f"s*=224, lambda=-, aug=full, train p={p}", datasets=("imagenet",)
+    )
+    return (first, *_retrieval(f"ResNet-50 trained with p={p} pooling"))
+
+
 def _faces(method: str, backbone: str) -> tuple[Row, ...]:
     return (Row("smooth-ap", "Table 4", method, backbone=backbone, datasets=_FACES),)
 
@@ -266,6 +278,10 @@ ROWS: Mapping[str, tuple[Row | str, ...]] = {
     # MultiGrain
     "multigrain": _multigrain("0.5", "full", 3, retrieval=True),
     "multigrain-avg": _multigrain("0.5", "full", 1),
+    "multigrain-aa": (*_multigrain("0.5", "AA", 3), *_retrieval("MultiGrain + AA", ", lambda=0.5")),
+    "multigrain-avg-aa": _multigrain("0.5", "AA", 1),
+    "multigrain-classes-uniform": _uniform(3),
+    "multigrain-classes-avg-uniform": _uniform(1),
     "multigrain-classes": _multigrain("1", "full", 3, retrieval=True),
     "multigrain-classes-avg": _multigrain("1", "full", 1),
 }

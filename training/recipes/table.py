@@ -115,6 +115,7 @@ _HAPPIER_5 = "HAPPIER on {}: both terms weigh the same, as in the authors' comma
 _TRIPLETS = "Triplets with GeM on {}, as many updates as listwise AP is compared with."
 _WITH_SUPRANK = ("HAPPIER", "RODNDCG", "RODRecall", "ROADMAP", "SupAP", "SupHAP", "SupNDCG", "SupRecall")
 _STEP = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
+_UNIFORM = "Cross-entropy alone in batches of different images, {}: MultiGrain's ResNet-50."
 _WEIGHT_5 = "lambda is that of the authors' command; the paper states 0.1 alone"
 _LISTWISE = "Listwise AP on {}: SoftBin-AP, 20 bins, every class in every batch of some 4,096, 200 steps."
 
@@ -280,6 +281,10 @@ Berman et al.: "MultiGrain: a unified image embedding for classes and instances"
             *_row("multigrain-avg", on.IMAGENET),
             *_row("multigrain-classes", on.IMAGENET),
             *_row("multigrain-classes-avg", on.IMAGENET),
+            *_row("multigrain", on.IMAGENET_AA, line="MultiGrain with AutoAugment, GeM with p = 3."),
+            *_row("multigrain-avg", on.IMAGENET_AA, line="MultiGrain with AutoAugment and average pooling (p = 1)."),
+            *_row("multigrain-classes", on.IMAGENET_UNIFORM, line=_UNIFORM.format("GeM with p = 3")),
+            *_row("multigrain-classes-avg", on.IMAGENET_UNIFORM, line=_UNIFORM.format("average pooling")),
         ),
     ),
     Family(
