@@ -528,6 +528,7 @@ def _model(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
     """Return a report's settings about the model that embedded, and its view of the images."""
     stated: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     named = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
+    named |= {"recipe": embedder.recipe} if embedder.recipe else {}
     return stated | named | embedder.view_facts([side.dataset for side in embedded])
 
 

@@ -301,6 +301,13 @@ def test_a_manifest_of_the_first_schema_names_no_protocol():
     assert files.Manifest.from_json(json.dumps(facts)) == manifest()
 
 
+def test_a_dataset_has_its_name_of_today():
+    """Directories of H-GLDv2 were called gldv2 once."""
+    old = replace(manifest(), name="gldv2")
+    assert '"name": "gldv2"' in old.to_json()
+    assert files.Manifest.from_json(old.to_json()) == replace(old, name="h-gldv2")
+
+
 def test_manifests_of_another_schema_are_refused():
     text = json.dumps(json.loads(manifest().to_json()) | {"schema_version": 3})
     with pytest.raises(SchemaError, match="schema version is 3"):

@@ -310,6 +310,7 @@ def test_inshop_with_a_bad_line(tmp_path, old, new, said):
 def test_gldv2_joins_images_with_labels(releases):
     catalog = read("gldv2", releases["gldv2"])
     labelled = sum(landmark[1] is not None for landmark in gldv2.LANDMARKS)
+    assert catalog.name == "h-gldv2"
     assert dict(catalog.items.group_by("split").len().iter_rows()) == {
         "train": labelled * gldv2.IMAGES["train"],
         "gallery": labelled * gldv2.IMAGES["index"],

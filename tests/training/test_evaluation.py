@@ -16,7 +16,7 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.report_page.runs import read_runs
-from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig
+from hgld.training.config import BatchConfig, LossConfig, OptimizerConfig, save_config
 from hgld.training.evaluation import (
     RetrievalTask,
     evaluate_splits,
@@ -252,6 +252,17 @@ def test_a_split_without_a_sound_image_is_an_error(model, tmp_path):
     folder = damaged(tmp_path / "d", ["test"], *range(24))
     with pytest.raises(InputError, match=r"no item can be read; the first: test.*0000"):
         evaluate_splits(model, asking("test"), str(folder), ALONE)
+
+
+def test_a_report_of_a_checkpoint_names_the_run_s_recipe(place, tmp_path):
+    write_run(tmp_path / "run")
+    save_config(replace(CONFIG_OF_RUN, recipe="happier-sop"), tmp_path / "run" / "config.json")
+    with trained_embedder(tmp_path / "run", device="cpu") as embedder:
+        report = evaluate_trained(embedder, RetrievalTask(str(place), "test"), options=ONLY_AP)
+    assert report is not None
+    report.save_json(tmp_path / "kept.json")
+    [kept] = read_runs([tmp_path / "kept.json"])
+    assert kept.recipe == report.settings["recipe"] == "happier-sop"
 
 
 @pytest.mark.parametrize(("query", "gallery"), [("test", ""), ("test", "gallery")])

@@ -5,6 +5,10 @@ import os
 import resource
 import shutil
 import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 import pytest
@@ -13,7 +17,7 @@ import torch
 from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
 from hgld.training import loop, state
-from hgld.training.checkpoint import find_checkpoint, read_checkpoint
+from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
 from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
@@ -161,6 +165,14 @@ def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
     (other / "dataset.json").write_text(json.dumps(facts | {"name": "another"}))
     with pytest.raises(ConfigError, match=r"on other data.*\(name was small, is another;.*--init-from"):
         train(options(epochs=1), str(other), tmp_path / "run")
+
+
+def test_a_run_goes_on_where_its_data_was_called_otherwise_once():
+    now: Any = SimpleNamespace(facts={"name": "h-gldv2", "items": 3}, place="data")
+    for recorded, same in (("gldv2", True), ("h-gldv2", True), ("sop", False), (None, False)):
+        before = Checkpoint(1, {}, {"data": {"name": recorded, "items": 3}})
+        with nullcontext() if same else pytest.raises(ConfigError, match=f"name was {recorded}, is h-gldv2"):
+            state._check_facts(now, before, Path("run"))
 
 
 @pytest.mark.parametrize("stream", [False, True])

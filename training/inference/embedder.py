@@ -131,6 +131,7 @@ class Embedder:
         checkpoint: name of the checkpoint that the model is from; empty in training.
         gem_p: exponent of GeM that the model was given for this view; None: its own.
         classifier: what the network's classes are told by; None: it has none.
+        recipe: name of the recipe that the model was trained by; empty if none is known.
     """
 
     model: EmbeddingModel
@@ -145,6 +146,7 @@ class Embedder:
     checkpoint: str = ""
     gem_p: float | None = None
     classifier: Classifier | None = None
+    recipe: str = ""
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -158,6 +160,7 @@ class Embedder:
             batch_size=max(1, min(fitting, _MOST_AT_ONCE)),
             scales=config.images.test_scales,
             scale_p=config.images.scale_p,
+            recipe=config.recipe,
             decoder=config.images.decoder,
             workers=config.images.workers,
             amp=config.optimizer.amp,

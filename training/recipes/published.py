@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
+from typing import Any
 
 from hgld.published.results import PAPERS, PublishedValue, published_values
 
@@ -120,11 +121,11 @@ def _by_method() -> Mapping[tuple[str, str, str], list[PublishedValue]]:
 _FINE, _ALL = "trained on fine labels", "trained on hierarchy"
 
 
-def _suprank(method: str, *tables: str, **more: str) -> tuple[Row, ...]:
+def _suprank(method: str, *tables: str, **more: Any) -> tuple[Row, ...]:
     return tuple(Row("suprank", f"Table {table}", method, **more) for table in tables)
 
 
-def _ours(method: str, deep: str | None = None, **more: str) -> tuple[Row, ...]:
+def _ours(method: str, deep: str | None = None, **more: Any) -> tuple[Row, ...]:
     """Return the rows of a method in the tables of several levels: V, IX (two levels), VI (seven levels)."""
     others = _suprank(deep or method, "IX", "VI")
     return (*_suprank(method, "V", **more), *others)

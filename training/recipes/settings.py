@@ -237,7 +237,6 @@ LANDMARKS_CLEAN = Setting(
 # What it is compared with (Table 1): triplets and contrastive pairs, as many backward passes and updates as there.
 _TUPLES: dict[str, Any] = {
     "coverage": "exact",
-    "chunk": 0,
     "jitter": 0.0,
     "rotation": 0.0,
     "schedule": "constant",
@@ -251,7 +250,8 @@ def _tuples(suffix: str, batch_size: int, updates: int, k: int) -> Setting:
         suffix=f"landmarks-clean{suffix}",
         batch_size=batch_size,
         images_per_class=k,
-        **_TUPLES | {"steps_per_epoch": updates, "chunk": 16},
+        steps_per_epoch=updates,
+        **_TUPLES,
     )
 
 
