@@ -169,9 +169,9 @@ def test_a_run_goes_on_only_with_its_own_options_and_data(data, tmp_path):
 
 def test_a_run_goes_on_where_its_data_was_called_otherwise_once():
     now: Any = SimpleNamespace(facts={"name": "h-gldv2", "items": 3}, place="data")
-    for recorded, same in (("gldv2", True), ("h-gldv2", True), ("sop", False), (None, False)):
+    for recorded, alike in (("gldv2", True), ("h-gldv2", True), ("sop", False), (None, False)):
         before = Checkpoint(1, {}, {"data": {"name": recorded, "items": 3}})
-        with nullcontext() if same else pytest.raises(ConfigError, match=f"name was {recorded}, is h-gldv2"):
+        with nullcontext() if alike else pytest.raises(ConfigError, match=f"name was {recorded}, is h-gldv2"):
             state._check_facts(now, before, Path("run"))
 
 
