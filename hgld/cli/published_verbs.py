@@ -9,9 +9,10 @@ from hgld.cli.output import echo, print_json, print_rich
 
 if TYPE_CHECKING:
     from hgld.published import PaperTable
+    from hgld.published.paper_table import PaperBlock
 
 _MARKS = ("", "¹", "²")
-_NARROWEST = 100
+_NARROWEST = 110
 
 
 def published_command() -> click.Command:
@@ -79,34 +80,38 @@ def print_tables(tables: "list[PaperTable]") -> None:
     """Print papers' tables; ¹ and ² stand at the best and the second best value of a column."""
     import shutil
 
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    for table in tables:
+        print_rich(f"{table.title}: {table.source}", width=width)
+        for block in table.blocks:
+            print_rich(f"\n{block.title}", _laid_out(block), *block.notes, width=width)
+        print_rich(*(f"\n{note}" for note in table.notes), "", width=width)
+    if any(cell.place for table in tables for block in table.blocks for row in block.rows for cell in row.cells):
+        echo("¹ best, ² second best of a column.")
+
+
+def _words(heading: str) -> list[str]:
+    """Break a heading such as ``number of updates`` into lines; names of metrics have no spaces."""
+    import textwrap
+
+    return textwrap.wrap(heading, 10, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _laid_out(block: "PaperBlock") -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    width = max(_NARROWEST, shutil.get_terminal_size().columns)
-    marked = differs = False
-    for table in tables:
-        echo(f"{table.title}: {table.source}")
-        for block in table.blocks:
-            echo(f"\n{block.title}")
-            shown = Table(box=None, pad_edge=False, header_style="dim")
-            for heading in ("method", *block.details):
-                shown.add_column(heading, vertical="bottom")
-            for lines in block.columns:
-                shown.add_column("\n".join(lines), justify="right", no_wrap=True)
-            for row in block.rows:
-                cells = [_cell(cell) for cell in row.cells]
-                marked |= any(cell.place for cell in row.cells)
-                differs |= any(cell.difference for cell in row.cells)
-                shown.add_row(*map(Text, (row.label, *row.details, *cells)), style="bold" if row.own else "")
-            print_rich(shown, width=width)
-            for note in block.notes:
-                echo(f"  {note}")
-        for note in table.notes:
-            echo(f"\n{note}")
-        echo("")
-    if marked:
-        echo("¹ best, ² second best of a column." + (" In brackets: minus the row of the run's recipe." * differs))
-
-
-def _cell(cell: Any) -> str:
-    return f"{cell.text}{_MARKS[cell.place]}" + (f" ({cell.difference})" if cell.difference else "")
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("method", *block.details):
+        shown.add_column(heading, vertical="bottom")
+    marked = [any(row.cells[j].place for row in block.rows) for j in range(len(block.columns))]
+    for lines, wide in zip(block.columns, marked, strict=True):
+        heading = [part + " " * wide for line in lines for part in _words(line)]
+        shown.add_column(Text("\n".join(heading)), justify="right", no_wrap=True, vertical="bottom")
+    for row in block.rows:
+        cells = [cell.text + (_MARKS[cell.place] or " ") * wide for cell, wide in zip(row.cells, marked, strict=True)]
+        shown.add_row(*map(Text, (row.label, *row.details, *cells)), style="bold" if row.own else "")
+        if row.against:
+            cells = [cell.difference + " " * wide for cell, wide in zip(row.cells, marked, strict=True)]
+            shown.add_row(*map(Text, (f"  minus {row.against}", *row.details, *cells)))
+    return shown

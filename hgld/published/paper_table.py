@@ -75,7 +75,7 @@ def _is_called(table: str, kind: str, label: str) -> bool:
 
 # -- the table laid out -----------------------------------------------------------------------------------------------
 
-_MOST_COLUMNS = 8  # of a block, so that it can be read at 100 letters a line
+_MOST_COLUMNS = 6  # of a block, so that it can be read at 100 letters a line
 _HIGHER_IS_BETTER = re.compile(r"(R@\d+|m?AP(@(R|\d+))?|H-AP|wAP|ASI|NDCG|NMI|top-\d+|N-S)")
 
 
@@ -122,12 +122,21 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: a method's, or a run's where ``own``; ``details`` are its cells of :attr:`PaperBlock.details`."""
+    """A row: a method's, or a run's where ``own``.
+
+    Attributes:
+        label: the method, or the run.
+        details: its cells of :attr:`PaperBlock.details`.
+        cells: of the columns.
+        own: whether it is one's own.
+        against: method of the recipe's row to which the differences are; empty without any.
+    """
 
     label: str
     details: tuple[str, ...]
     cells: tuple[PaperCell, ...]
     own: bool = False
+    against: str = ""
 
 
 @dataclass(frozen=True)
@@ -222,29 +231,31 @@ def _block(values: list[PublishedValue], own: list[OwnResults], *, mark: bool) -
     rows: dict[tuple[str, ...], dict[_Column, str]] = {}
     for value in values:
         rows.setdefault((value.method, *(getattr(value, name) for name in told)), {})[_column(value)] = value.text
-    mine = {i: [_own(result, column) for column in by_column.values()] for i, result in enumerate(own)}
-    mine = {i: cells for i, cells in mine.items() if any(cell.text for cell in cells)}
+    mine = {i: _own_row(result, by_column.values(), len(told)) for i, result in enumerate(own)}
+    mine = {i: row for i, row in mine.items() if any(cell.text for cell in row.cells)}
     laid = [PaperRow(key[0], key[1:], tuple(PaperCell(row.get(c, "")) for c in columns)) for key, row in rows.items()]
-    laid += [PaperRow(own[i].title, ("",) * len(told), tuple(cells), own=True) for i, cells in mine.items()]
+    laid += mine.values()
     if mark:
         laid = _marked(laid, [bool(_HIGHER_IS_BETTER.fullmatch(column[2])) for column in columns])
     block = PaperBlock(_title(values, facts), tuple(told), _headings(columns), tuple(laid), _notes(values))
     return block, set(mine)
 
 
-def _own(result: OwnResults, column: PublishedValue) -> PaperCell:
-    """Return one's own value for the column of a published one, and its difference to the recipe's row."""
-    if not belongs(result.dataset, column):
-        return PaperCell()
-    value = _reported(result, column)
-    if value is None or math.isnan(value):
-        return PaperCell()
-    digits = len(column.text.partition(".")[2])
-    text = f"{column.in_unit(value):.{digits}f}"
-    theirs = [other for other in result.reference if _column(other) == _column(column) and other.number is not None]
-    theirs.sort(key=lambda other: other.table != column.table)
-    difference = f"{float(text) - float(theirs[0].text):+.{digits}f}" if theirs else ""
-    return PaperCell(text, difference=difference)
+def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int) -> PaperRow:
+    """Return one's own values for the columns of published ones, and their differences to the recipe's row."""
+    cells, against = [], {}
+    for column in columns:
+        value = _reported(result, column) if belongs(result.dataset, column) else None
+        if value is None or math.isnan(value):
+            cells.append(PaperCell())
+            continue
+        digits = len(column.text.partition(".")[2])
+        text = f"{column.in_unit(value):.{digits}f}"
+        theirs = [other for other in result.reference if _column(other) == _column(column) and other.number is not None]
+        theirs.sort(key=lambda other: other.table != column.table)
+        against |= dict.fromkeys(other.method for other in theirs[:1])
+        cells.append(PaperCell(text, difference=f"{float(text) - float(theirs[0].text):+.{digits}f}" if theirs else ""))
+    return PaperRow(result.title, ("",) * details, tuple(cells), own=True, against=", ".join(against))
 
 
 def _reported(result: OwnResults, column: PublishedValue) -> float | None:
@@ -281,7 +292,8 @@ def _title(values: Sequence[PublishedValue], facts: Mapping[str, Sequence[str]])
         alike["dim"] += " dimensions"
     datasets = list(dict.fromkeys(value.dataset for value in values))
     where = [values[0].table, *(datasets if len(datasets) == 1 else ())]
-    return ", ".join(where) + (f": {', '.join(alike.values())}" if alike else "")
+    unit = "; per cent" if {value.unit for value in values} == {"%"} else ""
+    return ", ".join(where) + (f": {', '.join(alike.values())}" if alike else "") + unit
 
 
 def _headings(columns: Sequence[_Column]) -> tuple[tuple[str, ...], ...]:
@@ -299,7 +311,11 @@ def _notes(values: Sequence[PublishedValue]) -> tuple[str, ...]:
     for value in values:
         if value.note and not re.fullmatch(r"of .* \d{4}", value.note):
             methods.setdefault(value.note, {})[value.method] = None
-    return tuple(f"{', '.join(named)}: {note}." for note, named in methods.items())
+    every = {value.method for value in values}
+    return tuple(
+        f"{note[0].upper()}{note[1:]}." if set(named) == every else f"{', '.join(named)}: {note}."
+        for note, named in methods.items()
+    )
 
 
 def _why_not(result: OwnResults, values: Sequence[PublishedValue]) -> str:

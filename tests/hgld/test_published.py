@@ -13,7 +13,7 @@ from hgld.cli import main
 from hgld.errors import ConfigError
 from hgld.metrics import Metric
 from hgld.published import PAPERS, OwnResults, find_table, lay_out, published_values, search_values
-from hgld.published.results import values_of
+from hgld.published.results import fold, values_of
 
 VALUES = published_values()
 WITHOUT_CARD = {"holidays", "ukbench", "copydays", "vggface2", "ijb-c", "imagenet"}
@@ -124,7 +124,7 @@ def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_
     ]
     table = lay_out(*find_table("SupRank Table V"), own)
     block = next(block for block in table.blocks if "sop" in block.title)
-    assert block.title == "Table V, sop: ResNet-50, 512 dimensions"
+    assert block.title == "Table V, sop: ResNet-50, 512 dimensions; per cent"
     assert block.columns == (("R@1",), ("AP",), ("H-AP",), ("ASI",), ("NDCG",))
     rows = {row.label: row for row in block.rows}
     assert [(c.text, c.place, c.difference) for c in rows["mine, test"].cells] == [
@@ -134,6 +134,7 @@ def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_
         ("", 0, ""),
         ("", 0, ""),
     ]
+    assert rows["mine, test"].against == "HAPPIER"
     assert [cell.text for cell in rows["renamed"].cells] == ["10.0", "20.0", "", "", ""]
     assert [cell.place for cell in rows["HAPPIER"].cells] == [0, 0, 2, 1, 1]
     assert [cell.place for cell in rows["HAPPIER_F"].cells] == [1, 1, 0, 0, 0]
@@ -154,10 +155,11 @@ def test_ties_share_a_place_and_what_is_better_low_has_none():
 
 def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
     own = [OwnResults("mine", "roxford", {"mAP/medium": 0.675, "AP/hard": 0.5}), OwnResults("v", "vehicleid", {})]
-    [block] = lay_out(*find_table("Listwise Table 2"), own).blocks
+    oxford, paris = lay_out(*find_table("Listwise Table 2"), own).blocks
     parts = ("medium", "medium+distractors", "hard", "hard+distractors")
-    assert block.columns == tuple((dataset, part, "mAP") for dataset in ("roxford", "rparis") for part in parts)
-    assert [cell.text for cell in block.rows[-1].cells] == ["67.5", "", "50.0", "", "", "", "", ""]
+    assert oxford.columns == paris.columns == tuple((part, "mAP") for part in parts)
+    assert [cell.text for cell in oxford.rows[-1].cells] == ["67.5", "", "50.0", ""]
+    assert not any(row.own for row in paris.rows)
     faces = [OwnResults("mine", "vggface2", {"AP/identity": 0.8514})]
     [row] = [r for b in lay_out(*find_table("Smooth-AP Table 4"), faces).blocks for r in b.rows if r.own]
     assert row.cells[0].text == "0.851"
@@ -208,13 +210,17 @@ def printed(capsys, *arguments):
 
 
 def test_the_command_prints_tables_contents_and_rows_for_machines(capsys):
+    for paper in ("smooth-ap", "listwise", "pnp", "suprank", "multigrain"):
+        lines = printed(capsys, "--paper", paper).splitlines()
+        assert max(map(len, lines)) <= 110
+        methods = {fold(value.method) for value in VALUES if value.paper == paper}
+        assert methods <= {fold(line)[: len(method)] for line in lines for method in methods}
     contents = printed(capsys)
     assert all(paper.name in contents for paper in PAPERS.values())
     assert "  Table V: sop, inat-base, inat-full (165)" in contents
     table = printed(capsys, "--paper", "SupRank Table V", "--dataset", "sop")
-    assert max(map(len, table.splitlines())) <= 120
     assert "HAPPIER_F" in table
-    assert "best" not in table  # some rows of a table have no best
+    assert "¹" not in table  # some rows of a table have no best
     assert "¹ best" in printed(capsys, "--paper", "SupRank Table V")
     narrow = ("--dataset", "sop", "--method", "HAPPIER", "--metric", "H-AP")
     rows = json.loads(printed(capsys, *narrow, "--json"))["rows"]

@@ -100,8 +100,10 @@ def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_p
     value = 100 * report.values["R@1/fine"]
     difference = f"{round(value, 1) - 81.0:+.1f}"
     printed = capsys.readouterr().out
-    assert "Table V, sop: ResNet-50, 512 dimensions" in printed
-    assert re.search(rf"^run .* {value:.1f}[¹²]? \({re.escape(difference)}\)", printed, re.MULTILINE)
+    assert "Table V, sop: ResNet-50, 512 dimensions; per cent" in printed
+    assert re.search(
+        rf"^run .* {value:.1f}[¹² ].*\n  minus HAPPIER  .* {re.escape(difference)} ", printed, re.MULTILINE
+    )
     page = out.read_text()
     assert f'{value:.1f}</span><span class="interval">{difference}</span>' in page
     assert "<h2>SupRank Table V</h2>" in page
