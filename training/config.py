@@ -64,6 +64,11 @@ class ModelConfig:
     projection: Literal["random", "pca"] = setting(
         "random", "How the projection starts: at random, or as the PCA of the training set's features."
     )
+    classifier: Literal["random", "pretrained"] = setting(
+        "random",
+        "How MultiGrain's classifier starts: at random, or as the one that the backbone was pretrained with, for the "
+        "1,000 classes of ImageNet (torchvision, timm).",
+    )
     freeze_batch_norm: bool = setting(False, "Keep batch norm's statistics and parameters as they were pretrained.")
     dropout: float = setting(0.0, "Share of features dropped before the projection.", least=0, most=1)
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: slower, less memory.")

@@ -76,6 +76,7 @@ READERS: dict[str, Reader] = {
     "scale_p": Reader(lambda c: len(c.images.test_scales) > 1, "a mean over several test_scales reads it"),
     "gem_p": _GEM,
     "gem_learned": _GEM,
+    "classifier": Reader(lambda c: c.loss.loss == "MultiGrain", "loss MultiGrain reads it"),
     "projection": Reader(lambda c: c.model.dim > 0, "a projection (--dim above 0) reads it"),
     "coverage": Reader(
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"

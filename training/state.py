@@ -34,6 +34,7 @@ from hgld.training.evaluation import check_evaluation
 from hgld.training.inference.classification import Classifier, classifier_of, trained_classes, write_classes
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
+from hgld.training.models.heads import check_synsets, library_head
 from hgld.training.optimizers import WeightAverage, build_optimizers, optimizer_state, restore_optimizers
 
 # -- The part of a checkpoint beside its tensors, checked: the file may have been cut off or edited --
@@ -299,10 +300,24 @@ def _build_modules(
         dim=model.dim,
         steps_per_epoch=source.steps_per_epoch,
     )
+    if fresh and config.model.classifier == "pretrained":
+        _start_classifier(config, source, model, criterion)
     layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
     model.to(processes.device, memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's own overloads
     criterion.to(processes.device)
     return model, criterion
+
+
+@torch.no_grad()
+def _start_classifier(config: TrainConfig, source: TrainingData, model: EmbeddingModel, criterion: Criterion) -> None:
+    """Start MultiGrain's classifier as that of the network off the shelf."""
+    sizes = {"image_size": config.images.size}
+    head = library_head(config.model.backbone, config.model.pretrained, model, **sizes)
+    level, names = trained_classes(config.loss, source.hierarchy, source.labels)
+    check_synsets(names, len(head[1]), level)
+    classifier = criterion.get_submodule("loss.classifier")
+    for parameter, tensor in zip(classifier.parameters(), head, strict=True):
+        parameter.copy_(tensor)
 
 
 @torch.no_grad()

@@ -151,11 +151,31 @@ def embed_command() -> click.Command:
         required=True,
         help="File to write: .npy, .safetensors or .parquet.",
     )
+    @click.option(
+        "--fit-whitening",
+        type=NewFile(),
+        help="Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate "
+        "--whitening and export --whitening.",
+    )
+    @click.option(
+        "--whitening-power",
+        type=click.FloatRange(0, 1),
+        help="Exponent of the variances: 0.5 whitens fully, 0.25 is the listwise AP paper's square root. "
+        "[default: 0.5]",
+    )
     @checkpoint_options
     @_device_option
     @json_option
     def embed(
-        checkpoint: Path, data: str, split: str | None, out: Path, device: str | None, as_json: bool, **given: Any
+        checkpoint: Path,
+        data: str,
+        split: str | None,
+        out: Path,
+        fit_whitening: Path | None,
+        whitening_power: float | None,
+        device: str | None,
+        as_json: bool,
+        **given: Any,
     ) -> None:
         """Embed the images of a dataset with a trained model: unit vectors, in the order of its index.
 
@@ -167,6 +187,8 @@ def embed_command() -> click.Command:
         from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
+        if whitening_power is not None and fit_whitening is None:
+            raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
         dataset = open_dataset(data, split)
         options = take_checkpoint_options(given)
         with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
@@ -174,6 +196,13 @@ def embed_command() -> click.Command:
             if not embedder.processes.is_main:
                 return
             write_embeddings(out, embedded.vectors, embedded.dataset, embedded.faults)
+        if fit_whitening is not None:
+            from hgld.evaluation.postprocess import Whitening
+
+            power = 0.5 if whitening_power is None else whitening_power
+            fitted_on = f"{dataset.manifest.name}, {split or 'all splits'}"
+            Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power).save(fit_whitening)
+            echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
         say_reduced(embedder.view_facts([dataset]))
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
@@ -284,8 +313,16 @@ def export_command() -> click.Command:
         required=True,
         help="File to write: .onnx for ONNX, .pt or .torchscript for TorchScript.",
     )
+    @click.option(
+        "--whitening",
+        type=EXISTING_FILE,
+        help="Whiten the vectors (a file of embed --fit-whitening), and give the scores of the run's classifier as "
+        "well, into which the whitening is folded.",
+    )
     @json_option
-    def export(checkpoint: Path, which: Literal["best", "last"], out: Path, as_json: bool) -> None:
+    def export(
+        checkpoint: Path, which: Literal["best", "last"], out: Path, whitening: Path | None, as_json: bool
+    ) -> None:
         """Write a trained model as one file that runs without hgld: RGB values in, unit vectors out.
 
         Beside FILE lies FILE.json: the size of the images and how they are to be prepared. What is written is run and
@@ -300,7 +337,7 @@ def export_command() -> click.Command:
             raise click.UsageError(f"--out {out}: expected a file that ends in {', '.join(formats)}.")
         from hgld.training.inference.export import export_model
 
-        record = export_model(checkpoint, out, formats[out.suffix], which)
+        record = export_model(checkpoint, out, formats[out.suffix], which, whitening)
         if as_json:
             print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]})
         else:

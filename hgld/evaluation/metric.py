@@ -142,17 +142,16 @@ def resolve(names: Iterable[str | Metric], levels: Sequence[str]) -> list[Metric
     return list(resolved)
 
 
-def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[str | Metric, ...]]:
-    """Return the k of the metrics ``top-k``, each once and ascending, and the other metrics as they are.
+def split_top_k(names: Iterable[str | Metric]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the k of the metrics ``top-k``, each once and ascending, and the names of the other metrics.
 
     Raises:
         ConfigError: an unknown metric.
     """
-    given = [names] if isinstance(names, str) else list(names)
+    given = [names] if isinstance(names, str) else names
     metrics = [Metric.parse(name) if isinstance(name, str) else name for name in given]
     found = {metric.number or 1 for metric in metrics if metric.kind == TOP_K}
-    others = tuple(name for name, metric in zip(given, metrics, strict=True) if metric.kind != TOP_K)
-    return tuple(sorted(found)), others
+    return tuple(sorted(found)), tuple(str(metric) for metric in metrics if metric.kind != TOP_K)
 
 
 # -- gains ------------------------------------------------------------------------------------------------------------

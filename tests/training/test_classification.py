@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,13 @@ from hypothesis import strategies as st
 
 from hgld import open_dataset
 from hgld.cli import main
+from hgld.data.batch import normalize
+from hgld.data.loader import Loader
+from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
+from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint, read_tensors
 from hgld.training.config import LossConfig
 from hgld.training.evaluation import RetrievalTask, evaluate_trained
@@ -33,6 +38,7 @@ VIEWS = {
     "images_per_class": 4,
 }
 RUN = options(**VIEWS, epochs=1, metrics=("top-1", "R@1", "top-3"), best_by="top-1", evaluate_on=("test",))
+CPU = torch.device("cpu")
 ASKED = {"top-1": 1, "top-3": 3}
 
 
@@ -219,6 +225,38 @@ def test_a_whitening_to_fewer_dimensions_is_not_folded():
     classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
     with pytest.raises(ConfigError, match="keeps 4 components of 6 dimensions"):
         WhitenedHead(classifier, Whitening.fit(rows, fitted_on="few", dimensions=4))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.load. is:FutureWarning")
+def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(places, tmp_path, capsys):
+    folder, _ = places
+    run, data, kept = str(folder / "run"), str(folder / "data"), str(tmp_path / "w.safetensors")
+    of_run = ["--checkpoint", run, "--data", data, "--device", "cpu", "--out", str(tmp_path / "e.npy")]
+    given = {
+        0: ["embed", *of_run, "--fit-whitening", kept],
+        1: ["export", "--checkpoint", run, "--out", str(tmp_path / "m.pt"), "--whitening", kept],
+        2: ["embed", *of_run, "--whitening-power", "0.5"],
+    }
+    for number, words in given.items():
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == (2 if number == 2 else 0), capsys.readouterr().err
+    assert "goes with --fit-whitening" in capsys.readouterr().err
+    vectors = np.load(tmp_path / "e.npy")
+    whitening = Whitening.load(kept)
+    assert (whitening.fitted_on, whitening.num_items, whitening.power) == ("small, all splits", len(vectors), 0.5)
+    expected = Whitening.fit(vectors, fitted_on="", power=0.5)
+    np.testing.assert_array_equal(whitening.components, expected.components)
+    dataset = open_dataset(data, "test")
+    images = torch.stack([batch.images for batch in Loader(dataset, EpochSampler(4, 1), TestView(16, 18))])[:, 0]
+    found, scores = torch.jit.load(tmp_path / "m.pt")(images)
+    with trained_embedder(Path(run), device="cpu") as embedder:
+        assert embedder.classifier is not None
+        raw = embedder.model(normalize(images, embedder.model.image_mean, embedder.model.image_std, CPU)).detach()
+        torch.testing.assert_close(scores, embedder.classifier.logits(raw), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found.detach().numpy(), whitening.apply(raw), atol=1e-4)
+    about = json.loads((tmp_path / "m.pt.json").read_text())
+    assert about["scores"] == {"name": "scores", "shape": ["batch", 6], "classes": list("123456")}
 
 
 def test_the_scores_of_proxies_are_those_of_their_losses():

@@ -20,6 +20,7 @@ CASES = {
     "scale_p": (3.0, {"test_scales": (1.0, 0.5)}, {}),
     "gem_p": (5.0, {"pooling": "gem"}, {"pooling": "avg"}),
     "gem_learned": (False, {"pooling": "gem"}, {"pooling": "max"}),
+    "classifier": ("pretrained", {**UNIFORM, "lambda_": 1.0}, {"loss": "NormSoftmax"}),
     "projection": ("pca", {"dim": 8}, {"dim": 0}),
     "coverage": ("classes", {}, {"stream": True}),
     "images_per_class": (8, {"sampler": "hierarchical-pk"}, {"sampler": "shuffled"}),

@@ -276,6 +276,15 @@ def rates_and_decays(config: TrainConfig, world: World) -> Any:
     return {name: (group["lr"], group["weight_decay"]) for group in groups for name in group["names"]}
 
 
+@witness(ModelConfig, {**BOUNDED, "dim": 4, "lambda_": 1.0, "repeats": 2}, classifier="pretrained")
+def begun(config: TrainConfig, world: World) -> Any:
+    """The classifier that a run begins with."""
+    world.patch.setattr(state, "library_head", lambda *_, **__: (torch.ones(12, 4), torch.ones(12)))
+    world.patch.setattr(state, "check_synsets", lambda *_: None)
+    source = TrainingData(config, small(world), ALONE)
+    return digest(*state._build_modules(config, source, ALONE, fresh=True)[1].parameters())
+
+
 # Runs.
 
 

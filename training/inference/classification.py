@@ -185,6 +185,20 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
         raise InputError(f"{tensors}: {error} Do {CLASSES} and the checkpoint belong to one run?") from error
 
 
+def require_classifier(classifier: Classifier | None) -> Classifier:
+    """Return a classifier.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if classifier is None:
+        raise ConfigError(
+            "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json is "
+            "missing. Take a run of MultiGrain or of a loss with proxies."
+        )
+    return classifier
+
+
 def _is_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 

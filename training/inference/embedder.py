@@ -17,12 +17,12 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError
+from hgld.errors import InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
 from hgld.training.config import CONFIG, TrainConfig, read_config
-from hgld.training.inference.classification import Classifier, read_classifier
+from hgld.training.inference.classification import Classifier, read_classifier, require_classifier
 from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
 from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
 from hgld.training.models.backbones import build_model
@@ -317,23 +317,14 @@ def _with_gem_p(
             best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
         else:
             best = tune_gem_p(
-                embedder.model, config.images, require_classifier(embedder), dataset, embedder.view, **options
+                embedder.model,
+                config.images,
+                require_classifier(embedder.classifier),
+                dataset,
+                embedder.view,
+                **options,
             )
         # Processes may round differently and choose another p.
         chosen = distributed.from_main(best, embedder.processes)
     set_gem_p(embedder.model, float(chosen))
     return replace(embedder, gem_p=float(chosen))
-
-
-def require_classifier(embedder: Embedder) -> Classifier:
-    """Return an embedder's classifier.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    if embedder.classifier is None:
-        raise ConfigError(
-            "there is no classifier: the loss of the run has no proxies or classifier, or the run's classes.json is "
-            "missing. Take a run of MultiGrain or of a loss with proxies; or measure retrieval, and --gem-p auto."
-        )
-    return embedder.classifier

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, StorageError, takes_extra
+from hgld.evaluation.postprocess import Whitening
 from hgld.files import put_in_place
 from hgld.training.batches import square_view
+from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import TrainConfig
+from hgld.training.inference.classification import WhitenedHead, read_classifier, require_classifier
 from hgld.training.inference.embedder import load_model
 from hgld.training.models.embedding_model import EmbeddingModel
 
@@ -24,7 +27,8 @@ SCHEMA_VERSION = 1
 Format = Literal["torchscript", "onnx"]
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _Writer = Callable[[nn.Module, Tensor, Path], None]
-_Runner = Callable[[Path], Callable[[Tensor], Tensor]]
+_Outputs = Tensor | tuple[Tensor, ...]
+_Runner = Callable[[Path], Callable[[Tensor], _Outputs]]
 _COUNTS = (1, 3)  # images in the batches that are compared
 _TOLERANCE = 1e-4  # of the entries of unit vectors
 
@@ -48,11 +52,37 @@ class ImageEmbedder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed (B, 3, S, S) RGB values 0..255, uint8 or floating -> (B, D) float32 unit vectors."""
-        normalised = (images.to(torch.float32) - self.pixel_mean) / self.pixel_std
-        return nn.functional.normalize(self.model(normalised), dim=1)
+        return nn.functional.normalize(self.unnormalised(images), dim=1)
+
+    def unnormalised(self, images: Tensor) -> Tensor:
+        """Embed the same images -> (B, D) float32 vectors as the model gives them."""
+        return self.model((images.to(torch.float32) - self.pixel_mean) / self.pixel_std)
 
 
-def export_model(place: Path, out: Path, format: Format, which: Literal["best", "last"] = "best") -> Path:  # noqa: A002  # the field's word
+class ImageClassifier(nn.Module):
+    """An embedding model whose vectors are whitened, with the classifier folded behind the whitening.
+
+    Args:
+        embedder: the model.
+        head: whitening and classifier.
+    """
+
+    def __init__(self, embedder: ImageEmbedder, head: WhitenedHead) -> None:
+        super().__init__()
+        self.embedder, self.head = embedder, head
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Embed and classify (B, 3, S, S) RGB values -> (B, D) float32 unit whitened vectors, (B, C) scores."""
+        return self.head(self.embedder.unnormalised(images))
+
+
+def export_model(
+    place: Path,
+    out: Path,
+    format: Format,  # noqa: A002  # the field's word
+    which: Literal["best", "last"] = "best",
+    whitening: Path | None = None,
+) -> Path:
     """Write a trained model as one file, and ``OUT.json`` beside it, which describes how to prepare images.
 
     The written file is run on random images, and its embeddings are compared with the model's.
@@ -62,13 +92,17 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
         out: the file to write, such as ``model.pt`` or ``model.onnx``.
         format: ``torchscript`` (uint8 or float images) or ``onnx`` (uint8 images).
         which: checkpoint of a run.
+        whitening: a whitening of its embeddings (:class:`hgld.evaluation.postprocess.Whitening`), learned at the size
+            that is exported: the file gives whitened vectors and, beside them, the scores of the run's classifier, into
+            which the whitening is folded.
 
     Returns:
         the path of the JSON file.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read.
-        ConfigError: an unknown format, or a model that the format cannot hold.
+        ConfigError: an unknown format, a model that the format cannot hold, or a whitening that cannot be folded.
+        SchemaError: a file of a whitening that hgld did not write.
         MissingExtraError: a package that ONNX needs is not installed.
         StorageError: the files cannot be written.
     """
@@ -83,7 +117,12 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
             for name in _ONNX_PACKAGES:
                 import_module(name)
     model, config = load_model(place, which)
-    embedder, size = ImageEmbedder(model).eval(), square_view(config.images).size
+    size, classes = square_view(config.images).size, ()
+    embedder: nn.Module = ImageEmbedder(model).eval()
+    if whitening is not None:
+        classifier = require_classifier(read_classifier(find_checkpoint(place, which), config))
+        head, classes = WhitenedHead(classifier, Whitening.load(whitening)), classifier.names
+        embedder = ImageClassifier(ImageEmbedder(model), head).eval()
     record = out.with_name(out.name + ".json")
     write, run = writers[format]
     try:
@@ -92,7 +131,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
             aside = Path(folder) / out.name
             _write(write, embedder, size, aside, format)
             _compare(run(aside), embedder, size, format)
-            text = json.dumps(_description(config, model, out.name, format), indent=2)
+            text = json.dumps(_description(config, model, out.name, format, classes), indent=2)
             (Path(folder) / record.name).write_text(text + "\n", encoding="utf-8")
             put_in_place(aside, out)
             put_in_place(Path(folder) / record.name, record)
@@ -101,7 +140,7 @@ def export_model(place: Path, out: Path, format: Format, which: Literal["best", 
     return record
 
 
-def _write(write: _Writer, embedder: ImageEmbedder, size: int, path: Path, kind: str) -> None:
+def _write(write: _Writer, embedder: nn.Module, size: int, path: Path, kind: str) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about tracing in general; wrong traces show in the comparison
@@ -125,22 +164,22 @@ def _write_onnx(embedder: nn.Module, images: Tensor, path: Path) -> None:
         verbose=False,
         external_data=False,
         input_names=["images"],
-        output_names=["embeddings"],
+        output_names=["embeddings", "scores"][: 1 + isinstance(embedder, ImageClassifier)],
         dynamic_shapes=({0: torch.export.Dim("batch")},),
     )
 
 
-def _run_torchscript(path: Path) -> Callable[[Tensor], Tensor]:
+def _run_torchscript(path: Path) -> Callable[[Tensor], _Outputs]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.15 deprecates torch.jit; others still load its files
         return torch.jit.load(path)
 
 
-def _run_onnx(path: Path) -> Callable[[Tensor], Tensor]:
+def _run_onnx(path: Path) -> Callable[[Tensor], _Outputs]:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+    return lambda images: tuple(map(torch.from_numpy, session.run(None, {"images": images.numpy()})))
 
 
 def _images(count: int, size: int) -> Tensor:
@@ -148,12 +187,12 @@ def _images(count: int, size: int) -> Tensor:
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
 
-def _compare(run: Callable[[Tensor], Tensor], embedder: ImageEmbedder, size: int, kind: str) -> None:
+def _compare(run: Callable[[Tensor], _Outputs], embedder: nn.Module, size: int, kind: str) -> None:
     for count in _COUNTS:
         images = _images(count, size)
         with torch.no_grad():
-            expected, found = embedder(images), run(images)
-        apart = float((expected - found).abs().max()) if found.shape == expected.shape else float("inf")
+            expected, found = _several(embedder(images)), _several(run(images))
+        apart = max(map(_apart, expected, found)) if len(expected) == len(found) else float("inf")
         if not apart <= _TOLERANCE:
             raise ConfigError(
                 f"the file written as {kind} gives other embeddings than the model ({count} images, entries up to "
@@ -161,7 +200,20 @@ def _compare(run: Callable[[Tensor], Tensor], embedder: ImageEmbedder, size: int
             )
 
 
-def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Format) -> dict[str, Any]:
+def _several(outputs: _Outputs) -> tuple[Tensor, ...]:
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def _apart(expected: Tensor, found: Tensor) -> float:
+    """Return the largest difference of two outputs, in units of their largest entry where that is above 1."""
+    if found.shape != expected.shape:
+        return float("inf")
+    return float((expected - found).abs().max() / expected.abs().max().clamp(min=1))
+
+
+def _description(
+    config: TrainConfig, model: EmbeddingModel, file: str, kind: Format, classes: Sequence[str]
+) -> dict[str, Any]:
     view = square_view(config.images)
     size, whole = view.size, {"interpolation": "bilinear", "antialias": True}
     squashed = {"name": "resize", "width": size, "height": size, **whole}
@@ -183,5 +235,6 @@ def _description(config: TrainConfig, model: EmbeddingModel, file: str, kind: Fo
         ],
         "inside": {"mean": model.image_mean, "std": model.image_std, "l2_normalised": True},
         "output": {"name": "embeddings", "shape": ["batch", model.dim], "dtype": "float32"},
+        **({"scores": {"name": "scores", "shape": ["batch", len(classes)], "classes": classes}} if classes else {}),
         "model": {**asdict(config.model), "pretrained": "none"},
     }

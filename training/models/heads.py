@@ -1,0 +1,118 @@
+"""The classifier that a library's network was pretrained with, to test networks off the shelf at any size and p.
+
+MultiGrain, appendix E: the last linear layer of a network that pools by the mean reads GeM's features as well.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hgld.errors import ConfigError, takes_extra
+from hgld.training.models.backbone import FETCH_FAULTS, no_weights
+from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.models.weights import load_into, read_weights, weights_file
+
+_TOLERANCE = 1e-3  # of scores, of the largest one
+_SYNSET = re.compile(r"n[0-9]{8}\Z")
+
+
+def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_size: int = 64) -> tuple[Tensor, Tensor]:
+    """Return weight (C, F) and bias (C,) of the classifier that a network of torchvision or timm comes with.
+
+    The whole network is run on noise, and its scores are held against those of the classifier behind the model's mean
+    features.
+
+    Args:
+        spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
+        pretrained: as of the model: ``default``, a tag of torchvision, or a file of weights with the classifier.
+        model: with these weights, and without norm and projection behind its pooling.
+        image_size: side of the noise, pixels.
+
+    Raises:
+        ConfigError: another library, a network without weights or whose classifier is not one linear layer behind the
+            mean, or a model that changes the features.
+        MissingResourceError: weights that cannot be had.
+        InputError: a file of weights that is damaged or of another model.
+    """
+    library, _, name = spec.partition(":")
+    if library not in ("torchvision", "timm") or pretrained == "none":
+        raise ConfigError(
+            f"backbone {spec} with pretrained {pretrained} has no classifier of its own; expected weights of "
+            "torchvision or timm."
+        )
+    if not (isinstance(model.norm, nn.Identity) and isinstance(model.projection, nn.Identity)):
+        raise ConfigError("a network's own classifier reads its features; take --dim 0 and --no-layer-norm.")
+    with takes_extra(library, f"backbone {spec}"):
+        whole = (_torchvision_network if library == "torchvision" else _timm_network)(name, pretrained).eval()
+    linear = [module for module in whole.modules() if isinstance(module, nn.Linear)]
+    head = linear[-1] if linear else None
+    if head is None or head.bias is None or not _reads_mean(whole, head, model, image_size):
+        raise ConfigError(
+            f"the classifier of {spec} is not one linear layer behind the mean of its feature map, so that it cannot "
+            "be tested with another pooling. Take a ResNet, RegNet, DenseNet, EfficientNet or MobileNet."
+        )
+    return head.weight.detach(), head.bias.detach()
+
+
+def check_synsets(names: Sequence[str], classes: int, level: str) -> None:
+    """Refuse classes that are not those of a network trained on ImageNet-1k: WordNet ids, in their order.
+
+    Args:
+        names: of the dataset's classes.
+        classes: of the network.
+        level: of the dataset's classes.
+
+    Raises:
+        ConfigError: they are no WordNet ids, not in order, or not as many as the network has classes.
+    """
+    if len(names) != classes or list(names) != sorted(names) or not all(_SYNSET.match(name) for name in names):
+        raise ConfigError(
+            f"the network's classifier has {classes} classes, and level {level!r} {len(names)}, the first "
+            f"{names[0]!r}; expected the {classes} WordNet ids of its training set (build-shards imagenet)."
+        )
+
+
+@torch.no_grad()
+def _reads_mean(whole: nn.Module, head: nn.Linear, model: EmbeddingModel, size: int) -> bool:
+    noise = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    features: Any = model.backbone(noise.to(device)).cpu()
+    model.train(was_training)
+    pooled = features.mean(dim=(2, 3)) if features.ndim == 4 else features
+    if pooled.shape[1] != head.in_features:
+        return False
+    expected = whole(noise)
+    return bool((head(pooled) - expected).abs().max() <= _TOLERANCE * expected.abs().max().clamp(min=1))
+
+
+def _torchvision_network(name: str, pretrained: str) -> nn.Module:
+    import torchvision
+
+    if (path := weights_file(pretrained)) is not None:
+        return _loaded(torchvision.models.get_model(name, weights=None), path)
+    try:
+        entries = torchvision.models.get_model_weights(name)
+        return torchvision.models.get_model(name, weights=entries["DEFAULT" if pretrained == "default" else pretrained])
+    except FETCH_FAULTS as error:
+        raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
+
+
+def _timm_network(name: str, pretrained: str) -> nn.Module:
+    import timm
+
+    if (path := weights_file(pretrained)) is not None:
+        return _loaded(timm.create_model(name, pretrained=False), path)
+    try:
+        return timm.create_model(name, pretrained=True)
+    except FETCH_FAULTS as error:
+        raise no_weights(f"timm:{name}", "timm", "Hugging Face's cache (HF_HOME)", error) from error
+
+
+def _loaded(network: nn.Module, path: Path) -> nn.Module:
+    load_into(network, read_weights(path), str(path))
+    return network
