@@ -201,7 +201,7 @@ def embed_command() -> click.Command:
 
             power = 0.5 if whitening_power is None else whitening_power
             fitted_on = f"{dataset.manifest.name}, {split or 'all splits'}"
-            Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power).save(fit_whitening)
+            Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power, complete=True).save(fit_whitening)
             echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
         say_reduced(embedder.view_facts([dataset]))
         count, dim = embedded.vectors.shape

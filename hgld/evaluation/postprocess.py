@@ -58,6 +58,7 @@ class Whitening:
         dimensions: int | None = None,
         power: float = SQUARE_ROOTED,
         normalize: bool = True,
+        complete: bool = False,
     ) -> "Whitening":
         """Fit to a set of embeddings, which should not be the one that is evaluated.
 
@@ -67,11 +68,16 @@ class Whitening:
             dimensions: C, how many components to keep; None: all that have variance.
             power: 0.25 square-rooted, 0.5 full whitening, 0 plain PCA.
             normalize: L2-normalise first, as :meth:`apply` does.
+            complete: keep the directions without variance too (of a feature that never fires, or where items are few),
+                divided as that of the least variance is: then nothing is lost, and a classifier can be folded behind
+                the whitening.
 
         Raises:
             InputError: fewer than two embeddings, or fewer dimensions of variance than asked for.
-            ConfigError: a power outside 0..1, or no dimensions.
+            ConfigError: a power outside 0..1, no dimensions, or some of them and ``complete``.
         """
+        if complete and dimensions is not None:
+            raise ConfigError(f"dimensions is {dimensions} and complete is on; a complete whitening keeps all of them.")
         if not 0 <= power <= 1:
             raise ConfigError(f"power is {power}; expected 0 to 1: 0.25 is square-rooted, 0.5 full whitening.")
         if dimensions is not None and dimensions < 1:
@@ -92,6 +98,8 @@ class Whitening:
             raise InputError(
                 f"{len(rows)} embeddings vary in {rank} dimensions; expected {max(kept, 1)} or more. Fit on more items."
             )
+        if complete:
+            variances, kept = np.maximum(variances, variances[rank - 1]), len(variances)
         largest = np.abs(components[:kept]).argmax(axis=1)
         signs = np.sign(components[np.arange(kept), largest])  # eigenvectors have none of their own
         return cls(mean, components[:kept] * signs[:, None], variances[:kept].copy(), power, fitted_on, len(rows))

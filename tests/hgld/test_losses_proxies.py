@@ -1,5 +1,7 @@
 """Proxy losses against their slow twins, and what they owe to unknown labels and degenerate hierarchies."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -165,6 +167,26 @@ def test_multigrain_of_degenerate_batches_is_finite(labels):
     assert value.isfinite()
     assert embeddings.grad is not None
     assert embeddings.grad.isfinite().all()
+
+
+def test_multigrain_over_uniform_batches_is_cross_entropy_alone():
+    """Lambda 1, and no image twice: the retrieval term is 0, and moves neither the embeddings nor beta."""
+    torch.manual_seed(0)
+    loss, embeddings = MultiGrain(3, DIM, lambda_=1.0), torch.randn(12, DIM, requires_grad=True)
+    labels = torch.arange(12) % 4 - 1  # every fourth is unknown
+    value = loss(embeddings, labels, instances=torch.arange(12))
+    value.backward()
+    weight, bias = loss.classifier.weight.detach().double(), loss.classifier.bias.detach().double()
+    slow = []
+    for embedding, label in zip(embeddings.detach().double(), labels.tolist(), strict=True):
+        if label >= 0:
+            scores = [float(row @ embedding + b) for row, b in zip(weight, bias, strict=True)]
+            slow.append(math.log(sum(map(math.exp, scores))) - scores[label])
+    assert float(value.detach()) == pytest.approx(sum(slow) / len(slow), rel=1e-6)
+    assert float(loss.terms(embeddings, labels, instances=torch.arange(12))["retrieval"].detach()) == 0
+    assert loss.margin.beta.grad is None or float(loss.margin.beta.grad) == 0
+    assert embeddings.grad is not None
+    assert (embeddings.grad[labels < 0] == 0).all()
 
 
 def test_multigrain_is_the_weighted_sum_of_its_terms():

@@ -220,6 +220,18 @@ def test_whitening_folds_into_the_classifier(scale, power):
     np.testing.assert_allclose(logits.numpy(), slow + classifier.bias.double().numpy(), atol=1e-4)
 
 
+@given(st.integers(2, 12), st.integers(1, 8), st.integers(0, 1 << 20))
+def test_a_complete_whitening_folds_whatever_it_was_learned_on(items, dim, seed):
+    """Features that never fire, and fewer items than dimensions: new embeddings keep their scores all the same."""
+    generator = torch.Generator().manual_seed(seed)
+    learned_on = torch.rand(items, dim + 2, generator=generator)
+    learned_on[:, -1] = 1e-6
+    new = torch.rand(7, dim + 2, generator=generator)  # where the last feature fires
+    classifier = Classifier(torch.randn(3, dim + 2, generator=generator), torch.randn(3), None, "fine", tuple("abc"))
+    head = WhitenedHead(classifier, Whitening.fit(learned_on, fitted_on="few", power=0.5, complete=True))
+    torch.testing.assert_close(head(new)[1], classifier.logits(new), atol=1e-4, rtol=1e-4)
+
+
 def test_a_whitening_to_fewer_dimensions_is_not_folded():
     rows = torch.rand(40, 6)
     classifier = Classifier(torch.rand(3, 6), torch.zeros(3), None, "fine", tuple("abc"))
@@ -245,7 +257,7 @@ def test_whitening_learned_on_a_set_is_exported_with_the_classifier_folded_in(pl
     vectors = np.load(tmp_path / "e.npy")
     whitening = Whitening.load(kept)
     assert (whitening.fitted_on, whitening.num_items, whitening.power) == ("small, all splits", len(vectors), 0.5)
-    expected = Whitening.fit(vectors, fitted_on="", power=0.5)
+    expected = Whitening.fit(vectors, fitted_on="", power=0.5, complete=True)
     np.testing.assert_array_equal(whitening.components, expected.components)
     dataset = open_dataset(data, "test")
     images = torch.stack([batch.images for batch in Loader(dataset, EpochSampler(4, 1), TestView(16, 18))])[:, 0]
