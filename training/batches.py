@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -182,6 +183,8 @@ class TrainingData:
             assert reader.dataset is not None  # a dataset directory has one
             return reader, reader.dataset
         dataset = open_dataset(self.place, config.run.train_split)
+        if batch.merge_classes > 1:
+            dataset = dataset.relabelled(merged_labels(dataset.labels, batch.merge_classes, config.run.seed))
         loader = Loader(
             dataset,
             _sampler(config, dataset, self._processes),
@@ -194,6 +197,40 @@ class TrainingData:
             on_fault=images.on_fault,
         )
         return loader, dataset
+
+
+def merged_labels(labels: Tensor, count: int, seed: int) -> Tensor:
+    """Make one class of every ``count`` finest classes, drawn at random: they get the number of the first of them.
+
+    PNP's test of robustness (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022) trains so on
+    classes of larger variance, and is evaluated on the true ones.
+
+    Args:
+        labels: (N, L) class ids, finest level first, -1 where unknown.
+        count: classes that become one; the last is of fewer where their number is no multiple.
+        seed: of the draw.
+
+    Returns:
+        (N, L) labels; at a coarser level the class of all that are merged, -1 where they do not agree on one.
+    """
+    table = labels.numpy().copy()
+    classes, member = np.unique(table[:, 0], return_inverse=True)
+    known = np.flatnonzero(classes >= 0)
+    lot = np.random.default_rng(seed).permutation(known)
+    group = np.full(len(classes), -1)
+    group[lot] = np.arange(len(lot)) // count
+    named = np.minimum.reduceat(classes[lot], np.arange(0, len(lot), count)) if len(lot) else classes[:0]
+    of_item = group[member]
+    table[of_item >= 0, 0] = named[of_item[of_item >= 0]]
+    for level in range(1, table.shape[1]):
+        lowest = np.full(len(named), np.iinfo(np.int64).max)
+        highest = np.full(len(named), -1)
+        there = (of_item >= 0) & (table[:, level] >= 0)
+        np.minimum.at(lowest, of_item[there], table[there, level])
+        np.maximum.at(highest, of_item[there], table[there, level])
+        torn = np.flatnonzero(lowest < highest)
+        table[np.isin(of_item, torn), level] = -1
+    return torch.from_numpy(table)
 
 
 def training_facts(config: TrainConfig, place: str) -> dict[str, object]:

@@ -128,6 +128,9 @@ class BatchConfig:
     super_level: str = setting("", "Level of the super-classes of hierarchical-pk; default: the coarsest.")
     super_classes: int = setting(2, "Super-classes that meet in a batch of hierarchical-pk.", above=0)
     repeats: int = setting(3, "Views of an image in a batch of repeated-augmentation.", above=0)
+    merge_classes: int = setting(
+        1, "Classes that training takes for one, drawn at random (PNP's test of robustness merges 3).", above=0
+    )
     steps_per_epoch: int = setting(0, "Steps an epoch; 0: as many as the sampler needs to go round.", least=0)
     chunk: int = setting(
         0,
@@ -159,6 +162,9 @@ class LossConfig:
     recall_at: tuple[int, ...] = setting((1, 2, 4, 8, 16), "Cutoffs of the recall losses.")
     recall_temperature: float = setting(1.0, "Temperature of the sigmoid at the recall's cutoffs.", above=0)
     bins: int = setting(20, "Bins of SoftBinAP and FastAP.", above=0)
+    ties: Literal["ignored", "relaxed", "integral"] = setting(
+        "ignored", "Items of one bin in SoftBinAP; relaxed and integral average over their orders (tie-aware AP)."
+    )
     pnp: Literal["O", "Iu", "Ib", "Ds", "Dq"] = setting("Dq", "Variant of PNP.")
     pnp_b: float = setting(4.0, "b of PNP's variant I_b.", least=0)
     blackbox_lambda: float = setting(4.0, "Interpolation of BlackboxAP.", above=0)
@@ -247,6 +253,9 @@ class RunConfig:
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
     keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
+    gradient_shares: bool = setting(
+        False, "Log the share of each term of the loss in the gradient of the embeddings (MultiGrain, compositions)."
+    )
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
     sharding: Literal["none", "fsdp"] = setting(

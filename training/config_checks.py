@@ -81,6 +81,11 @@ READERS: dict[str, Reader] = {
     "coverage": Reader(
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
     ),
+    "merge_classes": Reader(lambda c: not c.batch.stream, "reading without --stream honours it"),
+    "gradient_shares": Reader(
+        lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0,
+        "a loss of several terms (a composition, MultiGrain, a memory) reads it",
+    ),
     "images_per_class": Reader(
         lambda c: c.batch.sampler in ("pk", "hierarchical-pk"), "samplers pk and hierarchical-pk read it"
     ),
@@ -139,6 +144,8 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         )
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
+    if loss.loss == "CSL" and config.batch.merge_classes > 1:
+        yield "loss CSL learns the tree of the classes, which merge_classes tears; take another loss."
     if loss.simix and loss.class_weights:
         yield "simix mixes classes' items after they were weighted; take simix or class_weights."
     if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:

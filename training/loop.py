@@ -273,7 +273,8 @@ def _backward(state: TrainState, phase: Phase) -> Backward:
         return torch.autocast(device.type, dtype=torch.bfloat16 if optimizer.amp == "bf16" else torch.float16)
 
     scale: Callable[[Tensor], Tensor] = state.scaler.scale  # pyright: ignore[reportAssignmentType]
-    return Backward(state.wrapped, state.criterion, state.processes, prepare, state.config.batch.chunk, autocast, scale)
+    chunk, shares = state.config.batch.chunk, state.config.run.gradient_shares
+    return Backward(state.wrapped, state.criterion, state.processes, prepare, chunk, autocast, scale, shares)
 
 
 def _step(state: TrainState, backward: Backward, batch: Batch, phase: Phase) -> StepValues:

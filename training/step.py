@@ -104,6 +104,7 @@ class Backward:
         chunk: images that pass the model at once; 0: all of them.
         autocast: makes the context of the model's arithmetic.
         scale: multiplies the loss before its backward pass (fp16's loss scale).
+        shares: whether the parts tell the :func:`gradient_shares` too.
     """
 
     model: nn.Module
@@ -113,6 +114,7 @@ class Backward:
     chunk: int = 0
     autocast: Autocast = nullcontext
     scale: Callable[[Tensor], Tensor] = lambda loss: loss
+    shares: bool = False
 
     def __call__(self, batch: StepInput) -> StepValues:
         """Add the batch's gradients to ``.grad`` of the model's and the criterion's parameters, on every process.
@@ -138,6 +140,7 @@ class Backward:
         embeddings = gather_with_gradients(self._embed(batch.images), self.processes)
         _seed(batch.seed, 0)
         loss, parts = self.criterion(embeddings, labels, instances)
+        parts |= gradient_shares(loss, parts, embeddings) if self.shares else {}
         self.scale(loss).backward()
         return StepValues(loss.detach(), _detached(parts))
 
@@ -150,7 +153,9 @@ class Backward:
                 embedded.append(self._embed(chunk))
         own = torch.cat(embedded).requires_grad_()
         _seed(batch.seed, 0)
-        loss, parts = self.criterion(gather_with_gradients(own, self.processes), labels, instances)
+        everyone = gather_with_gradients(own, self.processes)
+        loss, parts = self.criterion(everyone, labels, instances)
+        parts |= gradient_shares(loss, parts, everyone) if self.shares else {}
         self.scale(loss).backward()
         assert own.grad is not None  # even a zero loss has a gradient path
         for number, (chunk, state, grad) in enumerate(zip(chunks, states, own.grad.split(self.chunk), strict=True)):
@@ -159,6 +164,33 @@ class Backward:
             with nullcontext() if last else without_gradient_exchange(self.model):
                 self._embed(chunk).backward(grad)
         return StepValues(loss.detach(), _detached(parts))
+
+
+SHARE = "gradient_share_"
+
+
+def gradient_shares(loss: Tensor, terms: dict[str, Tensor], embeddings: Tensor) -> dict[str, Tensor]:
+    """Compute the share of each term of a loss in the gradient of the embeddings, by the norms of their parts of it.
+
+    Args:
+        loss: a scalar, made of the terms.
+        terms: scalars by their names, unweighted.
+        embeddings: (B, D) that they were computed from.
+
+    Returns:
+        for every term a scalar in 0..1, called ``gradient_share_`` and its name; 0 where no term has a gradient.
+    """
+    names = [name for name, term in terms.items() if term.requires_grad]
+    if not names:
+        return {}
+    given = [terms[name] for name in names]
+    weights = torch.autograd.grad(loss, given, retain_graph=True, allow_unused=True)
+    norms = []
+    for term, weight in zip(given, weights, strict=True):
+        (part,) = torch.autograd.grad(term, embeddings, retain_graph=True, allow_unused=True)
+        norms.append(loss.new_zeros(()) if part is None or weight is None else (weight * part).norm())
+    total = torch.stack(norms).sum().clamp(min=torch.finfo(norms[0].dtype).tiny)
+    return {SHARE + name: norm / total for name, norm in zip(names, norms, strict=True)}
 
 
 def _detached(parts: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,10 +4,12 @@ import csv
 import io
 import itertools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
@@ -15,8 +17,12 @@ from hgld.files import write_atomic
 from hgld.training.config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
 from hgld.training.config_checks import check_config
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 TABLE, MARKDOWN, SUMMARY = "sweep.csv", "sweep.md", "summary.json"
 _MOST_RUNS = 1000
+_MOST_FIGURES = 24
 
 State = Literal["finished", "diverged", "not finished"]
 
@@ -131,6 +137,72 @@ def write_table(rows: Sequence[Mapping[str, Any]], out: Path) -> str:
     except OSError as error:
         raise StorageError(f"{out}: the table of the sweep cannot be written ({error.strerror}).") from error
     return text
+
+
+def draw_sweep(runs: Sequence[SweepRun], rows: Sequence[Mapping[str, Any]], out: Path) -> list[str]:
+    """Draw the last values of a sweep as ``sweep-METRIC.svg`` and ``.png``: a line over one field, a map over two.
+
+    Of more fields the first two are the axes, and there is a figure for every combination of the others. Runs that did
+    not finish are gaps.
+
+    Args:
+        runs: of :func:`plan_sweep`.
+        rows: of :func:`tabulate_sweep`.
+        out: the sweep's folder.
+
+    Returns:
+        names of the files; of at most 24 figures, the first metrics first.
+
+    Raises:
+        StorageError: the folder cannot be written to.
+    """
+    from hgld.report_page.figures import Figures
+
+    figures = Figures(out)
+    fields = list(runs[0].fields)
+    shown = [{name: _shown(value) for name, value in run.fields.items()} for run in runs]
+    known = {*fields, "state", "best epoch"}
+    metrics = list(dict.fromkeys(name for row in rows for name in row if name not in known))
+    others = list(dict.fromkeys(tuple(values[name] for name in fields[2:]) for values in shown))
+    wanted = [(metric, other) for metric in metrics for other in others][:_MOST_FIGURES]
+    try:
+        for metric, other in wanted:
+            fixed = dict(zip(fields[2:], other, strict=True))
+            cells = {
+                tuple(values[name] for name in fields[:2]): float(row.get(metric, math.nan))
+                for values, row in zip(shown, rows, strict=True)
+                if fixed.items() <= values.items()
+            }
+            said = ", ".join(f"{name.rstrip('_')} {value}" for name, value in fixed.items())
+            title = f"{metric}{f' ({said})' if said else ''}"
+            draw = partial(_draw_map if len(fields) > 1 else _draw_line, cells=cells, fields=fields)
+            figures.draw(f"sweep-{metric}-{said}", title, partial(draw, title=title))
+    except OSError as error:
+        raise StorageError(f"{out}: the figures of the sweep cannot be written ({error.strerror}).") from error
+    return figures.files
+
+
+def _draw_line(axes: "Axes", cells: Mapping[tuple[str, ...], float], fields: Sequence[str], title: str) -> None:
+    axes.plot(range(len(cells)), list(cells.values()), marker="o", markersize=4)
+    axes.set_xticks(range(len(cells)), [value or "none" for (value,) in cells])
+    axes.set(xlabel=fields[0].rstrip("_"), ylabel=title)
+
+
+def _draw_map(axes: "Axes", cells: Mapping[tuple[str, ...], float], fields: Sequence[str], title: str) -> None:
+    down, across = (list(dict.fromkeys(place[side] for place in cells)) for side in (0, 1))
+    table = [[cells.get((row, column), math.nan) for column in across] for row in down]
+    axes.grid(visible=False)
+    axes.imshow(table, cmap="cividis", aspect="auto")
+    finite = [value for line in table for value in line if math.isfinite(value)]
+    middle = (min(finite) + max(finite)) / 2 if finite else 0.0
+    for row, line in enumerate(table):
+        for column, value in enumerate(line):
+            text = f"{value:.3f}" if math.isfinite(value) else "–"
+            color = "#fdfdfd" if value <= middle else "#1b2530"  # a gap is white
+            axes.text(column, row, text, ha="center", va="center", color=color)
+    axes.set_xticks(range(len(across)), [value or "none" for value in across])
+    axes.set_yticks(range(len(down)), [value or "none" for value in down])
+    axes.set(xlabel=fields[1].rstrip("_"), ylabel=fields[0].rstrip("_"), title=title)
 
 
 def _parse_axis(text: str) -> tuple[str, list[Any]]:

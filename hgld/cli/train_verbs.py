@@ -45,7 +45,7 @@ def train_command() -> click.Command:
         "sweeps",
         metavar="FIELD=A,B,C",
         multiple=True,
-        help="A run for every value, into RUN/FIELD=VALUE, and a table of them; several times: all combinations. "
+        help="A run for every value, into RUN/FIELD=VALUE, a table and figures; several times: all combinations. "
         "Semicolons between the values of a field that is a list.",
     )
     @json_option
@@ -213,7 +213,7 @@ def _sweep(
     from hgld.cli import EXIT_STOPPED
     from hgld.distributed import is_main_process
     from hgld.training.batches import training_facts
-    from hgld.training.sweep import plan_sweep, run_sweep, tabulate_sweep, write_table
+    from hgld.training.sweep import draw_sweep, plan_sweep, run_sweep, tabulate_sweep, write_table
 
     if init_from is not None:
         config = dataclasses.replace(config, init_from=str(init_from))
@@ -231,8 +231,9 @@ def _sweep(
     if is_main_process():
         rows = tabulate_sweep(runs, out, states)
         table = write_table(rows, out)
+        figures = draw_sweep(runs, rows, out)
         if as_json:
-            print_json({"runs": rows, "folder": str(out)})
+            print_json({"runs": rows, "folder": str(out), "figures": figures})
         else:
             echo(table, nl=False)
     return EXIT_STOPPED if "not finished" in states.values() else 0

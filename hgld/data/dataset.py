@@ -266,6 +266,12 @@ class ShardDataset(Dataset[dict[str, Any]]):
         chosen._boxes = None if self._boxes is None else self._boxes[i]
         return chosen
 
+    def relabelled(self, labels: Tensor) -> "ShardDataset":
+        """Return the same items under other labels, (N, L) class ids of the same tree."""
+        chosen = copy(self)
+        chosen.labels = labels
+        return chosen
+
     # -- bytes ------------------------------------------------------------------------------------------------
 
     def read(self, index: int) -> bytes:

@@ -64,7 +64,7 @@ LOSSES: Mapping[str, LossEntry] = {
     "SmoothAP": LossEntry("surrogate_losses", "rank", _same("tau") | _LEVEL),
     "SupRecall": LossEntry("surrogate_losses", "rank", _RECALL | _SUP | _LEVEL),
     "SmoothRecall": LossEntry("surrogate_losses", "rank", _RECALL | _same("tau") | _LEVEL),
-    "SoftBinAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
+    "SoftBinAP": LossEntry("binned", "rank", _same("bins", "ties") | _LEVEL),
     "FastAP": LossEntry("binned", "rank", _same("bins") | _LEVEL),
     "BlackboxAP": LossEntry("blackbox_ap", "rank", _BLACKBOX | _LEVEL),
     "PNP": LossEntry("pnp", "rank", _PNP | _LEVEL),

@@ -17,6 +17,7 @@ RECALLS = (np.arange(100) + 0.5) / 100  # the middles of a hundred parts: their 
 _MOST_POINTS = 600
 _LOSS_PARTS = 6
 _NOT_DRAWN = {"step", "epoch"}
+_SHARE = "gradient_share_"
 
 
 def precision_recall(grades: np.ndarray, gains: np.ndarray, recalls: np.ndarray = RECALLS) -> np.ndarray | None:
@@ -117,6 +118,14 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
             run.name: (run.log["step"], run.log[column]) for run in runs if "step" in run.log and column in run.log
         }
         drawn.append(_draw_lines(figures, f"training-{column}", clean(column), "step", lines))
+    shares = {
+        column if len(runs) == 1 else f"{run.name}: {column}": (run.log["step"], run.log[name])
+        for run in runs
+        for name in run.log
+        if (column := name.removeprefix(_SHARE)) != name and "step" in run.log
+    }
+    if shares:
+        drawn.append(_draw_lines(figures, "training-gradient-shares", "Share of the gradient", "step", shares))
     for split in sorted({split for run in runs for split in run.history}):
         for metric in metrics:
             tables = {run.name: run.history[split] for run in runs if split in run.history}
@@ -129,7 +138,7 @@ def draw_training(figures: Figures, runs: Sequence[Run], metrics: Sequence[str])
 
 def _columns(runs: Sequence[Run]) -> list[str]:
     """Choose the columns of the logs to draw: the loss, its parts, the rates."""
-    known = list(dict.fromkeys(column for run in runs for column in run.log if column not in _NOT_DRAWN))
+    known = list(dict.fromkeys(c for run in runs for c in run.log if c not in _NOT_DRAWN and not c.startswith(_SHARE)))
     finite = [c for c in known if any(math.isfinite(v) for run in runs for v in run.log.get(c, []))]
     losses = [c for c in finite if "loss" in c.lower()]
     rates = [c for c in finite if c.lower().startswith(("lr", "rate", "learning_rate"))]

@@ -3,14 +3,19 @@
 from contextlib import closing
 from itertools import islice
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler
-from hgld.training.batches import TrainingData, epoch_coverage
+from hgld.training.batches import TrainingData, epoch_coverage, merged_labels
+from hgld.training.config import TrainConfig, with_fields
+from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import joined, same_batches
 from tests.training.small_runs import STEPS, options, write_small
@@ -199,3 +204,34 @@ def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data)
         TrainingData(options(**fields), data, Processes(0, processes, CPU))
     with pytest.raises(InputError, match="dataset directory, not single shards"):
         TrainingData(options(), f"{data}/train-000000.tar", ALONE)
+
+
+@given(st.lists(st.integers(-1, 11), min_size=1, max_size=30), st.integers(2, 5), st.integers(0, 50))
+def test_merged_classes_are_whole_ones_and_agree_with_the_tree(fine, count, seed):
+    labels = np.stack([fine, np.where(np.array(fine) < 0, 3, np.array(fine) // 3)], axis=1)
+    merged = merged_labels(torch.from_numpy(labels), count, seed).numpy()
+    before, after = labels[:, 0], merged[:, 0]
+    assert ((after >= 0) == (before >= 0)).all()
+    groups = {new: set(before[after == new]) for new in set(after[after >= 0])}
+    assert all(min(old) == new for new, old in groups.items())
+    sizes = sorted(map(len, groups.values()))
+    classes = len(set(before[before >= 0]))
+    assert sum(sizes) == classes  # no class in two groups
+    assert sizes == sorted([count] * (classes // count) + [classes % count] * bool(classes % count))
+    for new, old in groups.items():
+        parents = {c // 3 for c in old}
+        expected = parents.pop() if len(parents) == 1 else -1
+        assert set(merged[after == new, 1]) == {expected}
+    assert (merged[before < 0, 1] == labels[before < 0, 1]).all()
+
+
+def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
+    plain, merged = (TrainingData(options(merge_classes=count), data, ALONE) for count in (1, 3))
+    assert len(merged.labels[:, 0].unique()) < len(plain.labels[:, 0].unique())
+    assert merged.facts["checksum"] != plain.facts["checksum"]
+    for batch in merged.batches(0):
+        assert torch.equal(batch.labels, merged.labels[batch.indices])
+    with pytest.raises(ConfigError, match="merge_classes is 3, but only reading without --stream"):
+        check_config(options(merge_classes=3, stream=True))
+    with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which merge_classes tears"):
+        check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))

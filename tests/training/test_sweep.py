@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
 from hgld.training.config import TrainConfig, flat, save_config, with_fields
 from hgld.training.recipes import load_recipe
-from hgld.training.sweep import MARKDOWN, TABLE, plan_sweep, run_sweep, tabulate_sweep, write_table
+from hgld.training.sweep import MARKDOWN, TABLE, draw_sweep, plan_sweep, run_sweep, tabulate_sweep, write_table
 
 CONFIG = load_recipe("small-grocery")
 
@@ -183,3 +183,31 @@ def test_every_field_can_be_swept_by_the_text_of_its_default():
         text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
         (run,) = plan_sweep(TrainConfig(), [f"{name}={text}"])
         assert run.config == TrainConfig()
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "names"),
+    [
+        (["tau=0.005,0.01,0.02"], ["best-h-ap", "r-1", "h-ap"]),
+        (["tau=0.005,0.01", "alpha=1,3"], ["best-h-ap", "r-1", "h-ap"]),
+        (["tau=0.005,0.01", "alpha=1,3", "lambda=0.1,0.2"],
+         [f"{metric}-lambda-0-{value}" for metric in ("best-h-ap", "r-1", "h-ap") for value in (1, 2)]),
+    ],
+)  # fmt: skip
+def test_a_sweep_is_drawn_with_gaps_where_runs_did_not_finish(sweeps, names, tmp_path):
+    runs = plan_sweep(CONFIG, sweeps)
+    rows = rows_of(runs, tmp_path, Trainer(diverges=[0.01]))
+    files = draw_sweep(runs, rows, tmp_path)
+    assert files == [f"sweep-{name}.{suffix}" for name in names for suffix in ("svg", "png")]
+    drawn = (tmp_path / f"sweep-{names[-1]}.svg").read_text()
+    if len(sweeps) == 1:
+        assert "tau" in drawn
+    else:
+        assert drawn.count(">0.995<") == 2  # H-AP of tau 0.005, at two alphas
+        assert drawn.count(">–<") == 2  # and of the tau that diverged
+
+
+def test_a_sweep_of_which_nothing_finished_is_drawn_empty(tmp_path):
+    runs = plan_sweep(CONFIG, ["tau=0.005,0.01", "alpha=1,3"])
+    rows = rows_of(runs, tmp_path, Trainer(diverges=[0.005, 0.01]))
+    assert draw_sweep(runs, rows, tmp_path) == []

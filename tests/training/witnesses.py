@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import types
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.distributed import Processes
 from hgld.errors import HgldError
 from hgld.samplers import PKSampler
-from hgld.training import log, state
+from hgld.training import log, loop, state
 from hgld.training.batches import TrainingData, evaluation_view
 from hgld.training.config import (
     BatchConfig,
@@ -34,6 +34,7 @@ from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.small_net import SmallNet
 from hgld.training.optimizers import build_optimizers, groups_of, set_rates
+from hgld.training.step import StepInput
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import damage, no_image
 from tests.training.small_runs import write_small
@@ -59,6 +60,7 @@ def small(world: World) -> str:
 
 
 @witness(BatchConfig, batch_size=16, images_per_class=4, sampler="shuffled", coverage="classes", steps_per_epoch=4)
+@witness(BatchConfig, {"batch_size": 8}, merge_classes=3)
 @witness(BatchConfig, stream=True)
 @witness(BatchConfig, {"stream": True}, lanes=1)
 @witness(BatchConfig, {"sampler": "hierarchical-pk", "batch_size": 4}, super_classes=1, super_level="fine")
@@ -217,7 +219,7 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, HAPPIER, loss="SupAP", lambda_=0.5, decomposability="pair", alpha=3.0, relevance="total")
 @witness(LossConfig, HAPPIER, tau=0.1, rho=10.0, delta=0.2)
 @witness(LossConfig, {"loss": "SmoothRecall"}, recall_at=(3,), recall_temperature=0.3, simix=True)
-@witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, class_weights=True, sum_levels=True, level="mid")
+@witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, ties="relaxed", class_weights=True, sum_levels=True, level="mid")
 @witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
 @witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1, blackbox_margin=0.5)
 @witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
@@ -237,6 +239,18 @@ def lost(config: TrainConfig, world: World) -> Any:
     value, _ = criterion(embeddings, LABELS, instances)
     (gradient,) = torch.autograd.grad(value, embeddings)
     return round(float(value.detach()), 6), round(float(gradient.abs().sum()), 5)
+
+
+@witness(RunConfig, {"loss": "ROADMAP", "dim": 6}, gradient_shares=True)
+def told(config: TrainConfig, world: World) -> Any:
+    """The names of what a step tells beside the loss."""
+    criterion = build_criterion(config.loss, hierarchy=TREE, train_labels=LABELS, dim=6, steps_per_epoch=2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
+    made: Any = types.SimpleNamespace(model=model, wrapped=model, criterion=criterion, processes=ALONE, config=config)
+    made.scaler = torch.amp.GradScaler("cpu", enabled=False)  # pyright: ignore[reportPrivateImportUsage]
+    batch = StepInput(torch.zeros(24, 3, 2, 2, dtype=torch.uint8), LABELS, torch.arange(24), 0)
+    world.patch.setattr(loop, "prepare_images", lambda images, *_, **__: images.float())
+    return sorted(loop._backward(made, lambda _: nullcontext())(batch).parts)
 
 
 # Optimizers.
