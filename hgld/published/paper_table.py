@@ -201,6 +201,7 @@ def lay_out(
     return PaperTable(title, paper.source, tuple(blocks), tuple(dict.fromkeys(notes)), count)
 
 
+_SAME = (("AP", "mAP"), ("UKB score", "N-S"))
 _Column = tuple[str, str, str, str, str]  # dataset, part, metric, level, unit
 
 
@@ -261,9 +262,10 @@ def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int
 def _reported(result: OwnResults, column: PublishedValue) -> float | None:
     """Return a report's value by the name of a published one.
 
-    Mean AP is called AP and mAP; the finest level may have another name in a dataset directory.
+    Mean AP is called AP and mAP, UKBench's score N-S too; the finest level may have another name in a dataset
+    directory.
     """
-    kinds = ("AP", "mAP") if column.metric in ("AP", "mAP") else (column.metric,)
+    kinds = next((names for names in _SAME if column.metric in names), (column.metric,))
     where = [column.name.removeprefix(column.metric)]
     where += [f"/{result.levels[0]}"] if column.finest and result.levels else []
     found = [result.values[kind + place] for place in where for kind in kinds if kind + place in result.values]

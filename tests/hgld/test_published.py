@@ -165,6 +165,16 @@ def test_parts_of_a_protocol_are_columns_that_reports_name_alike():
     assert row.cells[0].text == "0.851"
 
 
+def test_values_that_are_no_shares_stand_beside_those_of_the_papers_as_they_are():
+    own = [OwnResults("mine", "ukbench", {"N-S": 3.876}), OwnResults("mine", "holidays", {"mAP": 0.918})]
+    [block] = lay_out(*find_table("MultiGrain Table 3"), own).blocks
+    assert sorted(cell.text for row in block.rows if row.own for cell in row.cells if cell.text) == ["3.88", "91.8"]
+    sop = [OwnResults("mine", "sop", {"dists@intra/product": 0.3184, "NMI/product": 0.9012})]
+    [block] = lay_out(*find_table("PNP Table 1"), sop).blocks
+    texts = dict(zip(block.columns, (cell.text for cell in block.rows[-1].cells), strict=True))
+    assert (texts["dists@intra",], texts["NMI",]) == ("0.318", "90.1")
+
+
 def test_values_of_the_species_hold_for_both_inaturalists():
     full = {value.table for value in values_of("inat-full") if value.dataset == "inat-base"}
     assert "Table IV" in full
