@@ -1,0 +1,98 @@
+"""The page of the papers' tables: every table has a row, every command parses, and a row says one of three things."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from hgld.cli import cli
+from hgld.cli.train_verbs import _changed, _read
+from hgld.evaluation.protocol_kinds import protocol_of
+from hgld.metrics import Metric
+from hgld.pipelines.shards.sources import source_name
+from hgld.published import find_table, published_values
+from hgld.report_page.analyses import check_analyses
+from hgld.training.sweep import plan_sweep
+
+PAGE = Path(__file__).parent.parent / "docs" / "papers.md"
+HERE = {"needs the release and a GPU", "runs on toy data", "equal to the equation"}
+PAPERS = ("smooth-ap", "listwise", "pnp", "suprank", "multigrain")
+
+
+def rows_of_papers() -> dict[str, list[list[str]]]:
+    """By heading the cells of its tables' rows."""
+    rows: dict[str, list[list[str]]] = {}
+    heading = ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        heading = line[3:] if line.startswith("## ") else heading
+        if line.startswith("| ") and "`" in line:
+            rows.setdefault(heading, []).append([cell.strip() for cell in line.strip("| ").split(" | ")])
+    return rows
+
+
+ROWS = rows_of_papers()
+
+
+@pytest.fixture(scope="module")
+def verbs():
+    """The command of a verb, made once: making that of ``train`` takes longer than parsing by it."""
+    made: dict[str, click.Command] = {}
+
+    def verb(name: str) -> click.Command:
+        found = made.get(name) or cli.get_command(click.Context(cli), name)
+        assert found is not None, f"there is no verb {name}"
+        return made.setdefault(name, found)
+
+    return verb
+
+
+def test_every_row_says_one_of_three_things():
+    assert {row[-1] for rows in ROWS.values() for row in rows} == HERE
+    assert sum(map(len, ROWS.values())) > 60
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_of_a_paper_has_a_row(paper):
+    (heading,) = [heading for heading in ROWS if heading.endswith(f"({paper})")]
+    named = " ; ".join(row[0] for row in ROWS[heading])
+    for table in dict.fromkeys(value.table for value in published_values() if value.paper == paper):
+        assert re.search(rf"{re.escape(table)}(?![\w.])", named), f"{table} of {paper} has no row"
+
+
+@pytest.mark.parametrize("heading", ROWS)
+def test_every_command_parses_and_names_what_there_is(heading, verbs, monkeypatch):
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: Path(value))  # no file is there yet
+    for row in ROWS[heading]:
+        commands = re.findall(r"`([^`]+)`", row[-2])
+        assert commands, row
+        for command in commands:
+            program, verb, *words = shlex.split(command)
+            assert program == "hgld"
+            given = verbs(verb).make_context(verb, words).params
+            check(verb, given)
+
+
+def check(verb: str, given: dict) -> None:
+    """Refuse recipes, datasets, tables, analyses, protocols and metrics that there are not."""
+    if verb == "train":
+        kept = {"recipe", "listed", "show", "data", "out", "init_from", "profile", "sweeps", "as_json"}
+        config = _changed(_read(given["recipe"]), {name: value for name, value in given.items() if name not in kept})
+        plan_sweep(config, given["sweeps"])
+    elif verb == "build-shards":
+        source_name(given["release"])
+    elif given.get("paper"):
+        find_table(given["paper"])
+    check_analyses(given.get("analyses") or ())
+    if given.get("protocol"):
+        protocol_of(given["protocol"])
+    for name in (given.get("metrics") or ()) if verb == "evaluate" else ():
+        Metric.parse(name)
+
+
+def test_only_what_needs_a_release_names_a_papers_table():
+    """A row that compares with a paper's values cannot be one of toy data."""
+    for rows in ROWS.values():
+        for row in rows:
+            assert row[-1].startswith("needs") or "--paper" not in row[-2], row
