@@ -11,8 +11,9 @@ the annotator's requests as it answers the page. The annotator knows the referen
   1 each;
 * the rest of a screen is accepted as it stands: 1; fewer than 16 names that stand right are skipped, which decides
   nothing;
-* a proposal to place or accept names is accepted: 1, after each exception was moved, 1 each; where more than a tenth
-  are exceptions it is put off, which decides nothing; a merge is accepted or refused: 1.
+* a proposal to place or accept names, or to make a new group of them, is accepted: 1, after each exception was moved,
+  1 each; where more than a tenth are exceptions, or the names of a new group stand where they belong, it is put off,
+  which decides nothing; a merge is accepted or refused: 1; another label is put off, since labels are not judged here.
 
 A name is right if it stands in the group of its reference; without given names (``--found``) a machine-made group is
 taken for the reference group of which it holds most, each for one at most (the matching with most names right). Printed
@@ -162,6 +163,7 @@ class Effort:
     history: list[tuple[int, float, float]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     left: list[tuple[int, int, Sequence[float]]] = field(default_factory=list)  # actions, names wrong, estimate
+    kinds: Counter[str] = field(default_factory=Counter)  # proposals that were looked at
 
     def until(self, bar: float, *, of_items: bool = False) -> float | None:
         """Return the actions, as a share of the names, until so many were right; None: never."""
@@ -303,7 +305,10 @@ class Annotator:
                 if proposal["size"] > len(proposal["names"])
                 else proposal["names"]
             )
-            {"sort": self._sort, "merge": self._merge}.get(proposal["kind"], self._list)(proposal, names)
+            self.effort.kinds[proposal["kind"]] += 1
+            of_kind = {"sort": self._sort, "merge": self._merge, "rename": self._rename}
+            of_kind |= {"new": self._new, "split": self._new}
+            of_kind.get(proposal["kind"], self._list)(proposal, names)
         return self.effort
 
     def _to(self, names: Sequence[str], group: str) -> None:
@@ -333,6 +338,23 @@ class Annotator:
             self._decide({"action": "merge", "groups": [proposal["group"], proposal["other"]], "to": proposal["group"]})
         else:
             self._decide({"action": "refuse", "group": proposal["group"], "other": proposal["other"]})
+
+    def _rename(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
+        """Put it off: places are judged here, not labels."""
+        self._post("/api/skip", {"proposal": proposal["id"]})
+
+    def _new(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
+        """Put names that look like a group of their own into theirs, new or not; put it off where many are not."""
+        known = [name for name in names if name in self.says]
+        group, count = Counter(self.says[name] for name in known).most_common(1)[0] if known else ("", 0)
+        wrong = sum(self.place[name] != group for name in known if self.says[name] == group)
+        if not wrong or len(known) - count > max(2, MOST_EXCEPTIONS * len(known)):
+            self._post("/api/skip", {"proposal": proposal["id"]})
+            return
+        for name in known:
+            if self.says[name] != group and self.place[name] != self.says[name]:
+                self._to([name], self.says[name])
+        self._to([name for name in known if self.says[name] == group], group)
 
     def _sort(self, proposal: dict[str, Any], names: Sequence[str]) -> None:
         """Put blocks where they belong, the most useful first, until the rest stands right; then accept or skip it."""
@@ -683,12 +705,13 @@ def main() -> None:
             return
         print("| set | way | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-        ratios, inside, seconds = [], [], []
+        ratios, inside, seconds, efforts = [], [], [], list[Effort]()
         for name in options.sets.split(","):
             table = {arm.title: arm for arm in arms(name, options, work)}
             for arm in table.values():
                 print(f"| {name} | {arm.title} | {' | '.join([*arm.cells(), *arm.cells(of_items=True)])} |", flush=True)
             ours = table["hgld review"]
+            efforts += ours.efforts
             seconds += [s for effort in ours.efforts for s in effort.seconds]
             inside += [low <= wrong <= high for effort in ours.efforts for _, wrong, (_, low, high) in effort.left]
             if (other := table.get("c. margin and propagation")) is not None:
@@ -702,6 +725,8 @@ def main() -> None:
             print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
         print(f"the 80% interval of the names still wrong holds the truth in {held}")
+        looked = sum((effort.kinds for effort in efforts), Counter())
+        print("proposals looked at: " + ", ".join(f"{kind} {count}" for kind, count in looked.most_common()))
         print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")
 
 

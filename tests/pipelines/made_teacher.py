@@ -76,6 +76,8 @@ class MadeTeacher:
         queue += [MadeProposal("place", one, **given)] if "place" in self.kinds else []
         queue += [MadeProposal("merge", one, other=other, **given)] if "merge" in self.kinds else []
         queue += [MadeProposal("new", "a new one", **given)] if "new" in self.kinds else []
+        queue += [MadeProposal("split", "a part", other=other, **given)] if "split" in self.kinds else []
+        queue += [MadeProposal("rename", other, other="water", **given)] if "rename" in self.kinds else []
         return queue
 
     def _doubt(self, names: tuple[str, ...], wrong: dict[str, float]) -> tuple[float, ...]:

@@ -247,7 +247,6 @@ def test_missing_folder_huge_and_repeated_files(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Rename(group="a", to="a", **SAID), "expected another label"),
         (lambda: Merge(groups=("a",), to="a", **SAID), "merged into itself"),
         (lambda: Split(group="a", names=("x",), to="a", **SAID), "expected a new label"),
         (lambda: Drop(**SAID), "either names or group"),

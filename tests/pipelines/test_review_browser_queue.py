@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Drop, GiveItem, Merge, Move, New, Refuse
+from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Drop, GiveItem, Merge, Move, New, Refuse, Rename
 from tests.pipelines.headless_chromium import CHROMIUM
 from tests.pipelines.reviewed_build import write_build
 from tests.pipelines.test_review_browser import (
@@ -147,6 +147,16 @@ def test_what_a_screen_writes(tmp_path):
             [(New, ("loch", "lagoon"), "a new one"), (Refuse, "a new one", ("برج إيفل",))],
             [(Refuse, "a new one", ("برج إيفل", "loch", "lagoon"))],
         ),
+        (
+            "split",
+            [(New, ("loch", "lagoon"), "a part"), (Refuse, "a part", ("برج إيفل",))],
+            [(Refuse, "a part", ("برج إيفل", "loch", "lagoon"))],
+        ),
+        (
+            "rename",
+            [(Rename, "lake", "water"), (Refuse, "water", ("lagoon",))],
+            [(Rename, "lake", "lake")],
+        ),
     ],
 )
 def test_a_batch_is_accepted_with_exceptions_or_refused(tmp_path, kind, accepted, refused):
@@ -167,6 +177,27 @@ def test_a_batch_is_accepted_with_exceptions_or_refused(tmp_path, kind, accepted
         after(page, len(accepted))
     assert written == refused
     assert told(build) == accepted
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_a_proposed_label_is_looked_at_and_another_one_given(tmp_path, size):
+    build = write_build(tmp_path / "build", GROUPS)
+    with page_of(build, tmp_path / "profile", size, kinds=("rename", "split")) as page:
+        headline = "document.querySelector('#queue .active .label').textContent"
+        assert page.run(f"[{headline}, {TITLE}]") == [
+            "3 names of lake as a part",
+            "These 3 of lake look like a group of their own: a part",
+        ]
+        page.press("o")
+        page.until(f"{headline} === 'lake as water'")
+        assert page.run(f"[{TITLE}, {SHOWN}]") == ["Is water a better label for lake?", ["lagoon", "loch", "برج إيفل"]]
+        assert page.run("document.documentElement.scrollWidth") <= size[0]
+        page.press("r")
+        answer(page, "waters")
+        page.until(f"{TITLE} === 'Is waters a better label for lake?'")
+        page.press("a")
+        after(page, 1)
+    assert told(build) == [(Rename, "lake", "waters")]
 
 
 def test_a_proposal_that_is_put_off_comes_back_when_its_estimate_changes(tmp_path):

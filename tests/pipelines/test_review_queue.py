@@ -80,12 +80,15 @@ NOW = {"a": "hill", "b": "hill", "c": "ship", "d": "ship"}.get
                 ("refuse", "d", "ship"),
             ],
         ),
+        ("split", {"exceptions": ["d"]}, [("new", "a b c", "pass"), ("refuse", "d", "pass")]),
+        ("rename", {}, [("rename", "pass", "ship")]),
+        ("rename", {"to": "gap", "exceptions": ["d"]}, [("rename", "pass", "gap"), ("refuse", "d", "gap")]),
         ("merge", {}, [("merge", "pass ship", "pass")]),
         ("merge", {"to": "water", "exceptions": ["a"]}, [("merge", "pass ship", "water"), ("refuse", "a", "water")]),
     ],
 )
 def test_accepting_a_proposal(kind, said, expected):
-    made = replace(PROPOSAL, kind=kind, other="ship" if kind == "merge" else None)
+    made = replace(PROPOSAL, kind=kind, other="ship" if kind in ("merge", "split", "rename") else None)
     assert brief(proposals.answered(made, "accept", NOW, **said)) == expected
 
 
@@ -94,11 +97,13 @@ def test_accepting_a_proposal(kind, said, expected):
     [
         ("place", [("refuse", "a b c d", "pass")]),
         ("merge", [("refuse", "ship", "pass")]),
+        ("split", [("refuse", "a b c d", "pass")]),
+        ("rename", [("rename", "pass", "pass")]),
         ("sort", [("refuse", "a b", "hill"), ("refuse", "c d", "ship")]),
     ],
 )
 def test_refusing_a_proposal(kind, expected):
-    made = replace(PROPOSAL, kind=kind, other="ship" if kind == "merge" else None)
+    made = replace(PROPOSAL, kind=kind, other="ship" if kind in ("merge", "split", "rename") else None)
     assert brief(proposals.answered(made, "refuse", NOW)) == expected
 
 
@@ -106,7 +111,7 @@ def brief(said):
     return [
         (
             one["action"],
-            " ".join(one.get("names") or one.get("groups") or [one["other"]]),
+            " ".join(one.get("names") or one.get("groups") or [one.get("other") or one["group"]]),
             one.get("to") or one["group"],
         )
         for one in said
@@ -220,6 +225,60 @@ def test_the_teacher_moves_what_nobody_decided_and_the_page_says_so(build):
     assert (change["queue"]["moved"], review.snapshot()["progress"]["names_done"]) == (1, 1)
     review.decide([[{"action": "refuse", "names": ["peak"], "group": "mountain"}]], 1)
     assert review.name_details("peak", 0, 1)["not_in"] == ["mountain"]
+
+
+# -- labels that are proposed ---------------------------------------------------------------------------------------
+
+BOATS = {  # the group's label was its largest name's
+    0: ("ship", None, {"ship": (3, 0.5, False, 1), **{f"{kind} boat": (2, 0.5, False, 1) for kind in "abcdefgh"}}),
+    1: ("hill", None, {"hill": (1, 0.5, False, 0), "boat hill": (1, 0.5, False, 0)}),
+}
+
+
+def accepting(names):
+    return {"action": "accept", "names": sorted(names), "group": "ship"}
+
+
+def test_a_group_gets_a_label_that_says_what_it_holds_once_all_of_it_is_decided(tmp_path):
+    build = write_build(tmp_path / "build", BOATS)
+    boats = list(BOATS[0][2])
+    review = opened(build, ("sort",))
+    assert not renames(review)  # nothing is decided, and the build chose this label
+    review.decide([[accepting(boats[:8])]], 0)
+    assert not renames(review)
+    review.decide([[accepting(boats[8:])]], 1)
+    [one] = renames(review)
+    assert (one["group"], one["other"], one["size"]) == ("ship", "boat", 9)
+    assert one["items"] == 16 - 3  # boats, and ships
+    review.put_off(one["id"])
+    assert not renames(review)
+    again = opened(build, ("sort",))
+    [one] = renames(again)
+    again.decide([again.answer(one["id"], "refuse", [], [])], 0)
+    assert not renames(again)
+    assert not renames(opened(build, ("sort",)))  # the file says that the label stays
+    assert again.groups(0)["total"] == 2
+
+
+def test_a_label_that_is_taken_or_that_a_person_gave_is_not_proposed(tmp_path):
+    boats = list(BOATS[0][2])
+    for number, more in enumerate(
+        (
+            {"action": "rename", "group": "ship", "to": "vessel"},
+            {"action": "rename", "group": "ship", "to": "ship"},
+            {"action": "rename", "group": "hill", "to": "boat"},
+        )
+    ):
+        build = write_build(tmp_path / f"build{number}", BOATS)
+        review = opened(build, ("sort",))
+        review.decide([[accepting(boats)]], 0)
+        assert len(renames(review)) == 1
+        review.decide([[more]], 1)
+        assert not renames(review)
+
+
+def renames(review):
+    return [one for one in review.queue(0, 50)["proposals"] if one["kind"] == "rename"]
 
 
 # -- pace -----------------------------------------------------------------------------------------------------------

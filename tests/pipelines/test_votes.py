@@ -272,6 +272,50 @@ def test_groups_that_are_one_are_proposed_to_be_merged_unless_they_were_given_or
     assert not [p for p in taught(names, rows, place, seeds=seeds).queue if p.kind == "merge"]
 
 
+def of_three_kinds():
+    """Two groups of two kinds each, of one centre, and names of a third kind that stand in both."""
+    rng, axes = np.random.default_rng(0), np.eye(5)
+    kinds = [("oak", 10, 0), ("elm", 10, 1), ("ship", 10, 2), ("boat", 10, 3), ("star", 8, 4)]
+    rows = unit(np.concatenate([axes[[k]].repeat(n, 0) + 0.02 * rng.normal(size=(n, 5)) for _, n, k in kinds]))
+    names = [f"{kind} {i}" for kind, n, _ in kinds for i in range(n)]
+    place = {name: int(name.split()[0] in ("ship", "boat")) for name in names}
+    place |= {f"star {i}": i % 2 for i in range(8)}
+    return names, rows, place
+
+
+def wholes(lesson, kind):
+    return {(" ".join(sorted({name.split()[0] for name in p.names})), len(p.names), p.other)
+            for p in lesson.queue if p.kind == kind}  # fmt: skip
+
+
+def test_a_part_of_a_group_and_names_of_several_are_proposed_as_groups_until_a_person_says_no():
+    names, rows, place = of_three_kinds()
+    lesson = taught(names, rows, place)
+    splits = {("boat", 10, "castle"), ("elm", 10, "church"), ("oak", 10, "church"), ("ship", 10, "castle")}
+    assert wholes(lesson, "split") == splits
+    assert wholes(lesson, "new") == {("star", 8, None)}
+    assert {p.group for p in lesson.queue if p.kind in ("new", "split")} == {""}  # what it is called is found later
+    stars, elms = (tuple(n for n in names if n.startswith(kind)) for kind in ("star", "elm"))
+    no = [said(Refuse, 0, names=stars, group="light"), said(Refuse, 1, names=elms, group="tree")]
+    assert not wholes(taught(names, rows, place, no), "new")
+    assert wholes(taught(names, rows, place, no), "split") == splits - {("elm", 10, "church")}
+    yes = [said(New, 0, names=stars, to="light"), said(Accept, 1, names=elms, group="church")]
+    after = taught(names, rows, place, yes)
+    assert not wholes(after, "new")
+    assert wholes(after, "split") == {("boat", 10, "castle"), ("ship", 10, "castle"), ("oak", 10, "church")}
+
+
+def test_where_groups_were_given_only_names_that_fit_none_are_proposed_as_one():
+    names, rows, place = of_three_kinds()
+    seeds = {0: unit(rows[:20].mean(0, keepdims=True))[0], 1: unit(rows[20:40].mean(0, keepdims=True))[0]}
+    assert not wholes(taught(names, rows, place, seeds=seeds), "split")
+    assert not wholes(taught(names, rows, place, seeds=seeds), "new")
+    outside = place | {name: None for name in names if name.startswith("star")}
+    grouping = Grouping({**outside}, {**LABELS}, LABELS)
+    teacher = Teacher(names, rows, np.ones(len(names)), outside, LABELS, seeds=seeds, fitted=FITTED)
+    assert wholes(teacher.learn(grouping), "new") == {("star", 8, None)}
+
+
 def test_names_that_learning_moved_are_proposed_for_their_new_group():
     names = [f"oak {i}" for i in range(8)] + [f"ship {i}" for i in range(8)]
     rows = unit(

@@ -20,7 +20,7 @@ gets it; the other takes its next proposal.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -52,6 +52,7 @@ class Proposal:
     label: str
     method: Literal["head-noun", "shared-word", "p279", "medoid"]
     evidence: str
+    share: float = field(default=0.0, compare=False)  # of the group's landmarks of which it is said; 0 for a medoid
 
 
 def propose_labels(
@@ -71,11 +72,7 @@ def propose_labels(
         for member in members:
             owners[member.name.casefold()].add(place)
     below = _landmarks_below(groups, graph)
-    if domain == "landmarks":
-        words = [_head_nouns(members) for members in groups]
-    else:
-        known = {word for members in groups for member in members for word in plain_words(member.name)} | common_words()
-        words = [_shared_words(members, known) for members in groups]
+    words = _words(groups, domain)
     ways = [_proposals(members, graph, rules, below, own) for members, own in zip(groups, words, strict=True)]
     size = [_landmarks(members) for members in groups]
     current = [next(way) for way in ways]
@@ -92,6 +89,25 @@ def propose_labels(
         else:
             settled[label] = place
     return current
+
+
+def supported_labels(
+    members: Sequence[Member], graph: ClassGraph, rules: NameRules, domain: str = "landmarks"
+) -> list[Proposal]:
+    """Return the labels that are said of at least half of one group's landmarks, the best first.
+
+    Other groups are not looked at: a label may be another's, and a class may have landmarks in others too.
+    """
+    [words] = _words([members], domain)
+    return [*words, *_class_proposals(members, graph, rules, _landmarks_below([members], graph))]
+
+
+def _words(groups: Sequence[Sequence[Member]], domain: str) -> list[list[Proposal]]:
+    """Return the words that could be each group's label."""
+    if domain == "landmarks":
+        return [_head_nouns(members) for members in groups]
+    known = {word for members in groups for member in members for word in plain_words(member.name)} | common_words()
+    return [_shared_words(members, known) for members in groups]
 
 
 def _proposals(
@@ -119,7 +135,7 @@ def _head_nouns(members: Sequence[Member]) -> list[Proposal]:
     for member in members:
         heads[head_noun(member.name)].append(member)
     return [
-        Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}")
+        Proposal(head, "head-noun", f"head noun of {_share(heads[head], members)}", _part(heads[head], members))
         for head in sorted(heads, key=lambda h: (-_landmarks(heads[h]), h))
         if _landmarks(heads[head]) >= LEAST_SHARE * _landmarks(members)
     ]
@@ -175,6 +191,7 @@ def _shared_words(members: Sequence[Member], known: Set[str]) -> list[Proposal]:
             min(texts[key], key=lambda text: (-texts[key][text], text)),
             "head-noun" if methods[key] == "head-noun" else "shared-word",
             f"{'head noun' if methods[key] == 'head-noun' else 'shared'} of {_share(carriers[key], members)}",
+            _part(carriers[key], members),
         )
         for key in sorted(shared, key=order.__getitem__)
     ]
@@ -214,7 +231,8 @@ def _class_proposals(
             scored.append((-f1, -graph.information_content[class_id], class_id, label))
     for f1, _, class_id, label in sorted(scored):
         share = _share(covered[class_id], members)
-        yield Proposal(label, "p279", f"{share} are {label} ({class_id}) or below it; F1 {-f1:.2f}")
+        evidence = f"{share} are {label} ({class_id}) or below it; F1 {-f1:.2f}"
+        yield Proposal(label, "p279", evidence, _part(covered[class_id], members))
 
 
 def _landmarks_below(groups: Sequence[Sequence[Member]], graph: ClassGraph) -> dict[str, int]:
@@ -233,6 +251,10 @@ def _with_ancestors(member: Member, graph: ClassGraph) -> set[str]:
 
 def _landmarks(members: Sequence[Member]) -> int:
     return sum(max(member.landmarks, 1) for member in members)
+
+
+def _part(found: Sequence[Member], members: Sequence[Member]) -> float:
+    return _landmarks(found) / _landmarks(members)
 
 
 def _share(found: Sequence[Member], members: Sequence[Member]) -> str:

@@ -16,10 +16,10 @@ comes in pieces: ask again with ``start``.
 ``GET /api/groups?start=N``
     rows of (label, top, who decided), 5,000 at a time, and total.
 ``GET /api/queue?start=N&count=N``
-    total; proposals, the most useful first: id, kind (``sort``, ``accept``, ``place``, ``merge``, ``new``), group,
-    other, items (expected to be put right), size; of each of the first 200 names names, groups (where it stands now)
-    and wrong; blocks; still_wrong: names and items, each (mean, low, high) at 80%; moved: undecided names that the last
-    action put elsewhere.
+    total; proposals, the most useful first: id, kind (``sort``, ``accept``, ``place``, ``merge``, ``new``, ``split``,
+    ``rename``), group, other, items (expected to be put right), size; of each of the first 200 names names, groups
+    (where it stands now) and wrong; blocks; still_wrong: names and items, each (mean, low, high) at 80%; moved:
+    undecided names that the last action put elsewhere.
 ``GET /api/proposal?id=ID&start=N``
     the same of one proposal, 5,000 names at a time.
 ``POST /api/decide``

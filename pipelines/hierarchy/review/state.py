@@ -4,8 +4,8 @@ What the page shows of a name that nobody decided about is the teacher's estimat
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import islice
@@ -20,8 +20,9 @@ from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping
 from hgld.pipelines.hierarchy.review.decisions.journal import Journal, StaleError, next_time
 from hgld.pipelines.hierarchy.review.decisions.side_by_side import check_annotators, record, side_by_side
 from hgld.pipelines.hierarchy.review.learning import proposals
-from hgld.pipelines.hierarchy.review.learning.label_proposals import propose
+from hgld.pipelines.hierarchy.review.learning.label_proposals import Renames, new_label, propose
 from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, Proposal, Teacher, Verdict, taught
+from hgld.pipelines.hierarchy.review.learning.screens import Proposal as Made
 from hgld.pipelines.hierarchy.review.pace import seconds_left
 from hgld.pipelines.hierarchy.review.review import reviewed_groups
 from hgld.pipelines.hierarchy.review.tables import BuildTables
@@ -34,6 +35,7 @@ _OFFERED = 2_000  # proposals that were shown and can still be answered
 _LISTED = 100  # decisions that the page shows in its history
 _NAMED = 20  # names of each of them
 _EXAMPLES = 12
+_OF_TWO, _NEW = ("merge", "rename"), ("new", "split")  # kinds of proposals
 _FIELDS = {"why", "group", "to", "top", "level", "split", "id", "name", "other"}  # of one text
 
 
@@ -48,6 +50,7 @@ class _View:
         names: of every name its group's label (None: dropped), the probability that it stands wrong, who decided.
         groups: of every group with names its top, and who decided about it.
         done: number of names that somebody decided about, and of their items.
+        queue: proposals, the most useful first.
     """
 
     grouping: Grouping
@@ -56,6 +59,7 @@ class _View:
     names: dict[str, list[Any]]
     groups: dict[str, list[Any]]
     done: tuple[int, int]
+    queue: Sequence[Proposal]
 
 
 class Review:
@@ -90,8 +94,9 @@ class Review:
         check_annotators(journal, self._read)
         self.revision = 0
         self._skipped: set[tuple[str, str | None]] = set()
-        self._merges_put_off: set[str] = set()
+        self._pairs_put_off: set[str] = set()
         self._lists_put_off: dict[tuple[str, str], set[tuple[str, str | None]]] = {}
+        self._renames, self._new_labels = Renames(tables), dict[tuple[str, ...], str]()
         self._offered: OrderedDict[str, Proposal] = OrderedDict()
         self._changed: list[tuple[str, list[Any] | None]] = []
         self._moved = 0  # undecided names that the last action put elsewhere
@@ -310,9 +315,8 @@ class Review:
 
     def queue(self, start: int, most: int) -> dict[str, Any]:
         """Return a piece of the queue of proposals that the person did not put off."""
-        view = self._view
-        queue = [] if view.estimates is None else [p for p in view.estimates.queue if not self._is_put_off(p)]
-        found = queue[start : start + most]
+        queue = [proposal for proposal in self._view.queue if not self._is_put_off(proposal)]
+        found = [self._labelled(proposal) for proposal in queue[start : start + most]]
         for proposal in found:
             key = proposals.identity(proposal)
             self._offered[key] = self._offered.pop(key, proposal)
@@ -342,22 +346,32 @@ class Review:
             InputError: there is no such proposal.
         """
         proposal = self._proposal(asked)
-        if proposal.kind == "merge":
-            self._merges_put_off.add(asked)
+        if proposal.kind in _OF_TWO:
+            self._pairs_put_off.add(_pair_key(proposal))
         elif proposal.kind == "sort":
             self._skipped |= self._standing(proposal)
             self._view = self._shown(self._view.grouping)
         else:  # its names may still be asked about one screen at a time
-            self._lists_put_off[proposal.kind, proposal.group] = self._standing(proposal)
+            self._lists_put_off.setdefault(_list_key(proposal), set()).update(self._standing(proposal))
         return self.queue(0, QUEUED)
+
+    def _labelled(self, proposal: Proposal) -> Proposal:
+        """Return the proposal of a new group with a label for it, which stays while no other group has it."""
+        if proposal.group or proposal.kind not in _NEW or not isinstance(proposal, Made):
+            return proposal
+        label = self._new_labels.get(proposal.names)
+        if label is None or label in self._view.groups:
+            label = new_label(proposal.names, self.tables, self._view.groups.keys())
+            self._new_labels[proposal.names] = label
+        return replace(proposal, group=label)
 
     def _standing(self, proposal: Proposal) -> set[tuple[str, str | None]]:
         return {(name, self._label_now(name)) for name in proposal.names}
 
     def _is_put_off(self, proposal: Proposal) -> bool:
-        if proposal.kind == "merge":
-            return bool(self._merges_put_off) and proposals.identity(proposal) in self._merges_put_off
-        before = self._lists_put_off.get((proposal.kind, proposal.group), set())  # the teacher leaves out screens
+        if proposal.kind in _OF_TWO:
+            return bool(self._pairs_put_off) and _pair_key(proposal) in self._pairs_put_off
+        before = self._lists_put_off.get(_list_key(proposal), set())  # the teacher leaves out screens
         return bool(before) and 2 * len(before & self._standing(proposal)) > len(proposal.names)
 
     def _proposal(self, asked: str) -> Proposal:
@@ -395,7 +409,13 @@ class Review:
         done = len(settled), sum(sizes[name] for name in settled)
         table = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, placed)
         groups = {label: [top, who] for label, top, who in table.select("label", "top", "decided_by").iter_rows()}
-        return _View(grouping, placed, estimates, names, groups, done)
+        return _View(grouping, placed, estimates, names, groups, done, self._queue(placed, settled, estimates))
+
+    def _queue(self, placed: Grouping, settled: Collection[str], estimates: Estimates | None) -> Sequence[Proposal]:
+        if estimates is None:
+            return ()
+        renames = self._renames.of(placed, settled, estimates.wrong)
+        return sorted([*estimates.queue, *renames], key=lambda one: -one.items) if renames else estimates.queue
 
     def group_details(self, label: str) -> dict[str, Any]:
         """Return the evidence for a group's top and label, and examples of its names.
@@ -468,6 +488,14 @@ class Review:
         )
         settlement = settle(self.tables.place, self.tables.labels, entries, self.tables.classes)
         return side_by_side(settlement, self._view.grouping)
+
+
+def _pair_key(proposal: Proposal) -> str:
+    return proposals.identity(proposal) if proposal.kind == "merge" else f"{proposal.group}\n{proposal.other}"
+
+
+def _list_key(proposal: Proposal) -> tuple[str, str]:
+    return proposal.kind, "" if proposal.kind in _NEW else proposal.group
 
 
 def _decision(given: Mapping[str, Any], who: str, when: datetime) -> Decision:

@@ -39,6 +39,7 @@ class BuildTables:
         groups: toplevel/groups.parquet.
         place: every name's group number.
         labels: every group's label.
+        are_given: whether people gave the groups by name.
 
     Raises:
         ConfigError: the folder is no build, or one that has not made its groups yet.
@@ -61,6 +62,7 @@ class BuildTables:
                 f"{self._stages}: cluster/names.parquet and toplevel/groups.parquet do not belong together (group "
                 f"{unknown[0]} has no label). Remove both folders and run hgld build-hierarchy again."
             )
+        self.are_given = (tables["cluster/groups.parquet"]["method"] == "given").any()
         self._titles = {
             group: f"{method}: {evidence}"
             for group, method, evidence in tables["cluster/groups.parquet"]

@@ -49,15 +49,11 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True)
 class Rename(Decision):
-    """Give the group ``group`` the label ``to``, which no other group has."""
+    """Give the group ``group`` the label ``to``, which no other group has; its own: it keeps its label."""
 
     action = "rename"
     group: str
     to: str
-
-    def _check(self) -> None:
-        if self.group == self.to:
-            raise InputError(f"rename: group and to are both {self.to!r}; expected another label.")
 
 
 @dataclass(frozen=True, kw_only=True)

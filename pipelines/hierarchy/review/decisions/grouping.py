@@ -270,10 +270,11 @@ class Grouping:
         group = self._group(entry, decision.group)
         if group is None:
             return
-        if self.find(decision.to) is not None:
+        if decision.to != decision.group and self.find(decision.to) is not None:
             self._miss(entry, f"there is already a group {decision.to!r}; to join the two, merge them")
         elif isinstance(group, str):
-            self._rekey(group, self.target(decision.to), entry)
+            if decision.to != decision.group:  # else: a person named it so, which stands
+                self._rekey(group, self.target(decision.to), entry)
         else:
             self.labels[group] = decision.to
             self.claims[Subject("group", group)] = Claim(decision.to, (entry,), renames=True)

@@ -26,13 +26,15 @@ class Proposal(Protocol):
     Attributes:
         kind: ``sort`` (names that lie together, each with a group of its own), ``accept`` (the names in the group look
             right), ``place`` (the names look as if they belonged to the group), ``merge`` (``group`` and ``other`` look
-            like one) or ``new`` (the names look like a group of their own, for which ``group`` is a label).
+            like one), ``new`` (the names, of several groups or of none, look like a group of their own, for which
+            ``group`` is a label), ``split`` (so do these names of the group ``other``) or ``rename`` (``other`` says
+            better what the names in ``group`` are).
         group: the label of the group.
         names: names, the most certain first; of a ``sort`` in an order that puts like beside like.
         blocks: ranges (start, stop) of such names that lie closest together, nested or apart.
         wrong: for each of them the probability that the proposal is wrong about it.
         items: expected number of items that are put right by deciding it.
-        other: the label of the second group of a merge.
+        other: the label of the second group of a merge, of the group that a split leaves; the new label of a rename.
     """
 
     @property
@@ -142,7 +144,7 @@ def answered(
         label_of: returns the label of the group that a name stands in now.
         exceptions: names of it that the answer leaves out. They do not belong to the group, unless ``also`` says more.
         also: further decisions of the same action, about some of the exceptions.
-        to: the label of the merged or new group, if it is another one than proposed.
+        to: the label of the merged, new or renamed group, if it is another one than proposed.
         decided: names that the person decided about since the proposal was shown; nothing more is said of them.
 
     Raises:
@@ -165,13 +167,18 @@ def answered(
         said += [one for label, names in wrong.items() for one in _in_pieces("refuse", names, group=label)]
         return [*said, *map(dict, also)]
     if verdict == "refuse":
+        if proposal.kind == "rename":
+            return [{"action": "rename", "group": proposal.group, "to": proposal.group}, *map(dict, also)]
         if proposal.kind == "merge":
             return [{"action": "refuse", "group": proposal.group, "other": proposal.other}, *map(dict, also)]
         return [*_in_pieces("refuse", kept, group=proposal.group), *map(dict, also)]
     if proposal.kind == "merge":
         said = [{"action": "merge", "groups": [proposal.group, proposal.other], "to": group}]
-    elif proposal.kind == "new":
+    elif proposal.kind in ("new", "split"):
         said = _new(kept, group)
+    elif proposal.kind == "rename":
+        group = to or proposal.other or proposal.group
+        said = [{"action": "rename", "group": proposal.group, "to": group}]
     else:
         said = _in_pieces("accept", kept, group=proposal.group)
     return [*said, *_in_pieces("refuse", denied, group=group), *map(dict, also)]

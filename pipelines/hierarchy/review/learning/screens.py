@@ -11,16 +11,20 @@ from typing import Literal
 
 import numpy as np
 
+from hgld.pipelines.hierarchy.groups.given_groups import NONE
 from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId
 from hgld.pipelines.hierarchy.review.learning.name_tree import NameTree
-from hgld.pipelines.hierarchy.review.learning.votes import Coefficients, Estimates
+from hgld.pipelines.hierarchy.review.learning.votes import NARROWNESS, Coefficients, Estimates
 
 SCREEN = 40  # names that a person takes in at once; the measured effort falls slowly up to here and beyond
 QUEUE = 12  # proposals of a kind
 _EXAMINED = 400  # nodes whose exceptions are estimated; with 4,000 the measured effort is the same
 _SAMPLED = 2000  # undecided names from whose votes merges are proposed
 _LIKELY = 0.5
-Kind = Literal["sort", "accept", "place", "merge", "new"]
+_CLEAR = 0.6  # probability of being a group of its own from which one is proposed
+_LEAST_NEW = 3  # names of a proposed group
+_MOSTLY = 0.8  # share of names that stand in one group from which they are split off it
+Kind = Literal["sort", "accept", "place", "merge", "new", "split", "rename"]
 
 
 @dataclass(frozen=True)
@@ -30,12 +34,15 @@ class Proposal:
     Attributes:
         kind: ``sort`` (a screen of similar names, each in its estimated group), ``accept`` (the undecided names of a
             group look right), ``place`` (names that learning put elsewhere than the build did look as if they belonged
-            to the group), ``merge`` (two groups look like one), ``new`` (names look like a group of their own).
-        group: label of the group proposed; a new label for ``new``, the most frequent group for ``sort``.
+            to the group), ``merge`` (two groups look like one), ``new`` (names of several groups, or of none, look like
+            a group of their own), ``split`` (names of one group do), ``rename`` (another label says better what a group
+            holds).
+        group: label of the group proposed; for ``new`` and ``split`` that of the new group, empty until one is found;
+            the most frequent group for ``sort``.
         names: its names; of a screen in the order of the tree, otherwise the most certain first.
         wrong: for each name the probability that it stands wrong.
         items: items (or names, if the queue is ordered by them) that deciding is expected to put right, an action.
-        other: the second group of a merge.
+        other: the second group of a merge, the group that a split takes names from, the proposed label of a rename.
         blocks: (start, stop) ranges of ``names`` that are subtrees, the whole screen first.
     """
 
@@ -55,7 +62,7 @@ class Queue:
         rows: (N, D) unit rows of the names, the teacher's.
         first: (N,) labels of the groups in which the build put the names; None for no group.
         fitted: coefficients.
-        merges: whether groups may be proposed to be one; not where a person gave them.
+        merges: whether groups may be proposed to be one, or to be two; not where a person gave them.
         by: what an action should put right most of, items or names.
 
     Attributes:
@@ -76,12 +83,14 @@ class Queue:
         pairs = np.maximum((self.tree.stops - self.tree.starts) * (self.tree.stops - self.tree.starts - 1), 1)
         lengths = (self.tree.sums(rows) ** 2).sum(axis=1)
         self._cohesion = (lengths - (self.tree.stops - self.tree.starts)) / pairs  # mean cosine of two of its names
+        self._own = _own_votes(self._cohesion, self.tree.stops - self.tree.starts)
 
     def proposals(
         self,
         now: Estimates,
         skipped: frozenset[tuple[str, str | None]] = frozenset(),
         apart: Collection[frozenset[GroupId]] = (),
+        together: Collection[str] = (),
     ) -> list[Proposal]:
         """Return what to decide next, the most useful first.
 
@@ -90,14 +99,14 @@ class Queue:
             skipped: (name, label of its estimated group) that a person looked at and left; they are not shown in a
                 screen again before their estimate changes, unless nothing else is left.
             apart: pairs of groups that a person said are not one.
+            together: names of which a person said that a group of their own, once proposed, is none.
         """
         if self._by == "names":
             now = replace(now, items=np.ones(len(now.items), dtype=np.int64))
         asked = now.undecided & ~self._is_skipped(now, skipped)
         screens = self._screens(now, asked if asked.any() else now.undecided)
-        return sorted(
-            [*screens, *self._accepts(now), *self._places(now), *self._merges(now, apart)], key=lambda p: -p.items
-        )
+        wholes = [*self._accepts(now), *self._places(now), *self._merges(now, apart), *self._new(now, together)]
+        return sorted([*screens, *wholes], key=lambda p: -p.items)
 
     def _is_skipped(self, now: Estimates, skipped: frozenset[tuple[str, str | None]]) -> np.ndarray:
         if not skipped:
@@ -230,6 +239,62 @@ class Queue:
                 gain = likely * float(now.items[members] @ now.errors[members])
                 found.append(replace(self._listed("merge", now, b, members, gain), other=now.labels[a]))
         return _best(found)
+
+    def _new(self, now: Estimates, together: Collection[str]) -> list[Proposal]:
+        """Return undecided names that lie so close together, and so far from all groups, that they look like one.
+
+        The odds are those of the squared votes: of the names' own centre, each name left out of it, against those of
+        the groups where they stand; times the size, in groups of the mean size.
+        """
+        free = now.undecided & ~np.isin(np.array(now.names, dtype=object), list(together))
+        best = now.votes[np.arange(len(now.votes)), now.standing]  # -1: the last column, for no group
+        size, against, wrong = self.tree.sums(
+            np.stack([free, np.where(free, best**2, 0.0), np.where(free, now.errors * now.items, 0.0)], axis=1)
+        ).T
+        usual = len(now.names) / max(len(np.unique(now.standing[now.standing >= 0])), 1)
+        members = self.tree.stops - self.tree.starts
+        odds = np.where(size > 0, (self._own * size) ** 2 / np.maximum(against * size, 1e-12), 0.0) * size / usual
+        likely = odds / (1 + odds)
+        nodes = np.flatnonzero((likely >= _CLEAR) & (size >= np.maximum(_LEAST_NEW, _MOSTLY * members)))
+        nodes = nodes[np.argsort(-(likely * wrong)[nodes], kind="stable")[: 4 * QUEUE]]
+        if not len(nodes):
+            return []
+        scores = (likely * wrong)[nodes] / (1 + self._exceptions(nodes, now, free))
+        shown = np.zeros(len(now.names), dtype=bool)
+        found: list[Proposal] = []
+        for i in np.argsort(-scores, kind="stable").tolist():
+            asked = self.tree.members(int(nodes[i]))
+            asked = asked[free[asked]]
+            if not shown[asked].any() and (one := self._group_of(now, asked, float(scores[i]))) is not None:
+                shown[asked] = True
+                found.append(one)
+        return found[:QUEUE]
+
+    def _group_of(self, now: Estimates, members: np.ndarray, gain: float) -> Proposal | None:
+        """Return the proposal that some names are a group; None where they are most of a group already."""
+        standing = now.standing[members]
+        groups, counts = np.unique(standing, return_counts=True)
+        group, count = int(groups[counts.argmax()]), int(counts.max())
+        kind: Kind = "new"
+        if group >= 0 and now.labels[group] != NONE and count >= _MOSTLY * len(members):
+            if not self._may_merge or 2 * count > int((now.standing == group).sum()):
+                return None
+            kind = "split"
+        elif not self._may_merge and any(now.labels[g] != NONE for g in groups[groups >= 0].tolist()):
+            return None  # a person gave these groups: only names that fit none may need another
+        ordered = members[np.argsort(now.errors[members], kind="stable")]
+        names, wrong = tuple(now.names[i] for i in ordered), tuple(now.errors[ordered].round(4).tolist())
+        return Proposal(kind, "", names, wrong, gain, other=now.labels[group] if kind == "split" else None)
+
+
+def _own_votes(cohesion: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return the vote that the centre of a node's other names has, in the mean, for a name of it.
+
+    With m names of mean cosine c, the cosine with the centre of the others is c sqrt((m - 1) / (1 + (m - 2) c)).
+    """
+    others = np.maximum(size - 1, 1)
+    length = np.maximum(1 + (others - 1) * cohesion, 1e-6)
+    return np.exp(NARROWNESS * (np.clip(cohesion * np.sqrt(others / length), -1, 1) - 1))
 
 
 def _best(found: list[Proposal]) -> list[Proposal]:

@@ -153,5 +153,7 @@ class Teacher:
             skipped: (name, label of its estimated group) that a person looked at and put off.
         """
         now = self.votes.learn(grouping)
-        queue = self.queue.proposals(now, frozenset(skipped), grouping.apart)
+        live = set(grouping.live())
+        together = {name for name, groups in grouping.refused.items() if any(g not in live for g in groups)}
+        queue = self.queue.proposals(now, frozenset(skipped), grouping.apart, together)
         return Lesson(now.place, now.wrong, queue, now)

@@ -25,7 +25,7 @@ const openGroup = () => (view.kind === "group" && !searching() ? view.label : nu
 
 const KEYS = [
   ["The proposal that is shown", [
-    ["a", "accept it as it is marked"], ["x", "refuse it"], ["o", "put it off, undecided"],
+    ["a", "accept it as it is marked"], ["x", "refuse it"], ["o", "put it off, undecided"], ["r", "another label for what it names"],
     ["Space", "mark a name: belongs there, does not, left open"],
     ["] [", "select what lies together with the name; more of it, less"],
   ]],
@@ -80,7 +80,7 @@ const names = new List($("names"), {
 
 // -- the queue ----------------------------------------------------------------------------------------------------
 
-const KINDS = { sort: "≡", accept: "✓", place: "→", merge: "∪", new: "＋" };
+const KINDS = { sort: "≡", accept: "✓", place: "→", merge: "∪", new: "＋", split: "÷", rename: "✎" };
 
 function headline({ kind, group, other, size, names: listed }) {
   const many = (one, more) => (size === 1 ? one : more.replace("#", size.toLocaleString("en")));
@@ -90,6 +90,8 @@ function headline({ kind, group, other, size, names: listed }) {
     place: () => [many("A name for ", "# names for "), own(group)],
     merge: () => [own(group), " and ", own(other)],
     new: () => [many("A name as ", "# names as "), own(group)],
+    split: () => [many("A name of ", "# names of "), own(other), " as ", own(group)],
+    rename: () => [own(group), " as ", own(other)],
   }[kind]();
 }
 
@@ -102,6 +104,8 @@ function question({ kind, group, other, size }) {
     place: () => [`${them[0].toUpperCase()}${them.slice(1).replace("one look ", "one looks ")} belonged to `, own(group), " too"],
     merge: () => [own(group), " and ", own(other), " look like one group"],
     new: () => [size === 1 ? "This one looks like a group of its own: " : `These ${size.toLocaleString("en")} look like a group of their own: `, own(group)],
+    split: () => [size === 1 ? "This one of " : `These ${size.toLocaleString("en")} of `, own(other), size === 1 ? " looks like a group of its own: " : " look like a group of their own: ", own(group)],
+    rename: () => ["Is ", own(other), " a better label for ", own(group), "?"],
   }[kind]();
 }
 
@@ -111,6 +115,8 @@ const HINTS = {
   place: "The least certain come first. Mark what does not belong, then accept the others.",
   merge: "Accepting makes them one group; these are names of the second.",
   new: "The least certain come first. Mark what does not belong, then accept the others.",
+  split: "The least certain come first. Mark what does not belong to them, then accept the others.",
+  rename: "These are its names. r gives it another label, x keeps the one it has.",
 };
 
 function drawProposal(row, proposal) {
@@ -127,7 +133,7 @@ function drawQueue() {
   const here = screen && !isThrough() ? [screen.proposal] : [];
   const busy = new Set(here.flatMap((proposal) => proposal.names));
   const others = model.queue.proposals.filter((one) => !done.has(one.id) && one.id !== screen?.proposal.id
-    && 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length);
+    && (one.kind === "rename" || 2 * one.names.filter((name) => busy.has(name) || model.pending.has(name)).length <= one.names.length));
   queue.show([...here, ...others]);
   if (here.length && queue.current !== here[0]) queue.go(0, { quiet: true });
   queue.element.dataset.empty = "Nothing is proposed.";
@@ -147,7 +153,7 @@ $("queue").addEventListener("scroll", async () => {
 });
 
 const done = new Set(); // proposals that were answered, which may stand in the queue until the answer to the press comes
-const isThrough = () => screen === null || done.has(screen.proposal.id) || (screen.isWhole && screen.kind !== "merge" && !screen.left.length);
+const isThrough = () => screen === null || done.has(screen.proposal.id) || (screen.isWhole && !screen.isOfGroups && !screen.left.length);
 
 function open(proposal) {
   if (searching()) { $("search").value = ""; drawGroups(); }
@@ -169,7 +175,7 @@ function begin(proposal) {
 // Go on with the next proposal, as the queue has it now. It is shown at once, so that a press after this one means it.
 function goOn() {
   const isFresh = (name) => { const item = model.names.get(name); return item.who === null && !model.pending.has(name); };
-  const next = model.queue.proposals.find((one) => !done.has(one.id) && one.id !== screen?.proposal.id && 2 * one.names.filter(isFresh).length > one.names.length);
+  const next = model.queue.proposals.find((one) => !done.has(one.id) && one.id !== screen?.proposal.id && (one.kind === "rename" || 2 * one.names.filter(isFresh).length > one.names.length));
   begin(next ?? null);
   drawQueue();
   if (view.kind === "queue") {
@@ -258,7 +264,7 @@ const parts = (texts) => texts.filter(Boolean).flatMap((text, index) => [index ?
 
 // Where a name stands, if the list does not say it.
 function chip(item, mark) {
-  const here = openGroup() ?? (inQueue() && screen && screen.kind !== "sort" && screen.kind !== "merge" ? screen.proposal.group : null);
+  const here = openGroup() ?? (inQueue() && screen && screen.kind !== "sort" && !screen.isOfGroups ? screen.proposal.group : null);
   const label = item.label ?? "dropped";
   if (view.kind === "dropped" && !searching()) return [];
   if (label === here && mark !== "no") return [];
@@ -357,10 +363,10 @@ function drawActions() {
   const some = names.chosen.length, group = openGroup() !== null, first = [], rest = [];
   if (inQueue() && screen) {
     const right = screen.right.length, denied = screen.denied.length;
-    const accept = { merge: "Merge", new: `Make the group of ${right.toLocaleString("en")}` }[screen.kind] ?? `Accept ${right.toLocaleString("en")}`;
+    const make = `Make the group of ${right.toLocaleString("en")}`, accept = { merge: "Merge", new: make, split: make, rename: "Rename" }[screen.kind] ?? `Accept ${right.toLocaleString("en")}`;
     first.push(["accept", denied ? `${accept}, not ${denied}` : accept, "a", !isThrough(), "strong"],
-      ...(screen.kind === "sort" ? [] : [["refuse", "Refuse", "x", !isThrough()]]), ["later", "Put off", "o", true]);
-    if (screen.kind === "new") rest.push(["rename", "Other label", "r", true]);
+      ...(screen.kind === "sort" ? [] : [["refuse", screen.kind === "rename" ? "Keep the label" : "Refuse", "x", !isThrough()]]), ["later", "Put off", "o", true]);
+    if (screen.isLabelled) rest.push(["rename", "Other label", "r", true]);
   } else if (group) {
     const left = stillOpen().length, but = names.selected.size;
     first.push(["accept", but ? `Accept all but ${but}` : `Accept all ${left.toLocaleString("en")}`, "a", left > 0, "strong"]);
@@ -575,7 +581,7 @@ const act = {
     if (isThrough()) return say("Nothing is left to decide here.");
     if (!screen.isWhole) return say("The names are still coming.");
     const one = screen, answer = explain ? await asked({ action: "accept", title: question(one.proposal), button: "Accept" }) : {};
-    if (answer) finish(one, withWhy(one.accepted(), answer), one.kind === "merge" ? [one.proposal.group] : [...new Set(one.right.map((item) => one.target(item)))]);
+    if (answer) finish(one, withWhy(one.accepted(), answer), one.kind === "sort" ? [...new Set(one.right.map((item) => item.label))] : [one.label]);
   },
   async acceptGroup(explain) {
     const group = needGroup();
@@ -666,7 +672,7 @@ const act = {
     if (answer) decide(withWhy(pieces("drop", namesOf(chosen), {}), answer));
   },
   async rename() {
-    if (inQueue() && screen?.kind === "new") return act.relabel();
+    if (inQueue() && screen?.isLabelled) return act.relabel();
     const from = needGroup();
     if (from === null) return;
     const answer = await asked({ action: "rename", title: "Rename the group", about: from, button: "Rename",
@@ -675,12 +681,12 @@ const act = {
     remember(answer.to);
     decide(withWhy([{ action: "rename", group: from, to: answer.to }], answer))?.then(() => { if (openGroup() === from) { view = { kind: "group", label: answer.to }; later(); } }, () => {});
   },
-  // Another label for a group that is proposed and not made yet.
+  // Another label for a group that is proposed and not made yet, or for one that is to be renamed.
   async relabel() {
     const one = screen;
-    const answer = await asked({ action: "new", title: "Label of the new group", about: one.proposal.group, button: "Take it",
-      fields: [{ name: "to", label: "Label", value: one.proposal.group, options: model.labels(one.names.slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
-    if (answer) { one.proposal = { ...one.proposal, group: answer.to }; redraw(); }
+    const answer = await asked({ action: one.kind === "rename" ? "rename" : "new", title: one.kind === "rename" ? ["Label for ", own(one.proposal.group)] : "Label of the new group", about: one.label, button: "Take it",
+      fields: [{ name: "to", label: "Label", value: one.label, options: model.labels(one.names.slice(0, LONGEST)), mustBeNew: true, taken: model.groups }] });
+    if (answer) { one.label = answer.to; redraw(); }
   },
   async merge() {
     const from = needGroup();

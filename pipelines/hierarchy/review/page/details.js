@@ -167,7 +167,7 @@ function path(steps) {
 export function what(entry) {
   const names = () => (entry.names_count > 3 ? `${entry.names.slice(0, 2).join(", ")} and ${(entry.names_count - 2).toLocaleString("en")} more` : some(entry.names));
   return {
-    rename: () => `${entry.group} → ${entry.to}`,
+    rename: () => (entry.group === entry.to ? `${entry.group} keeps its label` : `${entry.group} → ${entry.to}`),
     move: () => `${names()} → ${entry.to}`,
     merge: () => `${some(entry.groups)} → ${entry.to}`,
     split: () => `${names()} from ${entry.group} → ${entry.to}`,

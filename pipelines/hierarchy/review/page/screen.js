@@ -7,7 +7,7 @@ const LONGEST = 10000; // names of one decision
 export class Screen {
   constructor(proposal, model, recent) {
     Object.assign(this, { proposal, model, marks: new Map(), level: -1 });
-    if (this.isWhole) this.proposal = this.undecided(proposal);
+    if (this.isWhole && this.kind !== "rename") this.proposal = this.undecided(proposal);
     this.names = this.proposal.names;
     this.turn();
     this.targets = this.likely(recent);
@@ -15,6 +15,14 @@ export class Screen {
 
   get kind() { return this.proposal.kind; }
   get isWhole() { return this.proposal.names.length >= this.proposal.size; }
+
+  // Whether it asks about groups as they are, of which all names may be decided.
+  get isOfGroups() { return this.kind === "merge" || this.kind === "rename"; }
+
+  // Whether it proposes a label, and which.
+  get isLabelled() { return this.kind === "new" || this.kind === "split" || this.kind === "rename"; }
+  get label() { return this.kind === "rename" ? this.proposal.other : this.proposal.group; }
+  set label(text) { this.proposal = { ...this.proposal, [this.kind === "rename" ? "other" : "group"]: text }; }
 
   // The proposal without the names that are decided, or on their way, by now.
   undecided(proposal) {
@@ -29,7 +37,7 @@ export class Screen {
 
   // What is least certain comes first: whoever reads on until all looks right has seen what may be wrong.
   turn() {
-    if (this.kind !== "sort" && !this.proposal.blocks.length) this.names = [...this.proposal.names].reverse();
+    if (this.kind !== "sort" && this.kind !== "rename" && !this.proposal.blocks.length) this.names = [...this.proposal.names].reverse();
   }
 
   async complete() {
@@ -49,8 +57,8 @@ export class Screen {
   isLeft(item) { return item.who === null && item.label !== null && !this.model.pending.has(item.name); }
   get left() { return this.items.filter((item) => this.isLeft(item)); }
 
-  // The group that accepting puts a name into.
-  target(item) { return this.kind === "sort" ? item.label : this.proposal.group; }
+  // The group in which a single name is confirmed.
+  target(item) { return this.kind === "sort" || this.isLabelled ? item.label : this.proposal.group; }
 
   // Space: it belongs there, it does not, it is left open.
   mark(names) {
@@ -62,18 +70,19 @@ export class Screen {
   get denied() { return this.left.filter((item) => this.marks.get(item.name) === "no"); }
 
   accepted() {
-    const { kind, proposal } = this, { group, other } = proposal;
-    const right = this.right;
+    const { kind, proposal, right, label } = this, { group, other } = proposal;
     const said = kind === "sort" ? byGroup("accept", right)
       : kind === "merge" ? [{ action: "merge", groups: [group, other], to: group }]
-      : kind === "new" ? fresh(namesOf(right), group)
+      : kind === "rename" ? [{ action: "rename", group, to: label }]
+      : this.isLabelled ? fresh(namesOf(right), label)
       : pieces("accept", namesOf(right), { group });
-    return [...said, ...(kind === "sort" ? byGroup("refuse", this.denied) : pieces("refuse", namesOf(this.denied), { group }))];
+    return [...said, ...(kind === "sort" ? byGroup("refuse", this.denied) : pieces("refuse", namesOf(this.denied), { group: kind === "rename" ? label : group }))];
   }
 
   refused() {
     const { kind, proposal: { group, other } } = this;
     if (kind === "merge") return [{ action: "refuse", group, other }];
+    if (kind === "rename") return [{ action: "rename", group, to: group }];
     return kind === "sort" ? [] : pieces("refuse", namesOf(this.left), { group });
   }
 
@@ -100,7 +109,7 @@ export class Screen {
     const add = (label, weight) => { if (label && this.model.groups.has(label)) often.set(label, (often.get(label) ?? 0) + weight); };
     for (const item of this.items) { add(item.label, 1); add(item.next, 0.3); add(item.group, 0.2); }
     const found = [...often].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([label]) => label);
-    const first = kind === "sort" || kind === "new" ? [] : [group, other].filter(Boolean);
+    const first = kind === "sort" || kind === "new" ? [] : [group, other].filter(Boolean); // of a split, what it leaves
     return [...new Set([...first, ...found.slice(0, 6), ...recent, ...found])].filter((label) => this.model.groups.has(label)).slice(0, MOST_TARGETS);
   }
 }
