@@ -148,8 +148,8 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
     if not name:
         raise ConfigError(
             f"{place}: its {MANIFEST} names no protocol. Name splits to evaluate (--split S, or --query-split Q and "
-            f"--gallery-split G; there are {', '.join(dataset.manifest.splits)}), or a protocol (--protocol NAME; there "
-            f"are {', '.join(protocol_names())})."
+            f"--gallery-split G; there are {', '.join(dataset.manifest.splits)}), or a protocol (--protocol NAME; "
+            f"there are {', '.join(protocol_names())})."
         )
     tables = [file.partition(".")[0] for file in (JUDGEMENTS, LISTS) if file in dataset.manifest.files]
     protocol_of(name).check(name, place, filled_splits(dataset), tables)
