@@ -63,9 +63,8 @@ def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
     assert json.loads((tmp_path / "checkpoints/best.json").read_text())["metric"] == "AP/fine"
 
 
-def test_the_first_set_may_have_other_levels(data, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.hgld.small_dataset.LEVELS", ("species", "genus"))
-    write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]))
+def test_the_first_set_may_have_other_levels(data, tmp_path):
+    write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]), levels=("species", "genus"))
     entry = f"{tmp_path / 'other'}:test"
     summary = train(options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1"), data, tmp_path / "run")
     assert summary.best["metric"] == "R@1/species"
@@ -73,14 +72,22 @@ def test_the_first_set_may_have_other_levels(data, tmp_path, monkeypatch):
 
 def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_path):
     place = str(write_small(tmp_path / "data"))
-    single = [Item((c, c), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
+    single = [Item((c, c // 2), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
     write_dataset(tmp_path / "other", single)
     told = Notes()
-    config = options(epochs=1, evaluate_on=(f"{tmp_path / 'other'}:single", "test"))
+    config = options(epochs=1, evaluate_on=(f"{tmp_path / 'other'}:single", "test"), best_by="AP")
     summary = train(config, place, tmp_path / "run", progress=told)
     assert summary.finished
     assert summary.best == {}
-    assert any("H-AP is undefined for every query" in note for note in told.notes)
+    assert any("AP/fine is undefined for every query" in note for note in told.notes)
+
+
+def test_a_set_in_which_nothing_is_defined_is_refused_before_the_epochs(tmp_path):
+    place = str(write_small(tmp_path / "data"))
+    write_dataset(tmp_path / "other", [Item((c, c), "single", jpeg(np.random.default_rng(c))) for c in range(4)])
+    config = options(epochs=1, evaluate_on=("test", f"{tmp_path / 'other'}:single"))
+    with pytest.raises(InputError, match=r"evaluate_on .*:single: by their labels no query has a relevant item"):
+        train(config, place, tmp_path / "run")
 
 
 def test_an_evaluation_that_a_kill_left_half_written_is_not_kept_twice(data, tmp_path, monkeypatch):
