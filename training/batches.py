@@ -297,10 +297,8 @@ def evaluation_view(
     Raises:
         ConfigError: a resize below the size, or too many pixels.
     """
-    side = size or images.test_size or images.size
-    usual = max(images.resize, images.size)
-    short = resize or max(side, round(side * usual / images.size))
-    return TestView(side, short, geometry or images.test_geometry, max_pixels=max_pixels or images.max_pixels)
+    view = TestView(images.size, max(images.resize, images.size), images.test_geometry, max_pixels=images.max_pixels)
+    return view.changed(size or images.test_size, resize, geometry, max_pixels)
 
 
 def square_view(images: ImagesConfig) -> TestView:

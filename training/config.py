@@ -92,7 +92,7 @@ class ImagesConfig:
     )
     test_scales: tuple[float, ...] = setting((1.0,), "Factors of evaluation's size whose embeddings are pooled.")
     scale_p: float = setting(
-        1.0, "Exponent of the generalised mean over the scales: 1 averages; listwise AP's paper takes 3.", above=0
+        1.0, "Exponent of the generalised mean over the scales: 1 averages; listwise AP's paper takes 3.", least=1
     )
     max_pixels: int = setting(
         1 << 22, "Largest image of evaluation with original; larger ones are made smaller.", unit="pixels", above=0

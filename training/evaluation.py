@@ -527,8 +527,11 @@ def evaluate_by_protocol(
 def _model(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
     """Return a report's settings about the model that embedded, and its view of the images."""
     stated: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
-    named = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
+    named: dict[str, Any] = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
     named |= {"recipe": embedder.recipe} if embedder.recipe else {}
+    if embedder.network is not None:
+        named = {"model": embedder.network.name, "model_weights": embedder.network.weights}
+        named |= {"pooling": embedder.network.pooling} if embedder.network.pooling else {}
     return stated | named | embedder.view_facts([side.dataset for side in embedded])
 
 
@@ -573,7 +576,7 @@ def evaluate_trained(
         return None
     stated = {"dataset": query.manifest.name, "split": task.query, **_unreadable(embedded)}
     stated |= {"gallery_split": task.gallery} if rest else {}
-    stated |= {"checkpoint": embedder.checkpoint, **_model(embedder, embedded)}
+    stated |= _model(embedder, embedded)
     return replace(report, settings=report.settings | stated)
 
 

@@ -13,6 +13,7 @@ from hgld.cli.output import echo, print_json, progress_bars
 if TYPE_CHECKING:
     from hgld.training.inference.embedder import Embedder
     from hgld.training.inference.search import QueryMatches
+    from hgld.training.models.networks import Network
 
 
 CHECKPOINT = click.Path(path_type=Path, file_okay=False, exists=True)
@@ -48,7 +49,7 @@ _OPTIONS = {
         "--size",
         type=_LEAST_ONE,
         help="Side of the square that the model sees, or the longest side, pixels. [default: as in the run's "
-        "evaluations]",
+        "evaluations, or as the network's library tests it]",
     ),
     "resize": click.option(
         "--resize",
@@ -69,7 +70,7 @@ _OPTIONS = {
     ),
     "scale_p": click.option(
         "--scale-p",
-        type=click.FloatRange(min=0, min_open=True),
+        type=click.FloatRange(min=1),
         help="Exponent of the generalised mean over --scales: 1 averages; listwise AP's paper takes 3. [default: as in "
         "the run's evaluations]",
     ),
@@ -94,25 +95,117 @@ _OPTIONS = {
 }
 
 
-def checkpoint_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags for how a trained model reads images, which :func:`open_embedder` takes."""
+def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the flags for how a model reads images, which :func:`open_embedder` takes."""
     for option in reversed(_OPTIONS.values()):
         function = option(function)
     return function
 
 
-def take_checkpoint_options(given: dict[str, Any]) -> dict[str, Any]:
+def take_view_options(given: dict[str, Any]) -> dict[str, Any]:
     """Take the values of these flags out of a verb's."""
     return {name: given.pop(name) for name in _OPTIONS}
 
 
-def refuse_checkpoint_options(given: dict[str, Any]) -> None:
-    """Refuse flags that have nothing to act on, because no checkpoint is given."""
-    context = click.get_current_context()
+def refuse_view_options(given: dict[str, Any]) -> None:
+    """Refuse flags that have nothing to act on, because no model is given."""
     for name in _OPTIONS:
         given.pop(name)
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name.replace('_', '-')} goes with --checkpoint, which is not given.")
+        if _is_given(name):
+            flag = name.replace("_", "-")
+            raise click.UsageError(f"--{flag} goes with --checkpoint or --model; neither is given.")
+
+
+def _is_given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+# -- the models: of runs, and networks as they come -------------------------------------------------------------------
+
+_SOURCES = ("checkpoint", "model", "network_weights", "pooling")
+
+
+def source_options(*, several: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a verb the flags that name its model, or several; :func:`take_sources` reads them."""
+    again = "; several times, with others" if several else ""
+    options = (
+        click.option(
+            "--checkpoint",
+            type=CHECKPOINT,
+            multiple=several,
+            help=f"A run of hgld train, or one of its checkpoints/step-N{again}.",
+        ),
+        click.option(
+            "--model",
+            multiple=several,
+            metavar="NETWORK",
+            help="Or a network as it comes, with its own preparation of images: timm:NAME, torchvision:NAME, "
+            f"open_clip:MODEL/PRETRAINED, onnx:FILE, or pixels (raw ones, 32 px){again}.",
+        ),
+        click.option(
+            "--weights",
+            "network_weights",
+            multiple=several,
+            metavar="FILE|TAG|none",
+            help="Weights of --model"
+            + ("; one for each of them in their order, or for none of them" if several else "")
+            + ". none: drawn at random; default: its library's own.",
+        ),
+        click.option(
+            "--pooling",
+            type=click.Choice(["avg", "gem", "max", "token"]),
+            help="Pooling of --model. [default: its own vector, else the average]",
+        ),
+    )
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+def take_sources(given: dict[str, Any]) -> "list[Path | Network]":
+    """Take the models that these flags name out of a verb's values; checkpoints come first.
+
+    Raises:
+        click.UsageError: flags that have nothing to act on, or not as many weights as networks.
+    """
+    taken = {name: given.pop(name) for name in _SOURCES}
+    checkpoints, names, weights = (
+        tuple(value) if isinstance(value, tuple) else () if value is None else (value,)
+        for value in (taken[name] for name in _SOURCES[:3])
+    )
+    for flag, value in (("weights", weights), ("pooling", taken["pooling"])):
+        if value and not names:
+            raise click.UsageError(f"--{flag} goes with --model, which is not given.")
+    if names and not checkpoints and _is_given("which"):
+        raise click.UsageError("--which chooses a checkpoint of a run; --model has none.")
+    if weights and len(weights) != len(names):
+        raise click.UsageError(
+            f"--weights comes {len(weights)} times and --model {len(names)} times; give one for each, in their order "
+            "(default: the library's own), or none at all."
+        )
+    if not names:
+        return list(checkpoints)
+    from hgld.training.models.networks import Network
+
+    pairs = zip(names, weights or ["default"] * len(names), strict=True)
+    return [*checkpoints, *(Network(name, own, taken["pooling"] or "") for name, own in pairs)]
+
+
+def take_source(given: dict[str, Any]) -> "Path | Network":
+    """Take the one model that these flags name.
+
+    Raises:
+        click.UsageError: there is none, or there are two.
+    """
+    sources = take_sources(given)
+    if len(sources) != 1:
+        found = "both are" if sources else "neither is"
+        raise click.UsageError(f"--checkpoint RUN or --model NETWORK says what embeds; {found} given.")
+    return sources[0]
 
 
 def say_reduced(facts: Mapping[str, object]) -> None:
@@ -122,12 +215,12 @@ def say_reduced(facts: Mapping[str, object]) -> None:
 
 
 def open_embedder(
-    checkpoint: Path, device: str | None, options: dict[str, Any], data: str
+    source: "Path | Network", device: str | None, options: dict[str, Any], data: str
 ) -> "AbstractContextManager[Embedder]":
-    """Open the model of a checkpoint with the options of :func:`take_checkpoint_options`, for a dataset."""
+    """Open a model with the options of :func:`take_view_options`, for a dataset."""
     from hgld.training.inference.embedder import trained_embedder
 
-    return trained_embedder(checkpoint, device=device or "", data=data, **options)
+    return trained_embedder(source, device=device or "", data=data, **options)
 
 
 # -- embed, search, export --------------------------------------------------------------------------------------------
@@ -142,7 +235,7 @@ _device_option = click.option("--device", help="cpu, cuda, ...; default: a GPU w
 
 def embed_command() -> click.Command:
     @click.command()
-    @_checkpoint_option
+    @source_options()
     @_data_option
     @_split_option
     @click.option(
@@ -163,11 +256,10 @@ def embed_command() -> click.Command:
         help="Exponent of the variances: 0.5 whitens fully, 0.25 is the listwise AP paper's square root. "
         "[default: 0.5]",
     )
-    @checkpoint_options
+    @view_options
     @_device_option
     @json_option
     def embed(
-        checkpoint: Path,
         data: str,
         split: str | None,
         out: Path,
@@ -177,7 +269,7 @@ def embed_command() -> click.Command:
         as_json: bool,
         **given: Any,
     ) -> None:
-        """Embed the images of a dataset with a trained model: unit vectors, in the order of its index.
+        """Embed the images of a dataset with a trained model or any network: unit vectors, in the order of its index.
 
         Beside FILE.npy lies FILE.labels.parquet: key, split and labels, one row an embedding in the same order; hgld
         evaluate --embeddings FILE.npy --labels FILE.labels.parquet reads both. Images that cannot be read are left out
@@ -189,9 +281,9 @@ def embed_command() -> click.Command:
         writer_of(out)  # a wrong suffix is refused before any work
         if whitening_power is not None and fit_whitening is None:
             raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
+        source, options = take_source(given), take_view_options(given)
         dataset = open_dataset(data, split)
-        options = take_checkpoint_options(given)
-        with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
+        with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
                 return
@@ -223,7 +315,7 @@ def embed_command() -> click.Command:
 def search_command() -> click.Command:
     @click.command()
     @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=EXISTING_FILE)
-    @_checkpoint_option
+    @source_options()
     @_data_option
     @click.option(
         "--split",
@@ -247,12 +339,11 @@ def search_command() -> click.Command:
         type=NewFile(),
         help="Write what was found as an HTML page as well, with the pictures in it.",
     )
-    @checkpoint_options
+    @view_options
     @_device_option
     @json_option
     def search(
         images: tuple[Path, ...],
-        checkpoint: Path,
         data: str,
         split: str | None,
         k: int,
@@ -276,10 +367,10 @@ def search_command() -> click.Command:
         from hgld.training.inference.search import search as search_images
         from hgld.training.inference.search_index import kept_index
 
+        source, options = take_source(given), take_view_options(given)
         whole = split is not None or embeddings is not None
         dataset = open_dataset(data, split) if whole else open_searched(data)
-        options = take_checkpoint_options(given)
-        with progress_bars() as progress, open_embedder(checkpoint, device, options, data) as embedder:
+        with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
             gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
             index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:

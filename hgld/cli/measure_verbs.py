@@ -1,5 +1,6 @@
 """The verbs that measure and show results: evaluate, report."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.embed_verbs import (
-    CHECKPOINT,
-    checkpoint_options,
     open_embedder,
-    refuse_checkpoint_options,
+    refuse_view_options,
     say_reduced,
-    take_checkpoint_options,
+    source_options,
+    take_sources,
+    take_view_options,
+    view_options,
 )
 from hgld.cli.options import (
     EXISTING_FILE,
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions
     from hgld.evaluation.report import Comparison, RetrievalReport
     from hgld.published import PublishedValue
+    from hgld.report_page.leaderboard import Leaderboard
+    from hgld.training.inference.embedder import Embedder, Spent
+    from hgld.training.models.networks import Network
 
 
 _OF_FILES = ("embeddings", "labels", "levels")  # needed by every evaluation of files
@@ -51,8 +56,8 @@ def evaluate_command() -> click.Command:
     @click.option("--levels", type=Names(), help="Columns of the labels, finest first; of --data: default all.")
     @click.option("--gallery-embeddings", type=any_file, help="The gallery; without it every item queries the rest.")
     @click.option("--gallery-labels", type=any_file, help="The gallery's labels.")
-    @click.option("--checkpoint", type=CHECKPOINT, help="Instead of files: a run of hgld train, or a checkpoint of it.")
-    @click.option("--data", help="What the checkpoint is evaluated on: dataset directory, or its URL.")
+    @source_options(several=True)
+    @click.option("--data", help="What models are evaluated on: dataset directory, or its URL.")
     @click.option(
         "--protocol",
         shell_complete=complete_protocols,
@@ -61,7 +66,7 @@ def evaluate_command() -> click.Command:
     @click.option("--split", help="Split of it, in which every image queries the rest.")
     @click.option("--query-split", help="Split of the queries, where they search in another one.")
     @click.option("--gallery-split", help="Split that they search in.")
-    @checkpoint_options
+    @view_options
     @click.option("--distractors", type=any_file, help="Embeddings of gallery items that match nothing.")
     @click.option(
         "--metrics",
@@ -83,7 +88,12 @@ def evaluate_command() -> click.Command:
         show_default=True,
         help="Count the query in its own class, as published H-AP does; it is never ranked.",
     )
-    @click.option("--weights", type=Numbers(), help="Of the levels in wAP and weighted_ap, coarsest first; else equal.")
+    @click.option(
+        "--level-weights",
+        "weights",
+        type=Numbers(),
+        help="Of the levels in wAP and weighted_ap, coarsest first; else equal.",
+    )
     @click.option(
         "--normalize/--no-normalize", default=True, show_default=True, help="Cosine similarities, or dot products."
     )
@@ -91,12 +101,13 @@ def evaluate_command() -> click.Command:
         "--whitening", type=any_file, help="A whitening to apply first (hgld.evaluation.postprocess.Whitening)."
     )
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
-    @click.option("--device", help="cpu, cuda, ...; default: the CPU; with --checkpoint a GPU if there is one.")
+    @click.option("--device", help="cpu, cuda, ...; default: the CPU; with a model a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
     @click.option(
         "--out",
         type=NewFile(),
-        help="Keep the report: .json (with its per-query table), .md, .html or .tex.",
+        help="Keep the report: .json (with its per-query table), .md, .html or .tex; of several models their "
+        "leaderboard: .html, .md or .json.",
     )
     @click.option(
         "--against",
@@ -116,23 +127,29 @@ def evaluate_command() -> click.Command:
         against: tuple[Path, ...],
         as_json: bool,
         **given: Any,
-    ) -> None:
-        """Evaluate a trained model, or embeddings of files, by a dataset's protocol or at every level of the labels.
+    ) -> int:
+        """Evaluate models, or embeddings of files, by a dataset's protocol or at every level of the labels.
 
         hgld evaluate --checkpoint RUN --data DIR measures a model by the dataset's own protocol, and with --split test
-        every test image against the others. hgld evaluate --embeddings E.npy --data DIR takes embeddings that hgld
-        embed wrote of the dataset, and --embeddings E.npy --labels L.parquet --levels fine,coarse any others. --against
-        says with confidence intervals and a paired test whether a difference to earlier reports is real.
+        every test image against the others; --model timm:NAME any network. Several models at once make a leaderboard:
+        a table a level with intervals, paired tests, dimensions, images a second and raw pixels below. hgld evaluate
+        --embeddings E.npy --data DIR takes embeddings that hgld embed wrote of the dataset, and --embeddings E.npy
+        --labels L.parquet --levels fine,coarse any others. --against says with confidence intervals and a paired test
+        whether a difference to earlier reports is real.
         """
         chosen: dict[str, Any] = {name: given.pop(name) for name in _OPTIONS}
-        measure = _measure(given, metrics)
+        sources = take_sources(given)
+        measure = _measure(given, metrics, models=bool(sources))
+        if len(sources) > 1:
+            _refuse({"against": against or None}, "compares one report with earlier ones; several models are compared")
+            return _lead(sources, measure, chosen, out, as_json)
         save, earlier = _saver(out), _load_reports(against)
         from hgld.evaluation.evaluate import EvaluationOptions
 
         with progress_bars() as progress:
-            report = measure(options=EvaluationOptions(**chosen, progress=progress))
+            report = measure(*sources, options=EvaluationOptions(**chosen, progress=progress))
         if report is None:
-            return
+            return 0
         try:
             comparison = _compare(earlier, report)
         except HgldError:
@@ -142,6 +159,7 @@ def evaluate_command() -> click.Command:
             save(report, comparison)
         finally:  # what cannot be kept is shown all the same
             _show(report, comparison, as_json)
+        return 0
 
     return evaluate
 
@@ -153,47 +171,53 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
         echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
 
 
-def _measure(given: dict[str, Any], metrics: tuple[str, ...] | None) -> "Callable[..., RetrievalReport | None]":
-    """Return the measurement that the flags ask for; contradictions are refused before any work."""
+def _measure(
+    given: dict[str, Any], metrics: tuple[str, ...] | None, *, models: bool
+) -> "Callable[..., RetrievalReport | None]":
+    """Return the measurement that the flags ask for, of a model that it is given or of files.
+
+    Contradictions are refused before any work.
+    """
     files = {name: given.pop(name) for name in ("embeddings", "labels", "gallery_embeddings", "gallery_labels")}
     splits = {name: given.pop(name) for name in ("split", "query_split", "gallery_split")}
-    checkpoint, place, protocol = (given.pop(name) for name in ("checkpoint", "data", "protocol"))
+    place, protocol = given.pop("data"), given.pop("protocol")
     if place is not None and not any(splits.values()):
         _refuse({"levels": given.pop("levels")}, "goes with splits or files: a protocol takes all levels")
-        return _measure_protocol(checkpoint, place, protocol or "", files, {"metrics": metrics, **given})
+        return _measure_protocol(place, protocol or "", files, {"metrics": metrics, **given}, models=models)
     _refuse({"submission": given.pop("submission")}, "goes with --data DIR and without splits, by the protocol gldv2")
     if protocol is not None:
         raise click.UsageError("--protocol goes with --data DIR and without splits: it says itself what queries what.")
-    if checkpoint is None:
-        _refuse({"data": place, **splits}, "goes with --checkpoint, which is not given")
-        refuse_checkpoint_options(given)
+    if not models:
+        _refuse({"data": place, **splits}, "goes with --checkpoint or --model; neither is given")
+        refuse_view_options(given)
         missing = [name for name, value in {**files, **given}.items() if name in _OF_FILES and value is None]
         if missing:
-            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint and --data.")
+            raise click.UsageError(f"missing --{', --'.join(missing)}; or give --checkpoint or --model, and --data.")
         return partial(_measure_files, metrics=metrics, **files, **given)
-    _refuse(files, "cannot be combined with --checkpoint; give one of the two")
+    _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
     alone, pair = splits["split"], (splits["query_split"], splits["gallery_split"])
     if place is None or bool(alone) == any(pair) or any(pair) != all(pair):
         raise click.UsageError(
-            "--checkpoint needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
+            "a model needs --data DIR, alone or with --split S, or with --query-split Q and --gallery-split G."
         )
     query, gallery = alone or pair[0], pair[1] or ""
-    model = take_checkpoint_options(given)
-    return partial(_measure_checkpoint, checkpoint, place, query, gallery, model, metrics=metrics, **given)
+    view = take_view_options(given)
+    return partial(_measure_model, place, view, partial(_on_splits, place, query, gallery, metrics=metrics, **given))
 
 
 def _measure_protocol(
-    checkpoint: Path | None, place: str, protocol: str, files: dict[str, Any], given: dict[str, Any]
+    place: str, protocol: str, files: dict[str, Any], given: dict[str, Any], *, models: bool
 ) -> "Callable[..., RetrievalReport | None]":
-    """Return the measurement by a dataset's protocol, of a checkpoint or of embeddings of the dataset."""
-    if checkpoint is not None:
-        _refuse(files, "cannot be combined with --checkpoint; give one of the two")
-        return partial(_protocol_of_checkpoint, checkpoint, place, protocol, take_checkpoint_options(given), **given)
-    refuse_checkpoint_options(given)
+    """Return the measurement by a dataset's protocol, of a model or of embeddings of the dataset."""
+    if models:
+        _refuse(files, "cannot be combined with --checkpoint or --model; give one of the two")
+        view = take_view_options(given)
+        return partial(_measure_model, place, view, partial(_by_protocol, place, protocol, **given))
+    refuse_view_options(given)
     _refuse({"gallery_labels": files.pop("gallery_labels")}, "has nothing to add: the dataset has its labels")
     sides = [file for file in (files.pop("embeddings"), files.pop("gallery_embeddings")) if file is not None]
     if not sides:
-        raise click.UsageError("--data needs --checkpoint RUN, or --embeddings of that dataset.")
+        raise click.UsageError("--data needs --checkpoint RUN, --model NETWORK or --embeddings of that dataset.")
     return partial(_protocol_of_files, sides, place, protocol, **files, **given)
 
 
@@ -229,45 +253,58 @@ def _protocol_of_files(
     return evaluate_dataset_files(embeddings, place, protocol, options=options, **given)
 
 
-def _protocol_of_checkpoint(
-    checkpoint: Path,
+def _measure_model(
+    place: str,
+    view: dict[str, Any],
+    evaluate: "Callable[..., RetrievalReport | None]",
+    source: "Path | Network",
+    options: "EvaluationOptions",
+    spent: "Spent | None" = None,
+    dimensions: list[int] | None = None,
+    pixels: bool = False,
+) -> "RetrievalReport | None":
+    """Return the report of a model; None on all processes of torchrun but the main one.
+
+    ``spent`` and ``dimensions`` take what embedding took, and the embedding's dimensions; ``pixels``: the model is raw
+    pixels beside others, whose flags are not for it.
+    """
+    device = None if options.device is None else str(options.device)
+    here = {name: value for name, value in view.items() if not pixels or name in ("batch_size", "workers")}
+    with open_embedder(source, device, here, place) as embedder:
+        report = evaluate(replace(embedder, spent=spent), options=options)
+        if dimensions is not None:
+            dimensions.append(embedder.model.dim)
+        is_main = embedder.processes.is_main
+    return _unreadable_said(report) if is_main and report is not None else None
+
+
+def _by_protocol(
     place: str,
     protocol: str,
-    model_options: dict[str, Any],
+    embedder: "Embedder",
     options: "EvaluationOptions",
     query_expansion: tuple[float, int] | None,
     **given: Any,
-) -> "RetrievalReport | None":
-    """Return the report; None on all processes of torchrun but the main one."""
+) -> "RetrievalReport":
     from hgld.training.evaluation import SplitEmbedder, evaluate_by_protocol
 
-    device = None if options.device is None else str(options.device)
     options = replace(options, query_expansion=query_expansion)
-    with open_embedder(checkpoint, device, model_options, place) as embedder:
-        splits = SplitEmbedder(embedder, options.progress)
-        report = evaluate_by_protocol(splits, place, protocol, options=options, **given)
-        is_main = embedder.processes.is_main
-    return _unreadable_said(report) if is_main else None
+    splits = SplitEmbedder(embedder, options.progress)
+    return evaluate_by_protocol(splits, place, protocol, options=options, **given)
 
 
-def _measure_checkpoint(
-    checkpoint: Path,
+def _on_splits(
     place: str,
     query: str,
     gallery: str,
-    model_options: dict[str, Any],
+    embedder: "Embedder",
     options: "EvaluationOptions",
     metrics: tuple[str, ...] | None,
     **given: Any,
 ) -> "RetrievalReport | None":
-    """Return the report; None on all processes of torchrun but the main one."""
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
 
-    device = None if options.device is None else str(options.device)
-    options = _asking(options, metrics)
-    with open_embedder(checkpoint, device, model_options, place) as embedder:
-        report = evaluate_trained(embedder, RetrievalTask(place, query, gallery), options=options, **given)
-    return None if report is None else _unreadable_said(report)
+    return evaluate_trained(embedder, RetrievalTask(place, query, gallery), options=_asking(options, metrics), **given)
 
 
 def _unreadable_said(report: "RetrievalReport") -> "RetrievalReport":
@@ -325,6 +362,104 @@ def _saver(out: Path | None) -> "Callable[[RetrievalReport, Comparison | None], 
 def _latex(report: "RetrievalReport", comparison: "Comparison | None", path: Path) -> str:
     """Return a row of the report; with a comparison one of every report, with significant differences marked."""
     return report.to_latex_row(path.stem) + "\n" if comparison is None else comparison.to_latex()
+
+
+# -- several models ---------------------------------------------------------------------------------------------------
+
+_PIXELS = "raw pixels, 32 px"
+
+
+def _lead(
+    sources: "list[Path | Network]",
+    measure: "Callable[..., RetrievalReport | None]",
+    chosen: dict[str, Any],
+    out: Path | None,
+    as_json: bool,
+) -> int:
+    """Evaluate models one after another, and show and keep their leaderboard; one that fails does not cost the others.
+
+    Returns:
+        the exit code: that of bad input if a model failed.
+    """
+    from hgld.cli import EXIT_BAD_INPUT
+    from hgld.distributed import is_main_process
+    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.report_page.leaderboard import Entry, leaderboard
+    from hgld.training.inference.embedder import Spent
+
+    save = _board_saver(out)
+    entries, failed = [], {}
+    for name, source in _named(sources).items():
+        spent, dimensions = Spent(), []
+        try:
+            with progress_bars() as progress:
+                asked = EvaluationOptions(**chosen, progress=progress)
+                pixels = name == _PIXELS
+                report = measure(source, options=asked, spent=spent, dimensions=dimensions, pixels=pixels)
+        except HgldError as error:
+            failed[name] = " ".join(str(error).split())
+            if is_main_process():
+                echo(f"{name}: not evaluated: {failed[name]}", err=True)
+            continue
+        if report is not None:
+            entries.append(Entry(name, report, dimensions[0], spent.images / max(spent.seconds, 1e-9)))
+    if not is_main_process():
+        return EXIT_BAD_INPUT if failed else 0
+    board = leaderboard(entries, failed)
+    try:
+        save(board)
+    finally:  # what cannot be kept is shown all the same
+        if as_json:
+            print_json(board.to_dict())
+        else:
+            echo(board.to_markdown())
+    return EXIT_BAD_INPUT if failed else 0
+
+
+def _named(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
+    """Return models by their names, with raw pixels before them; what tells namesakes apart is added.
+
+    Raises:
+        click.UsageError: the same model twice.
+    """
+    from hgld.training.models.networks import Network
+
+    named: dict[str, Path | Network] = {}
+    plain = [source.name if isinstance(source, Network) else source.resolve().name for source in sources]
+    named[_PIXELS] = Network("pixels")  # first, so that they find the files' cache as cold as it is
+    for name, source in zip(plain, sources, strict=True):
+        if source == named[_PIXELS]:
+            continue
+        told = name
+        if plain.count(name) > 1:
+            told = f"{name}, {source.weights}" if isinstance(source, Network) else str(source)
+        if told in named:
+            raise click.UsageError(f"the model {told!r} is named twice; name it once.")
+        named[told] = source
+    return named
+
+
+def _board_saver(out: Path | None) -> "Callable[[Leaderboard], None]":
+    """Return the function that keeps a leaderboard, by the suffix of its file; a wrong one is refused at once."""
+    writers: dict[str, Callable[[Leaderboard], str]] = {
+        ".html": lambda board: board.to_html(),
+        ".md": lambda board: board.to_markdown(),
+        ".json": lambda board: json.dumps(board.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n",
+    }
+    if out is None:
+        return lambda board: None
+    text_of = writers.get(out.suffix)
+    if text_of is None:
+        raise click.UsageError(f"--out {out}: the leaderboard of several models is written as {', '.join(writers)}.")
+
+    def save(board: "Leaderboard") -> None:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(out, text_of(board))
+        except OSError as error:
+            raise StorageError(f"cannot write {out}: {error.strerror or error}. Choose another --out.") from error
+
+    return save
 
 
 # -- report -----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from hgld.data.images import (
     turned,
     upright_size,
 )
-from hgld.data.views import ViewParameters, vary
+from hgld.data.views import Interpolation, ViewParameters, vary
 from hgld.errors import ConfigError, ImageError, InputError, takes_extra
 
 
@@ -117,10 +117,10 @@ def _resized_crop(
         reduction = next((d for d in _REDUCTIONS if region[2] >= d * target[0] and region[3] >= d * target[1]), 1)
         pixels = _decode_jpeg(image.data, header, reduction)
         if pixels is not None:
-            return _resize_reduced(pixels, region, reduction, target)
+            return _resize_reduced(pixels, region, reduction, target, parameters.interpolation)
     pixels = decode_with_pillow(image, boxed)
     region = stored_rectangle((left, top, width, height), *upright_size(pixels.shape[1], pixels.shape[0], turn), turn)
-    return _resize(_cut(pixels, region), target)
+    return _resize(_cut(pixels, region), target, parameters.interpolation)
 
 
 def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[np.uint8] | None:
@@ -133,19 +133,18 @@ def _decode_jpeg(data: bytes, size: tuple[int, int], reduction: int) -> NDArray[
 
 
 def _resize_reduced(
-    pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int]
+    pixels: NDArray[np.uint8], region: Rectangle, reduction: int, target: tuple[int, int], mode: Interpolation
 ) -> NDArray[np.uint8]:
     """Resize a region of the full picture out of the reduced one, whose pixels its edges may cut."""
     left, top, width, height = region
     if not any(side % reduction for side in region):
-        return _resize(
-            _cut(pixels, (left // reduction, top // reduction, width // reduction, height // reduction)), target
-        )
+        part = (left // reduction, top // reduction, width // reduction, height // reduction)
+        return _resize(_cut(pixels, part), target, mode)
     patch = (width // reduction + 1, height // reduction + 1)
     middle = (left / reduction + (patch[0] - 1) / 2, top / reduction + (patch[1] - 1) / 2)
     shifted = np.asarray(cv2.getRectSubPix(pixels, patch, middle), dtype=np.uint8)
     scale = (target[1] * reduction / height, target[0] * reduction / width)
-    resized = interpolate(_tensor(shifted), scale_factor=scale, mode="bilinear", antialias=True)
+    resized = interpolate(_tensor(shifted), scale_factor=scale, mode=mode, antialias=True)
     return resized[0, :, : target[1], : target[0]].permute(1, 2, 0).numpy()
 
 
@@ -154,10 +153,10 @@ def _cut(pixels: NDArray[np.uint8], region: Rectangle) -> NDArray[np.uint8]:
     return pixels[top : top + height, left : left + width]
 
 
-def _resize(pixels: NDArray[np.uint8], target: tuple[int, int]) -> NDArray[np.uint8]:
+def _resize(pixels: NDArray[np.uint8], target: tuple[int, int], mode: Interpolation) -> NDArray[np.uint8]:
     if (pixels.shape[1], pixels.shape[0]) == target:
         return pixels
-    resized = interpolate(_tensor(pixels), (target[1], target[0]), mode="bilinear", antialias=True)
+    resized = interpolate(_tensor(pixels), (target[1], target[0]), mode=mode, antialias=True)
     return resized[0].permute(1, 2, 0).numpy()
 
 

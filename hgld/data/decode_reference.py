@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2 import InterpolationMode, functional
 
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import EncodedImage, turn_of
@@ -23,7 +23,8 @@ def decode(image: EncodedImage, parameters: ViewParameters, row: int, out: NDArr
         pixels = pixels[:, image.box[1] : image.box[3], image.box[0] : image.box[2]]
     left, top, width, height = (int(value) for value in parameters.crop[row])
     across, down = (int(value) for value in parameters.resized[row])
-    pixels = functional.resized_crop(pixels, top, left, height, width, [down, across], antialias=True)
+    mode = InterpolationMode(parameters.interpolation)
+    pixels = functional.resized_crop(pixels, top, left, height, width, [down, across], mode, antialias=True)
     left, top = (int(value) for value in parameters.window[row])
     pixels = functional.crop(pixels, top, left, *parameters.shape)
     pixels = torch.from_numpy(vary(pixels.permute(1, 2, 0).numpy(), parameters, row)).permute(2, 0, 1)

@@ -164,6 +164,9 @@ def rotate(pixels: NDArray[np.uint8], degrees: float) -> NDArray[np.uint8]:
 
 # -- crops ------------------------------------------------------------------------------------------------------------
 
+Geometry = Literal["crop", "squash", "longest", "original"]
+Interpolation = Literal["bilinear", "bicubic"]
+
 _TRIES = 10  # as torchvision's RandomResizedCrop, which then takes a central crop
 _LONGEST_SIDE = 1 << 14  # a side of 16,384: 0.8 GB an image, more than any network sees
 _WIDEST = 4  # a test view of a longer strip starts from its middle, so that the resized image stays small
@@ -185,6 +188,7 @@ class ViewParameters:
         rotation: (N,) float64 degrees of :func:`rotate`, or None: upright.
         policies: (N, 5) float64 in (0, 1), the draws of :mod:`hgld.data.autoaugment`, or None: no policy.
         colors: (N, 3, 7) float64 of :func:`hgld.data.views.color_matrices`, or None: colours as they are.
+        interpolation: of the resize.
     """
 
     shape: tuple[int, int]
@@ -196,6 +200,7 @@ class ViewParameters:
     rotation: NDArray[np.float64] | None = None
     policies: NDArray[np.float64] | None = None
     colors: NDArray[np.float64] | None = None
+    interpolation: Interpolation = "bilinear"
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -315,7 +320,6 @@ class TrainView:
         return ViewParameters(shape, sizes, crop, resized, window, flip, rotation, policies, colors)
 
 
-Geometry = Literal["crop", "squash", "longest", "original"]
 MOST_VIEWED = 1 << 22  # pixels of a whole image at its own size: 2,048 x 2,048
 
 
@@ -335,6 +339,7 @@ class TestView:
             (listwise AP, section 4.1).
         scale: factor of the image's own size with ``original``; without effect otherwise.
         max_pixels: pixels that an image has at most with ``original``, at scale 1; larger ones are made smaller.
+        interpolation: of the resize, which is antialiased either way.
     """
 
     size: int = 224
@@ -342,6 +347,7 @@ class TestView:
     geometry: Geometry = "crop"
     scale: float = 1.0
     max_pixels: int = MOST_VIEWED
+    interpolation: Interpolation = "bilinear"
 
     __test__ = False  # not a test of pytest's
 
@@ -358,6 +364,23 @@ class TestView:
     def is_square(self) -> bool:
         """True if what comes out is a square of ``size``, whatever the image."""
         return self.geometry in ("crop", "squash")
+
+    def changed(
+        self,
+        size: int | None = None,
+        resize: int | None = None,
+        geometry: Geometry | None = None,
+        max_pixels: int | None = None,
+    ) -> "TestView":
+        """Return a view of another size or geometry; None: as it is, ``resize`` in proportion to ``size``.
+
+        Raises:
+            ConfigError: a resize below the size, or too many pixels.
+        """
+        side = size or self.size
+        short = resize or max(side, round(side * max(self.resize, self.size) / self.size))
+        geometry, max_pixels = geometry or self.geometry, max_pixels or self.max_pixels
+        return replace(self, size=side, resize=short, geometry=geometry, max_pixels=max_pixels)
 
     def scaled(self, scale: float) -> "TestView":
         """Return the view of images that are ``scale`` times as large.
@@ -441,14 +464,15 @@ class TestView:
         if self.geometry != "crop":
             whole, resized = np.hstack([np.zeros_like(sizes), sizes]), np.empty_like(sizes)
             resized[:] = width, height
-            return ViewParameters((height, width), sizes, whole, resized, np.zeros_like(sizes), upright)
+            placed = (sizes, whole, resized, np.zeros_like(sizes), upright)
+            return ViewParameters((height, width), *placed, interpolation=self.interpolation)
         short = sizes.min(axis=1, keepdims=True)
         kept = np.minimum(sizes, _WIDEST * short)
         kept += (sizes - kept) % 2 * (kept < sizes)  # the same number of pixels goes at both ends: the middle stays
         resized = np.where(kept == short, self.resize, self.resize * kept // short)
         window = np.rint((resized - self.size) / 2).astype(np.int64)
         crop = np.hstack([(sizes - kept) // 2, kept])
-        return ViewParameters((height, width), sizes, crop, resized, window, upright)
+        return ViewParameters((height, width), sizes, crop, resized, window, upright, interpolation=self.interpolation)
 
 
 def places(step: int, count: int, process_index: int = 0) -> NDArray[np.int64]:

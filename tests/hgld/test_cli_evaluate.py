@@ -53,7 +53,7 @@ def test_a_person_gets_a_table_and_keeps_the_report(files, capsys):
 
 def test_options_of_the_metrics_reach_them(files, capsys):
     arguments = ["--embeddings", files / "e.npy", "--labels", files / "l.parquet", "--levels", "fine,coarse", "--json"]
-    code, out, _ = run(capsys, *arguments, "--no-normalize", "--weights", "3,1", "--metrics", "wAP,AP")
+    code, out, _ = run(capsys, *arguments, "--no-normalize", "--level-weights", "3,1", "--metrics", "wAP,AP")
     labels = pl.read_parquet(files / "l.parquet").to_numpy()
     options = {"levels": ("fine", "coarse"), "metrics": ("wAP", "AP"), "weights": (3.0, 1.0), "normalize": False}
     assert code == 0
@@ -110,8 +110,8 @@ def test_what_cannot_be_compared_is_refused(files, capsys, against, said):
         (["--levels", "fine,medium"], "no column 'medium'"),
         (["--levels", "fine,fine"], "levels are fine, fine"),
         (["--levels", "fine", "--metrics", "AP,best"], "metric 'best' is unknown"),
-        (["--levels", "fine", "--weights", "1,x"], "numbers separated by commas"),
-        (["--levels", "fine", "--weights", "1,2", "--metrics", "wAP"], "2 weights for 1 levels"),
+        (["--levels", "fine", "--level-weights", "1,x"], "numbers separated by commas"),
+        (["--levels", "fine", "--level-weights", "1,2", "--metrics", "wAP"], "2 weights for 1 levels"),
         (["--levels", "fine", "--gallery-labels", "{}/l.parquet"], "come together"),
         (["--levels", "fine", "--whitening", "{}/e.npy"], "not a whitening"),
         (["--levels", "fine", "--device", "cuda:99"], "cannot be used here"),

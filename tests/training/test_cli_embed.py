@@ -182,7 +182,7 @@ def test_a_model_is_exported(places, tmp_path, capsys):
         (["embed", "--split", "test", "--out", "e.pt"], "safetensors"),
         (["embed", "--out", "e.npy", "--scales", "1,0"], "above 0"),
         (["embed", "--out", "e.npy", "--resize", "8"], "resize of a view is 8"),
-        (["evaluate"], "--split S"),
+        (["evaluate"], "names no protocol"),
         (["evaluate", "--split", "test", "--gallery-split", "gallery"], "--split S"),
         (["evaluate", "--query-split", "test"], "--gallery-split G"),
         (["evaluate", "--split", "test", "--embeddings", "e.npy"], "--embeddings"),

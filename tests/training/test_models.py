@@ -215,7 +215,7 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
     text = str(caught.value)
     assert "no route to host" in text
     assert "long tale" not in text
-    assert "give their path" in text
+    assert "--weights FILE" in text
     assert "none" in text
 
 

@@ -9,8 +9,9 @@ from hgld import open_dataset
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError
+from hgld.evaluation.postprocess import pool_scales
 from hgld.training.inference.embedder import Embedder
-from hgld.training.inference.embedding import _Plan, embed, pool_scales
+from hgld.training.inference.embedding import _Plan, embed
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.untrained_run import small_model
@@ -106,20 +107,11 @@ def test_processes_make_the_same_number_of_passes_and_embed_every_item():
         assert plans[-1].in_order(found)[:, 0].tolist() == list(range(57))
 
 
-def test_scales_are_pooled_as_listwise_ap_pools_them():
-    """The slow twin: signed powers, number by number."""
-    generator = torch.Generator().manual_seed(0)
-    rows = [torch.nn.functional.normalize(torch.randn(3, 4, generator=generator), dim=1) for _ in range(3)]
-
-    def power(value, p):
-        return (1 if value > 0 else -1) * abs(value) ** p
-
-    for p in (1.0, 3.0, 2.5):
-        slow = [
-            [power(sum(power(float(scale[i, j]), p) for scale in rows) / 3, 1 / p) for j in range(4)] for i in range(3)
-        ]
-        expected = torch.nn.functional.normalize(torch.tensor(slow), dim=1)
-        torch.testing.assert_close(pool_scales(rows, p), expected, atol=1e-6, rtol=0)
+def test_scales_are_pooled_by_their_power_mean(model, dataset):
+    parts = [embed(model, dataset, view=VIEWS[1].scaled(scale)) for scale in (1, 0.6)]
+    found = embed(model, dataset, view=VIEWS[1], scales=(1, 0.6), scale_p=3)
+    torch.testing.assert_close(found, torch.from_numpy(pool_scales(parts, p=3)), atol=1e-5, rtol=0)
+    assert not torch.allclose(found, embed(model, dataset, view=VIEWS[1], scales=(1, 0.6)), atol=1e-3)
 
 
 def test_a_batch_of_several_shapes_is_refused_with_the_way_out():

@@ -1,5 +1,6 @@
-"""A trained model that embeds datasets and image files: loaded from its run, with its view of images."""
+"""A model that embeds datasets and image files, with its view of images: loaded from its run, or a network's own."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,9 +28,12 @@ from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
 from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.models.networks import Network, RawPixels, build_network
 
 _MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256
+_NETWORK_AT_ONCE = 64  # images of a network whose training is not known
+_CENTRED_ON = 2000  # images whose mean is taken from raw pixels
 
 
 def read_images(paths: Sequence[Path]) -> tuple[list[EncodedImage], NDArray[np.int64]]:
@@ -114,6 +118,19 @@ class Embedded:
     faults: tuple[Fault, ...] = ()
 
 
+@dataclass
+class Spent:
+    """Time that embedding datasets took: reading, decoding and the model; of several processes on this one.
+
+    Attributes:
+        images: of all processes.
+        seconds: of the clock on the wall.
+    """
+
+    images: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class Embedder:
     """A model with its view of images in evaluation, and the processes that embed together.
@@ -128,10 +145,12 @@ class Embedder:
         decoder: of the images.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
-        checkpoint: name of the checkpoint that the model is from; empty in training.
+        checkpoint: name of the checkpoint that the model is from; empty in training and for a network.
+        network: the network that the model is; None: a run's.
         gem_p: exponent of GeM that the model was given for this view; None: its own.
         classifier: what the network's classes are told by; None: it has none.
         recipe: name of the recipe that the model was trained by; empty if none is known.
+        spent: counts what embedding takes; None: nobody asks.
     """
 
     model: EmbeddingModel
@@ -144,9 +163,11 @@ class Embedder:
     workers: int = 2
     amp: Amp = "off"
     checkpoint: str = ""
+    network: Network | None = None
     gem_p: float | None = None
     classifier: Classifier | None = None
     recipe: str = ""
+    spent: Spent | None = None
 
     @classmethod
     def as_trained(cls, model: EmbeddingModel, config: TrainConfig, processes: Processes) -> "Embedder":
@@ -206,7 +227,8 @@ class Embedder:
         unit: bool = True,
     ) -> Tensor:
         """Compute (N, D) unit embeddings of a dataset's items, in its order, on every process; see :func:`embed`."""
-        return embed(
+        began = time.perf_counter()
+        rows = embed(
             self.model,
             dataset,
             view=self.view,
@@ -221,6 +243,10 @@ class Embedder:
             progress=progress,
             unit=unit,
         )
+        if self.spent is not None:
+            self.spent.images += len(dataset)
+            self.spent.seconds += time.perf_counter() - began
+        return rows
 
     def embed_files(self, paths: Sequence[Path]) -> Tensor:
         """Compute (N, D) unit embeddings of image files: JPEG, PNG, WebP or GIF, upright by their EXIF orientation.
@@ -246,7 +272,7 @@ class Embedder:
 
 @contextmanager
 def trained_embedder(
-    checkpoint: Path,
+    source: Path | Network,
     *,
     which: Literal["best", "last"] = "best",
     device: str = "",
@@ -262,47 +288,79 @@ def trained_embedder(
     gem_p: float | Literal["auto", "tuned"] | None = None,
     data: str = "",
 ) -> Iterator[Embedder]:
-    """Load the model of a run, ready to embed; torchrun's processes share the work.
+    """Load a model, ready to embed; torchrun's processes share the work.
 
     Args:
-        checkpoint: a run's folder, or that of one of its checkpoints.
+        source: a run's folder, that of one of its checkpoints, or a network.
         which: checkpoint of a run, ``best`` or ``last``.
         device: ``cpu``, ``cuda``, ...; default: a GPU when there is one.
-        size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated.
+        size: side of the square, or the longest side, pixels; None, here and below: as the run is evaluated, or as the
+            network's library tests it.
         resize: short side of the image before the square is cut out; None: in proportion to ``size``.
         geometry: the part of an image that is seen (:class:`hgld.data.views.TestView`).
         max_pixels: of an image at its own size.
         scales: factors of the sizes, over whose embeddings a mean is taken.
         scale_p: exponent of that mean.
-        batch_size: images at a time, a process; None: as in training, 256 at most.
+        batch_size: images at a time, a process; None: as in training, 256 at most; 64 of a network.
         workers: threads that read and decode; None: as in training.
         amp: ``off``, ``bf16`` or ``fp16``; None: as in training.
         gem_p: exponent of GeM pooling; ``auto``: the best one for ``size`` on training images
             (:func:`hgld.training.inference.resolution.choose_gem_p`); ``tuned``: learned alone from their classes
             (:func:`~hgld.training.inference.resolution.tune_gem_p`); None: as trained.
-        data: dataset directory or its address whose training split ``auto`` and ``tuned`` draw from.
+        data: dataset directory or its address whose training split ``auto`` and ``tuned`` draw from, and
+            on whose images raw pixels are centred.
 
     Raises:
         InputError: no checkpoint is there, or it cannot be read; no training images for ``auto``.
-        ConfigError: a device that is not there, a resize below the size, or gem_p for a model without GeM.
+        ConfigError: a device that is not there, a resize below the size, gem_p for a model without GeM, or a network
+            that cannot be had so.
+        MissingResourceError: a network's weights or library cannot be had.
         HgldError: another process died.
     """
     with distributed.process_group(device, lambda: "Start the same command again.") as processes:
-        found = find_checkpoint(checkpoint, which)
-        model, config = load_model(found)
-        usual = Embedder.as_trained(model.to(processes.device), config, processes)
+        if isinstance(source, Network):
+            usual, config = _of_network(source, processes, size, geometry), TrainConfig()
+        else:
+            usual, config = _of_run(find_checkpoint(source, which), processes)
         embedder = replace(
             usual,
-            view=evaluation_view(config.images, size, resize, geometry, max_pixels),
+            view=usual.view.changed(size, resize, geometry, max_pixels),
             batch_size=batch_size or usual.batch_size,
             scales=scales or usual.scales,
             scale_p=scale_p or usual.scale_p,
             workers=workers or usual.workers,
             amp=amp or usual.amp,
-            checkpoint=found.name,
-            classifier=read_classifier(found, config),
         )
+        if isinstance(embedder.model.backbone, RawPixels):
+            _centre(embedder, embedder.model.backbone, data)
         yield embedder if gem_p is None else _with_gem_p(embedder, config, gem_p, data)
+
+
+def _of_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
+    model, config = load_model(found)
+    usual = Embedder.as_trained(model.to(processes.device), config, processes)
+    return replace(usual, checkpoint=found.name, classifier=read_classifier(found, config)), config
+
+
+def _of_network(network: Network, processes: Processes, size: int | None, geometry: Geometry | None) -> Embedder:
+    whole = geometry in ("longest", "original")  # a size is then no side of a square
+    model, view = build_network(network, None if whole else size)
+    if view is None:
+        if size is None or geometry is None:
+            raise ConfigError(
+                f"{network.name}: its library pads or cuts images as hgld does not. Say how to see them: --geometry "
+                "and --size."
+            )
+        view = TestView(size, size, geometry)
+    return Embedder(model.to(processes.device), view, processes, _NETWORK_AT_ONCE, network=network)
+
+
+def _centre(embedder: Embedder, pixels: RawPixels, data: str) -> None:
+    """Set the mean of raw pixels, over images drawn from all splits of a dataset."""
+    dataset = open_dataset(data)
+    drawn = np.sort(np.random.default_rng(0).permutation(len(dataset))[:_CENTRED_ON])
+    rows = replace(embedder, scales=(1.0,)).embed_readable(dataset.select(drawn), unit=False).vectors
+    pixels.centre.copy_(rows.double().mean(dim=0))
 
 
 def _with_gem_p(

@@ -25,6 +25,7 @@ from hgld.distributed import Processes, any_process, from_all, gather, is_sharde
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.evaluate import Progress
+from hgld.evaluation.postprocess import pool_scales
 from hgld.files import aside_of, put_in_place
 from hgld.samplers import BatchSampler
 from hgld.training.models.embedding_model import EmbeddingModel
@@ -66,7 +67,7 @@ def embed(
         view: the part of the images that is seen, at scale 1.
         batch_size: images at a time, a process.
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
-        scale_p: exponent of the mean over scales; see :func:`pool_scales`.
+        scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
         decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
@@ -186,30 +187,14 @@ def _own_rows(
             if progress is not None:
                 progress("embed", done, total)
         scales.append(torch.cat(parts))
-    return pool_scales(scales, scale_p), faults
+    return _pooled(scales, scale_p), faults
 
 
-def pool_scales(rows: Sequence[Tensor], p: float = 1.0) -> Tensor:
-    """Pool unit embeddings of images at several scales into one unit embedding of each.
-
-    With p = 1 that is the mean direction; otherwise the generalised mean, entry by entry, of magnitudes with their
-    signs: sign(x) |x|^p is averaged, and its root of order p taken with its sign (``pool`` in dirtorch/test_dir.py of
-    naver/deep-image-retrieval, the code of Revaud et al., "Learning with Average Precision", ICCV 2019, with p = 3).
-
-    Args:
-        rows: a scale's (B, D) each.
-        p: the exponent, above 0.
-
-    Returns:
-        (B, D) rows of norm 1.
-    """
-    if len(rows) == 1:
-        return rows[0]
-    stacked = torch.stack(list(rows))
-    if p != 1:
-        mean = (stacked.sign() * stacked.abs().pow(p)).mean(dim=0)
-        return unit_rows(mean.sign() * mean.abs().pow(1 / p), dim=1)
-    return unit_rows(stacked.sum(dim=0), dim=1)
+def _pooled(scales: Sequence[Tensor], p: float) -> Tensor:
+    """Pool unit rows of several scales, on their device; those of one as they come."""
+    if len(scales) == 1:
+        return scales[0]
+    return torch.from_numpy(pool_scales(scales, p=p)).to(scales[0].device)
 
 
 def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
@@ -269,20 +254,20 @@ def embed_encoded(
                 pixels = torch.empty((len(items), 3, *parameters.shape), dtype=torch.uint8)
                 decode_batch([images[item] for item in items], parameters, pixels, decoder)
                 rows.append(_embeddings(model, pixels, device, amp))
-            parts.append(pool_scales(rows, scale_p))
+            parts.append(_pooled(rows, scale_p))
     return plan.in_order(torch.cat(parts).cpu())
 
 
 def check_scales(scales: Sequence[float], scale_p: float = 1.0) -> None:
-    """Refuse scales, and an exponent of the mean over them, that are not positive numbers.
+    """Refuse scales that are not positive numbers, and an exponent of the mean over them below 1.
 
     Raises:
-        ConfigError: no scale, or one that is not a number above 0.
+        ConfigError: no scale, one that is not a number above 0, or an exponent below 1.
     """
     if not scales or not all(0 < scale < float("inf") for scale in scales):
         raise ConfigError(f"scales are {', '.join(map(str, scales)) or 'none'}; expected numbers above 0.")
-    if not 0 < scale_p < float("inf"):
-        raise ConfigError(f"scale_p is {scale_p}; expected a number above 0.")
+    if not 1 <= scale_p < float("inf"):
+        raise ConfigError(f"scale_p is {scale_p}; expected a number of at least 1.")
 
 
 def autocast(device: torch.device, amp: Amp) -> AbstractContextManager[object]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from hgld.data.views import TestView
 from hgld.errors import ConfigError, MissingResourceError
 
 # -- Gradient checkpointing: activations inside a stage are computed again in the backward pass, not kept --
@@ -57,6 +58,7 @@ def _statistics_kept(stage: nn.Module) -> Iterator[None]:
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+USUAL_VIEW = TestView()
 FETCH_FAULTS = (  # raised by the libraries, Hugging Face's client and torch on weights that they cannot get or read
     *(RuntimeError, OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, ImportError),
     *(pickle.UnpicklingError, SafetensorError),
@@ -70,15 +72,16 @@ class BackboneOptions:
     Attributes:
         pretrained: ``default``, a tag, a path or ``none``.
         load_weights: whether to read the weights; the model is otherwise the same without.
-        token: whether the model returns its own vector rather than a feature map.
-        image_size: side of the images, pixels.
+        token: whether the model returns its own vector rather than a feature map; None: what is usual for it, as
+            :attr:`Backbone.token` then says.
+        image_size: side of the images, pixels; None: as its library tests it.
         gradient_checkpointing: whether to recompute activations in the backward pass.
     """
 
     pretrained: str
     load_weights: bool
-    token: bool
-    image_size: int
+    token: bool | None
+    image_size: int | None
     gradient_checkpointing: bool
 
 
@@ -91,21 +94,25 @@ class Backbone:
         num_features: F.
         image_mean: mean of the red, green and blue values 0..1 that it was trained with.
         image_std: their standard deviation.
+        token: whether it returns its token.
+        view: how its library prepares images in a test; None: in another way than :class:`TestView` can.
     """
 
     module: nn.Module
     num_features: int
     image_mean: tuple[float, ...] = IMAGENET_MEAN
     image_std: tuple[float, ...] = IMAGENET_STD
+    token: bool = False
+    view: TestView | None = USUAL_VIEW
 
 
 def no_weights(backbone: str, library: str, cache: str, error: BaseException) -> MissingResourceError:
     """Return the error for weights of a library that cannot be had."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
     return MissingResourceError(
-        f"{backbone}: the pretrained weights cannot be had here ({reason}). Connect to the internet once, so that "
-        f"{library} downloads them into {cache}; or copy them and give their path as pretrained; or take pretrained "
-        "none, which starts from random weights."
+        f"{backbone}: its weights cannot be had here ({reason}). Give their file (--weights FILE, in training "
+        f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "
+        "what it downloads once it has a network."
     )
 
 

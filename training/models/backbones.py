@@ -26,11 +26,13 @@ class BackboneLibrary:
         form: the form of their names; the part after the colon is the function's first argument.
         place: module and function, imported when a backbone is asked for, because timm and open_clip take seconds.
         extra: the extra of hgld that brings its packages.
+        trains: whether its backbones can be trained.
     """
 
     form: str
     place: str
     extra: str = ""
+    trains: bool = True
 
 
 _HERE = "hgld.training.models"
@@ -41,6 +43,8 @@ BACKBONES: Mapping[str, BackboneLibrary] = {
     ),
     "timm": BackboneLibrary("timm:NAME", f"{_HERE}.timm_backbones:timm_backbone", "timm"),
     "open_clip": BackboneLibrary("open_clip:NAME", f"{_HERE}.open_clip_backbones:open_clip_backbone", "clip"),
+    "onnx": BackboneLibrary("onnx:FILE", f"{_HERE}.onnx_network:onnx_network", "onnx", trains=False),
+    "pixels": BackboneLibrary("pixels", f"{_HERE}.networks:pixels", trains=False),
 }
 """The libraries of backbones that hgld knows."""
 
@@ -71,6 +75,11 @@ def build_model(
         MissingResourceError: pretrained weights that cannot be had.
         InputError: a file of weights that is damaged or of another model.
     """
+    entry = BACKBONES.get(config.backbone.partition(":")[0])
+    if entry is not None and not entry.trains:
+        raise ConfigError(
+            f"backbone {config.backbone} cannot be trained; hgld embed, evaluate and search take it as --model."
+        )
     pooling = build_pooling(config.pooling, config.gem_p, config.gem_learned)
     options = BackboneOptions(
         pretrained=config.pretrained,
@@ -79,7 +88,7 @@ def build_model(
         image_size=image_size,
         gradient_checkpointing=config.gradient_checkpointing,
     )
-    backbone = _backbone(config.backbone, options)
+    backbone = build_backbone(config.backbone, options)
     model = EmbeddingModel(
         backbone.module,
         backbone.num_features,
@@ -98,7 +107,15 @@ def build_model(
     return model
 
 
-def _backbone(spec: str, options: BackboneOptions) -> Backbone:
+def build_backbone(spec: str, options: BackboneOptions) -> Backbone:
+    """Build the backbone of a name: a library, a colon, and its name there.
+
+    Raises:
+        ConfigError: no such library or backbone, or one that does not have what the options ask for.
+        MissingExtraError: the library is not installed.
+        MissingResourceError: pretrained weights that cannot be had.
+        InputError: a file of weights that is damaged or of another model.
+    """
     library, colon, name = spec.partition(":")
     if library in PLUGINS.names():
         return PLUGINS.load(library)(name, options)

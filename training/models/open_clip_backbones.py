@@ -2,7 +2,7 @@
 
 import difflib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from open_clip.model import resize_pos_embed
 from open_clip.pretrained import get_pretrained_cfg
 from torch import Tensor, nn
 
+from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
 from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
 from hgld.training.models.weights import load_into, read_weights, weights_file
@@ -41,14 +42,22 @@ class ImageTower(nn.Module):
 def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     """Build the image tower of a CLIP model, including its projection into the space of texts.
 
+    Args:
+        name: ``MODEL``, or ``MODEL/TAG`` with the tag of its weights. Beside weights of a file, the tag says how the
+            model is built and images are prepared.
+        options: with a tag in the name, weights ``default`` are those of the tag.
+
     Raises:
         ConfigError: no such model or tag, or a pooling that it does not have.
         MissingResourceError: its weights cannot be had here.
         InputError: the file of weights is damaged or of another model.
     """
-    path = _check(name, options)
-    tag = options.pretrained if path is None and options.pretrained != "none" else ""
-    fetch = tag if options.load_weights else ""
+    name, _, tag = name.partition("/")
+    wanted = tag if tag and options.pretrained == "default" else options.pretrained
+    path = _check(name, tag, wanted, options.token)
+    plain = path is not None or wanted == "none"
+    tag = tag if plain else wanted
+    fetch = tag if options.load_weights and not plain else ""
     known = get_pretrained_cfg(name, tag)
     try:
         with _quiet():
@@ -62,7 +71,8 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
             )
     except FETCH_FAULTS as error:
         if not fetch:
-            raise ConfigError(f"open_clip:{name} cannot be built for {options.image_size} px ({error}).") from error
+            sized = f" for {options.image_size} px" if options.image_size else ""
+            raise ConfigError(f"open_clip:{name} cannot be built{sized} ({error}).") from error
         cache = "Hugging Face's cache (HF_HOME)"
         raise no_weights(f"open_clip:{name} with {tag}", "open_clip", cache, error) from error
     if path is not None and options.load_weights:
@@ -71,23 +81,38 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
         clip.visual.set_grad_checkpointing(True)
     mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
     features = int((open_clip.get_model_config(name) or {})["embed_dim"])
-    return Backbone(ImageTower(clip.visual, options.image_size), features, tuple(mean), tuple(std))
+    size = options.image_size or _side(clip.visual.image_size)
+    view = _view(size, {**clip.visual.preprocess_cfg, **known})
+    return Backbone(ImageTower(clip.visual, size), features, tuple(mean), tuple(std), token=True, view=view)
 
 
-def _check(name: str, options: BackboneOptions) -> Path | None:
-    """Check name and options; return the path of the weights, or None for a tag or no weights."""
+def _side(size: int | tuple[int, ...]) -> int:
+    return size if isinstance(size, int) else size[0]
+
+
+def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
+    """Return open_clip's own preparation of images; None where it pads."""
+    geometries: dict[str, Geometry] = {"shortest": "crop", "squash": "squash"}
+    geometry = geometries.get(known.get("resize_mode") or "shortest")
+    interpolation = "bilinear" if known.get("interpolation") == "bilinear" else "bicubic"
+    return None if geometry is None else TestView(size, size, geometry, interpolation=interpolation)
+
+
+def _check(name: str, tag: str, wanted: str, token: bool | None) -> Path | None:
+    """Check name, tag and weights; return the path of the weights, or None for a tag or no weights."""
     models = open_clip.list_models()
     if name not in models:
         near = difflib.get_close_matches(name, models, n=5, cutoff=0.4)
         raise ConfigError(f"open_clip has no model {name!r}; nearest: {', '.join(near) or ', '.join(models)}.")
-    if not options.token:
+    if token is False:
         raise ConfigError(f"open_clip:{name} pools itself; take pooling token.")
-    path = weights_file(options.pretrained)
     tags = open_clip.list_pretrained_tags_by_model(name)
-    if path is None and options.pretrained not in (*tags, "none"):
+    path = weights_file(wanted) if wanted not in tags else None
+    unknown = next((one for one in (tag, wanted if path is None else "") if one not in ("", "none", *tags)), None)
+    if unknown is not None:
         shown = ", ".join(tags[:_MOST_LISTED]) or "no tag"
         raise ConfigError(
-            f"pretrained is {options.pretrained!r}; open_clip:{name} has {shown}, and takes a file of weights or none."
+            f"pretrained is {unknown!r}; open_clip:{name} has {shown}, and takes a file of weights or none."
         )
     return path
 

@@ -2,12 +2,15 @@
 
 import difflib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import timm
 import torch
+from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
+from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
 from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights
 from hgld.training.models.weights import load_into, read_weights, weights_file
@@ -59,12 +62,24 @@ def timm_backbone(name: str, options: BackboneOptions) -> Backbone:
     net = _create(tagged, plain, options, fetch=options.load_weights and path is None and options.pretrained != "none")
     if options.gradient_checkpointing:
         _checkpoint(net, name)
-    module = TimmNet(net, token=options.token)
-    features = _probe(module, name, options.image_size)
+    module = TimmNet(net, token=options.token is not False)
+    known = resolve_model_data_config(net)
+    view = _view(known)
+    features = _probe(module, name, options.image_size or known["input_size"][-1])
     if options.load_weights and path is not None:
         load_into(net, read_weights(path), str(path), unused=plain.state_dict().keys())
-    known: Any = net.pretrained_cfg
-    return Backbone(module.train(), features, tuple(known["mean"]), tuple(known["std"]))
+    return Backbone(module.train(), features, tuple(known["mean"]), tuple(known["std"]), module.token, view)
+
+
+def _view(known: Mapping[str, Any]) -> TestView | None:
+    """Return timm's own preparation of images; None where it pads, or cuts off a part of a squashed image."""
+    _, height, width = known["input_size"]
+    geometries: dict[str, Geometry] = {"center": "crop", "squash": "squash"}
+    geometry = geometries.get(known["crop_mode"])
+    if height != width or geometry is None or (geometry == "squash" and known["crop_pct"] != 1):
+        return None
+    interpolation = "bicubic" if known["interpolation"] == "bicubic" else "bilinear"
+    return TestView(height, int(height / known["crop_pct"]), geometry, interpolation=interpolation)
 
 
 def _tagged(name: str, pretrained: str) -> str:
@@ -95,11 +110,11 @@ def _plain(name: str) -> nn.Module:
 
 def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: bool) -> nn.Module:
     taken = {p for kind in type(plain).__mro__ for p in inspect.signature(kind.__init__).parameters}
-    arguments: dict[str, Any] = {} if options.token else {"global_pool": ""}
+    arguments: dict[str, Any] = {"global_pool": ""} if options.token is False else {}
     if "dynamic_img_size" in taken:
         arguments["dynamic_img_size"] = True
         arguments |= {"dynamic_img_pad": True} if "dynamic_img_pad" in taken else {}
-    elif "img_size" in taken:
+    elif "img_size" in taken and options.image_size is not None:
         arguments["img_size"] = options.image_size
     try:
         return timm.create_model(name, pretrained=fetch, num_classes=0, **arguments)

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ import torchvision
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import interpolate_embeddings
 
+from hgld.data.views import TestView
 from hgld.errors import ConfigError
 from hgld.training.models.backbone import (
     FETCH_FAULTS,
@@ -98,13 +100,16 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=5, cutoff=0.4)
         raise ConfigError(f"torchvision has no model {name!r}; nearest: {', '.join(near) or ', '.join(names)}.")
-    module = _module(name, options)
-    weights, source = _weights(name, options)
+    entry = _entry(name, options.pretrained)
+    known = entry.transforms()
+    size = options.image_size or known.crop_size[0]
+    module = _module(name, options.token, size)
+    weights, source = _weights(name, entry, options)
     if weights is not None:
         if isinstance(module, VisionTransformer) and "encoder.pos_embedding" in weights:
-            weights = interpolate_embeddings(options.image_size, module.net.patch_size, dict(weights))  # pyright: ignore[reportArgumentType]  # says OrderedDict, takes any
+            weights = interpolate_embeddings(size, module.net.patch_size, dict(weights))  # pyright: ignore[reportArgumentType]  # says OrderedDict, takes any
         load_into(module.net, weights, source)
-    side = options.image_size if isinstance(module, VisionTransformer) else _SIDE
+    side = size if isinstance(module, VisionTransformer) else _SIDE
     with torch.no_grad():
         features = module.eval()(torch.zeros(1, 3, side, side)).shape[1]
     if options.gradient_checkpointing:
@@ -112,17 +117,20 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
         if not stages:
             raise ConfigError(f"torchvision:{name} has no blocks for gradient_checkpointing; leave it off.")
         recompute_stages(stages)
-    return Backbone(module.train(), features)
+    view = TestView(known.crop_size[0], max(known.resize_size[0], known.crop_size[0]))
+    view = replace(view, interpolation="bicubic" if known.interpolation.value == "bicubic" else "bilinear")
+    token = isinstance(module, VisionTransformer)
+    return Backbone(module.train(), features, tuple(known.mean), tuple(known.std), token, view)
 
 
-def _module(name: str, options: BackboneOptions) -> ConvolutionalNet | VisionTransformer:
+def _module(name: str, token: bool | None, size: int) -> ConvolutionalNet | VisionTransformer:
     if name.startswith("vit_"):
-        if not options.token:
+        if token is False:
             raise ConfigError(f"torchvision:{name} gives its class token alone; take pooling token, or timm's ViTs.")
-        _require_patches(name, options.image_size)
-        net: Any = torchvision.models.get_model(name, weights=None, image_size=options.image_size)
+        _require_patches(name, size)
+        net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
         return VisionTransformer(net)
-    if options.token:
+    if token:
         raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
     return ConvolutionalNet(torchvision.models.get_model(name, weights=None))
 
@@ -134,19 +142,31 @@ def _require_patches(name: str, size: int) -> None:
         raise ConfigError(f"torchvision:{name} cuts images into patches of {patch} px; size is {size}, take {near}.")
 
 
-def _weights(name: str, options: BackboneOptions) -> tuple[Mapping[str, Tensor] | None, str]:
+def _entry(name: str, pretrained: str) -> Any:
+    """Return torchvision's entry of the weights, also of a file that has its name, else of the default ones.
+
+    Raises:
+        ConfigError: there are no such weights.
+    """
+    entries = torchvision.models.get_model_weights(name)
+    path = weights_file(pretrained)
+    if path is not None:
+        return next((entry for entry in entries if entry.url.endswith(f"/{path.name}")), entries["DEFAULT"])
+    tag = "DEFAULT" if pretrained in ("default", "none") else pretrained
+    if tag not in entries.__members__:
+        tags = ", ".join(entry.name for entry in entries)
+        raise ConfigError(f"torchvision:{name} has no weights {tag!r}; it has {tags}, and takes default.")
+    return entries[tag]
+
+
+def _weights(name: str, entry: Any, options: BackboneOptions) -> tuple[Mapping[str, Tensor] | None, str]:
     """Return the weights that are asked for, and the name that messages give them."""
     if not options.load_weights or options.pretrained == "none":
         return None, ""
     if (path := weights_file(options.pretrained)) is not None:
         return read_weights(path), str(path)
-    entries = torchvision.models.get_model_weights(name)
-    tags = [entry.name for entry in entries]
-    tag = "DEFAULT" if options.pretrained == "default" else options.pretrained
-    if tag not in entries.__members__:
-        raise ConfigError(f"torchvision:{name} has no weights {tag!r}; it has {', '.join(tags)}, and takes default.")
     try:
-        weights = entries[tag].get_state_dict(progress=False, check_hash=True)
+        weights = entry.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except FETCH_FAULTS as error:
         raise no_weights(f"torchvision:{name}", "torchvision", "torch's cache (TORCH_HOME)", error) from error
     return weights, f"torchvision:{name}"

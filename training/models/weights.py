@@ -41,8 +41,8 @@ def weights_file(pretrained: str) -> Path | None:
         return path
     if path.suffix in _SUFFIXES or len(path.parts) > 1:
         raise MissingResourceError(
-            f"pretrained is {pretrained!r}, and there is no such file. Expected a file of weights "
-            f"({', '.join(_SUFFIXES)}), default, or none."
+            f"weights {pretrained!r}: there is no such file. Expected a file of weights ({', '.join(_SUFFIXES)}), "
+            "default, or none."
         )
     return None
 

@@ -1,0 +1,134 @@
+"""``--model`` of embed, evaluate and search; several models make a leaderboard."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hgld import open_dataset
+from hgld.cli import main
+from hgld.training.inference.embedder import trained_embedder
+from hgld.training.models.networks import Network
+from hgld.training.models.small_net import SmallNet
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("networks")
+    write_dataset(folder / "data", items_of_classes([4, 4, 3, 5], ["test", "gallery"], per_coarse=4))
+    write_run(folder / "run")
+    torch.manual_seed(5)
+    torch.save(SmallNet().state_dict(), folder / "weights.pt")
+    (folder / "one.jpg").write_bytes(open_dataset(folder / "data", "test").read(2))
+    return folder
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return stop.value.code, printed.out, printed.err
+
+
+def of_net(folder, *others):
+    model = ["--model", "small", "--weights", folder / "weights.pt", "--size", 24]
+    return [*model, "--data", folder / "data", "--split", "test", "--device", "cpu", *others]
+
+
+def embeddings(folder):
+    network = Network("small", str(folder / "weights.pt"))
+    with trained_embedder(network, device="cpu", size=24) as embedder:
+        return embedder.embed_dataset(open_dataset(folder / "data", "test")).numpy()
+
+
+def test_a_network_embeds_evaluates_and_searches(places, tmp_path, capsys):
+    code, printed, err = run(capsys, "embed", *of_net(places, "--out", tmp_path / "e.npy"))
+    assert (code, err) == (0, "")
+    assert "7 embeddings of 144 dimensions" in printed
+    np.testing.assert_allclose(np.load(tmp_path / "e.npy"), embeddings(places), atol=1e-5)
+    code, printed, _ = run(capsys, "evaluate", *of_net(places, "--json", "--metrics", "R@1,H-AP"))
+    of_model = json.loads(printed)
+    files = ["--embeddings", tmp_path / "e.npy", "--labels", tmp_path / "e.labels.parquet", "--levels", "fine,coarse"]
+    code, printed, _ = run(capsys, "evaluate", *files, "--metrics", "R@1,H-AP", "--json")
+    assert of_model["values"] == pytest.approx(json.loads(printed)["values"], abs=1e-6)
+    stated = {"model": "small", "model_weights": str(places / "weights.pt"), "image_size": 24}
+    assert {name: of_model["settings"][name] for name in stated} == stated
+    assert "checkpoint" not in of_model["settings"]
+    code, printed, _ = run(capsys, "search", places / "one.jpg", *of_net(places, "--k", 1, "--json"))
+    (found,) = json.loads(printed)["queries"]
+    assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]
+
+
+def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, capsys):
+    models = ["--checkpoint", places / "run", "--model", "small", "--model", "onnx:none.onnx", "--size", 24]
+    weights = ["--weights", places / "weights.pt", "--weights", "default"]
+    of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--metrics", "R@1,H-AP"]
+    code, printed, err = run(capsys, "evaluate", *models, *weights, *of, "--out", tmp_path / "b.html", "--json")
+    assert code == 2, "one of the models is not there"
+    assert err == "onnx:none.onnx: not evaluated: onnx:none.onnx: there is no such file.\n"
+    board = json.loads(printed)
+    dimensions = {model["model"]: model["dimensions"] for model in board["models"]}
+    assert dimensions == {"raw pixels, 32 px": 3072, "run": 6, "small": 144}
+    assert all(model["images_per_second"] > 0 for model in board["models"])
+    assert board["models"][0]["settings"]["image_size"] in (24, 32)
+    sizes = {model["model"]: model["settings"]["image_size"] for model in board["models"]}
+    assert sizes == {"raw pixels, 32 px": 32, "run": 24, "small": 24}
+    alone = [*of_net(places, "--json", "--metrics", "R@1,H-AP")]
+    values = json.loads(run(capsys, "evaluate", *alone)[1])["values"]
+    found = {
+        (row["metric"] if row["level"] == "all levels" else f"{row['metric']}/{row['level']}"): row["value"]
+        for row in board["scores"]
+        if row["model"] == "small"
+    }
+    assert found == pytest.approx(values, abs=1e-6)
+    page = Path(tmp_path / "b.html").read_text(encoding="utf-8")
+    assert "raw pixels, 32 px" in page
+    assert "onnx:none.onnx: there is no such file." in page
+
+
+def test_namesakes_are_told_apart(places, capsys):
+    two = ["--model", "small", "--model", "small", "--weights", places / "weights.pt", "--weights", "none"]
+    of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--size", 24, "--metrics", "R@1"]
+    code, printed, err = run(capsys, "evaluate", *two, *of)
+    assert (code, err) == (0, "")
+    assert f"| small, {places / 'weights.pt'} |" in printed
+    assert "| small, none |" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("embed --out e.npy --data DATA", "--checkpoint RUN or --model NETWORK says what embeds; neither is given."),
+        ("embed --out e.npy --data DATA --model small --checkpoint RUN", "says what embeds; both are given."),
+        ("embed --out e.npy --data DATA --checkpoint RUN --weights none", "--weights goes with --model"),
+        ("embed --out e.npy --data DATA --checkpoint RUN --pooling gem", "--pooling goes with --model"),
+        ("embed --out e.npy --data DATA --model small --which last", "--which chooses a checkpoint of a run"),
+        ("search one.jpg --data DATA", "neither is given"),
+        (
+            "evaluate --model small --model pixels --weights none --data DATA --split test",
+            "--weights comes 1 times and",
+        ),
+        ("evaluate --model small --model small --data DATA --split test", "'small, default' is named twice"),
+        ("evaluate --model small --model pixels --data DATA --split test --out b.tex", "written as .html, .md, .json"),
+        ("evaluate --model small --model pixels --data DATA --split test --against r.json", "--against compares one"),
+        ("evaluate --model small --split test", "a model needs --data DIR"),
+        ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
+        ("evaluate --geometry squash", "--geometry goes with --checkpoint or --model; neither is given."),
+        ("evaluate --model none:such --data DATA --split test", "expected small, torchvision:NAME"),
+        ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
+    ],
+)
+def test_models_that_cannot_be_are_one_line(places, tmp_path, capsys, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.jpg").write_bytes((places / "one.jpg").read_bytes())
+    arguments = [
+        word.replace("DATA", str(places / "data")).replace("RUN", str(places / "run")) for word in words.split()
+    ]
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

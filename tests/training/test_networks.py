@@ -1,0 +1,316 @@
+"""Networks as they come: each sees images as its own library prepares them, and gives the library's own vectors."""
+
+import hashlib
+import io
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torchvision
+from onnx import TensorProto, helper, numpy_helper
+from PIL import Image
+from torch.nn.functional import normalize
+
+from hgld import open_dataset
+from hgld.data.views import TestView
+from hgld.errors import ConfigError, InputError, MissingResourceError
+from hgld.training.config import ModelConfig
+from hgld.training.inference.embedder import trained_embedder
+from hgld.training.models.backbones import build_model
+from hgld.training.models.networks import Network, build_network
+from tests.hgld.small_dataset import Item, write_dataset
+
+SIZES = [(300, 240), (240, 300), (260, 260)]
+
+
+def picture(seed: int, width: int, height: int) -> bytes:
+    """A PNG with detail at every size."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height // 4, width // 4, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC).save(file, "PNG")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "large"
+    items = [Item((i, 0), "test", picture(i, *size), *size, suffix="png") for i, size in enumerate(SIZES)]
+    write_dataset(folder, items)
+    return folder
+
+
+def embedded(network: Network, data, **options) -> torch.Tensor:
+    with trained_embedder(network, device="cpu", data=str(data), **options) as embedder:
+        return embedder.embed_dataset(open_dataset(data, "test"))
+
+
+def by_library(data, transform, model) -> torch.Tensor:
+    """The slow twin: the library's own transform and model, one image at a time."""
+    dataset = open_dataset(data, "test")
+    with torch.no_grad():
+        rows = [model(transform(dataset.image(i))[None]).flatten(1) for i in range(len(dataset))]
+    return normalize(torch.cat(rows), dim=1)
+
+
+def near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Resizing rounds pixels to whole levels, by one level differently in the libraries."""
+    assert found.shape == expected.shape
+    assert float((found * expected).sum(dim=1).min()) > 0.9995
+
+
+def test_torchvisions_own_preparation_goes_by_the_name_of_the_file(data, tmp_path):
+    weights = torchvision.models.ResNet18_Weights.IMAGENET1K_V1
+    torch.manual_seed(3)
+    whole = torchvision.models.resnet18(weights=None).eval()
+    file = tmp_path / weights.url.rpartition("/")[2]
+    torch.save(whole.state_dict(), file)
+    vars(whole)["_modules"]["fc"] = torch.nn.Identity()
+    near(embedded(Network("torchvision:resnet18", str(file)), data), by_library(data, weights.transforms(), whole))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torchvision:resnet18", TestView(224, 256)),
+        ("torchvision:swin_t", TestView(224, 232, interpolation="bicubic")),
+        pytest.param("timm:test_vit", TestView(160, 168, interpolation="bicubic"), marks=pytest.mark.slow),
+    ],
+)
+def test_every_library_has_its_own_view(name, expected):
+    assert build_network(Network(name, "none"))[1] == expected
+
+
+def test_torchvisions_entries_differ_in_their_views():
+    views = {}
+    for tag in ("IMAGENET1K_V1", "IMAGENET1K_V2"):
+        entry = torchvision.models.get_model_weights("resnet50")[tag]
+        views[tag] = entry.transforms().resize_size[0]
+    assert views == {"IMAGENET1K_V1": 256, "IMAGENET1K_V2": 232}
+
+
+@pytest.mark.slow
+def test_timms_own_preparation_is_bicubic(data, tmp_path):
+    from timm import create_model
+    from timm.data.config import resolve_model_data_config
+    from timm.data.transforms_factory import create_transform
+
+    torch.manual_seed(3)
+    whole: Any = create_model("test_vit", num_classes=10).eval()
+    torch.save(whole.state_dict(), tmp_path / "w.pt")
+    transform = create_transform(**resolve_model_data_config(whole), is_training=False)
+    whole.reset_classifier(0)
+    near(embedded(Network("timm:test_vit", str(tmp_path / "w.pt")), data), by_library(data, transform, whole))
+
+
+@pytest.mark.slow
+def test_open_clips_own_preparation_and_activation(data, tmp_path):
+    import open_clip
+
+    torch.manual_seed(3)
+    clip, _, transform = open_clip.create_model_and_transforms("RN50", force_quick_gelu=True)
+    torch.save(clip.state_dict(), tmp_path / "w.pt")
+    found = embedded(Network("open_clip:RN50/openai", str(tmp_path / "w.pt")), data)
+    near(found, by_library(data, transform, clip.eval().visual))
+    assert build_network(Network("open_clip:RN50/openai", "none"))[1] == TestView(224, 224, interpolation="bicubic")
+    with pytest.raises(ConfigError, match="pretrained is 'opanai'; open_clip:RN50 has openai"):
+        build_network(Network("open_clip:RN50/opanai"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mode", "share"), [("border", 1.0), ("squash", 0.9)])
+def test_a_preparation_that_hgld_does_not_have_is_none(mode, share):
+    from hgld.training.models.timm_backbones import _view
+
+    assert _view({"input_size": (3, 64, 64), "crop_mode": mode, "crop_pct": share, "interpolation": "bilinear"}) is None
+
+
+def test_such_a_preparation_is_to_be_said(data, monkeypatch):
+    network = Network("torchvision:mobilenet_v3_small", "none")
+    model, _ = build_network(network)
+    monkeypatch.setattr("hgld.training.inference.embedder.build_network", lambda *_: (model, None))
+    with pytest.raises(ConfigError, match=r"mobilenet_v3_small: its library pads or cuts .* --geometry and --size"):
+        embedded(network, data, size=64)
+    assert embedded(network, data, size=64, geometry="squash").shape == (3, 576)
+
+
+def test_another_pooling_and_another_size(data):
+    name = "torchvision:mobilenet_v3_small"
+    own, gem, small, again = (
+        embedded(Network(name, "none", pooling), data, size=size)
+        for pooling, size in (("", 96), ("gem", 96), ("", 64), ("", 96))
+    )
+    assert own.shape == gem.shape == small.shape
+    assert not torch.allclose(own, gem, atol=1e-2)
+    assert not torch.allclose(own, small, atol=1e-3)
+    assert torch.equal(own, again), "random weights are always the same"
+
+
+# -- raw pixels --
+
+
+def test_raw_pixels_are_centred_on_the_dataset(data):
+    dataset = open_dataset(data, "test")
+    rows = []
+    for i in range(len(dataset)):
+        small = dataset.image(i).resize((32, 32), Image.Resampling.BILINEAR)
+        values = np.asarray(small, dtype=np.float64) / 255
+        rows.append(((values - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)).transpose(2, 0, 1).ravel())
+    centred = np.array(rows) - np.mean(rows, axis=0)
+    expected = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    assert np.abs(embedded(Network("pixels"), data).numpy() - expected).max() < 5e-3
+
+
+# -- ONNX: small graphs made node by node --
+
+
+def onnx_file(path, nodes, *, image=("b", 3, "h", "w"), made=("b", 3), kind=TensorProto.FLOAT, more=()):
+    """An ONNX file of these nodes, from ``images`` to ``made``."""
+    taken = helper.make_tensor_value_info("images", kind, image)
+    given = helper.make_tensor_value_info("made", TensorProto.FLOAT, made)
+    graph = helper.make_graph(nodes, "g", [taken], [given], list(more))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return Network(f"onnx:{path}")
+
+
+def mean_over(axes, image="images"):
+    return helper.make_node("ReduceMean", [image], ["made"], axes=axes, keepdims=0)
+
+
+def means(data, side, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)):
+    """(N, 3) unit means of the central squares' normalised colours."""
+    rows = []
+    for i in range(3):
+        picture_ = open_dataset(data, "test").image(i)
+        factor = side * 256 / 224 / min(picture_.size)
+        resized = picture_.resize([round(s * factor) for s in picture_.size], Image.Resampling.BILINEAR)
+        left, top = ((s - side) / 2 for s in resized.size)
+        square = np.asarray(resized.crop((round(left), round(top), round(left) + side, round(top) + side)), float)
+        rows.append(((square / 255 - mean) / std).mean((0, 1)))
+    return normalize(torch.tensor(np.array(rows), dtype=torch.float32), dim=1)
+
+
+@pytest.mark.parametrize("case", ["any size", "fixed", "one image at a time", "channels last", "half"])
+def test_onnx_networks_take_images_in_their_own_form(data, tmp_path, case):
+    images = {
+        "any size": ("b", 3, "h", "w"),
+        "fixed": ("b", 3, 56, 56),
+        "one image at a time": (1, 3, 56, 56),
+        "channels last": ("b", 56, 56, 3),
+        "half": ("b", 3, 56, 56),
+    }[case]
+    nodes = [mean_over([1, 2] if case == "channels last" else [2, 3])]
+    kind = TensorProto.FLOAT16 if case == "half" else TensorProto.FLOAT
+    if case == "half":
+        nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
+    network = onnx_file(tmp_path / "m.onnx", nodes, image=images, kind=kind)
+    found = embedded(network, data, batch_size=2)
+    torch.testing.assert_close(found, means(data, 224 if case == "any size" else 56), atol=0.02, rtol=0)
+
+
+def test_onnx_maps_and_tokens_are_pooled_as_asked(data, tmp_path):
+    kernel = numpy_helper.from_array(np.eye(3, dtype=np.float32).reshape(3, 3, 1, 1), "kernel")
+    passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
+    maps = onnx_file(tmp_path / "map.onnx", [passed], image=("b", 3, 56, 56), made=("b", 3, 56, 56), more=[kernel])
+    expected = means(data, 56)
+    for pooling in ("", "avg"):
+        found = embedded(Network(maps.name, "default", pooling), data)
+        torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
+    assert not torch.allclose(embedded(Network(maps.name, "default", "max"), data), expected, atol=0.05)
+    with pytest.raises(ConfigError, match="no vector; take another pooling"):
+        embedded(Network(maps.name, "default", "token"), data)
+    shape = numpy_helper.from_array(np.array([0, 3, -1]), "shape")
+    nodes = [
+        helper.make_node("Reshape", ["images", "shape"], ["flat"]),
+        helper.make_node("Transpose", ["flat"], ["made"], perm=[0, 2, 1]),
+    ]
+    tokens = onnx_file(tmp_path / "t.onnx", nodes, image=("b", 3, 56, 56), made=("b", "n", 3), more=[shape])
+    torch.testing.assert_close(embedded(Network(tokens.name, "default", "avg"), data), expected, atol=0.02, rtol=0)
+    assert embedded(tokens, data).shape == (3, 3), "the first token"
+
+
+def test_an_exported_run_is_prepared_by_its_record(data, tmp_path):
+    nodes = [helper.make_node("Cast", ["images"], ["cast"], to=TensorProto.FLOAT), mean_over([2, 3], "cast")]
+    network = onnx_file(tmp_path / "m.onnx", nodes, image=("b", 3, 28, 28), kind=TensorProto.UINT8)
+    record = tmp_path / "m.onnx.json"
+    record.write_text(
+        '{"transforms": [{"name": "resize", "short_side": 32}, {"name": "center_crop", "size": 28}]}', encoding="utf-8"
+    )
+    found = embedded(network, data)
+    torch.testing.assert_close(found, means(data, 28, (0, 0, 0), (1, 1, 1)), atol=0.02, rtol=0)
+    record.write_text("[]", encoding="utf-8")
+    with pytest.raises(InputError, match=r"m\.onnx\.json: not a record of hgld export .*Remove or rename it"):
+        build_network(network)
+
+
+def outside(tmp_path) -> Network:
+    """A network whose weights lie in a file of its own choice."""
+    kernel = numpy_helper.from_array(np.zeros((3, 3, 1, 1), np.float32), "kernel")
+    passed = helper.make_node("Conv", ["images", "kernel"], ["made"])
+    network = onnx_file(tmp_path / "out.onnx", [passed], made=("b", 3, "h", "w"), more=[kernel])
+    model = onnx.load(tmp_path / "out.onnx")
+    (tmp_path / "secret").write_bytes(bytes(36))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "secret"), ("length", "36")):
+        tensor.external_data.add(key=key, value=value)
+    (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda place: Network(f"onnx:{place}/none.onnx"), MissingResourceError, "there is no such file"),
+        (lambda place: (place / "t.onnx").write_bytes(b"no network") and Network(f"onnx:{place}/t.onnx"), InputError,
+         "cannot be read as an ONNX network"),
+        (outside, InputError, "Expected one file with its weights inside"),
+        (lambda place: onnx_file(place / "m.onnx", [mean_over([2, 3])], image=("b", 3, 32, 48)), ConfigError,
+         "takes images of 48 x 32 pixels; expected squares"),
+        (lambda place: onnx_file(place / "m.onnx", [mean_over([1])], image=("b", 3), made=("b",)), InputError,
+         r"its inputs are images tensor\(float\)"),
+        (lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"), ConfigError,
+         "holds its own weights"),
+        (lambda place: Network("pixels", pooling="avg"), ConfigError, "neither weights nor a pooling"),
+        (lambda place: Network("resnet50"), ConfigError, "expected small, torchvision:NAME, .*onnx:FILE or pixels"),
+    ],
+)  # fmt: skip
+def test_what_is_no_network_is_said(tmp_path, make, error, said):
+    with pytest.raises(error, match=said):
+        build_network(make(tmp_path))
+
+
+def test_a_network_that_takes_other_sizes_only_says_so(data, tmp_path):
+    network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 28, 28))
+    with pytest.raises(ConfigError, match=r"does not take images of shape \(\d, 3, \d+, 28\)"):
+        embedded(network, data, geometry="longest")
+
+
+def test_an_onnx_network_is_known_by_its_bytes(tmp_path):
+    network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])])
+    digest = build_network(network)[0].state_dict()["backbone.digest"]
+    assert bytes(digest.tolist()) == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).digest()
+
+
+@pytest.mark.parametrize("name", ["onnx:m.onnx", "pixels"])
+def test_networks_without_weights_cannot_be_trained(name):
+    with pytest.raises(ConfigError, match=f"backbone {name} cannot be trained; .* take it as --model"):
+        build_model(ModelConfig(backbone=name), image_size=32)
+
+
+@pytest.mark.slow
+def test_what_hgld_exports_comes_back_as_it_was(tmp_path):
+    from hgld.training.inference.export import export_model
+    from tests.hgld.small_dataset import items_of_classes
+    from tests.training.untrained_run import write_run
+
+    write_dataset(tmp_path / "data", items_of_classes([4, 4], ["test"]))
+    write_run(tmp_path / "run")
+    export_model(tmp_path / "run", tmp_path / "model.onnx", "onnx")
+    found = embedded(Network(f"onnx:{tmp_path / 'model.onnx'}"), tmp_path / "data")
+    with trained_embedder(tmp_path / "run", device="cpu") as embedder:
+        expected = embedder.embed_dataset(open_dataset(tmp_path / "data", "test"))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

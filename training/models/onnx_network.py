@@ -1,0 +1,170 @@
+"""Networks in ONNX files, run by onnxruntime."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from hgld.data.views import TestView
+from hgld.errors import ConfigError, InputError, MissingResourceError
+from hgld.training.models.backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
+
+_MOST_BYTES = 1 << 31  # a protobuf cannot be larger
+_MOST_RECORD = 1 << 20
+_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
+
+
+class OnnxNetwork(nn.Module):
+    """A network of an ONNX file: normalised images (B, 3, H, W) -> its first output, on the images' device.
+
+    Runs on the CPU, or on a GPU where the images lie there and onnxruntime has its provider. A file whose weights lie
+    in other files is refused, so that it cannot name any file of the machine.
+
+    Args:
+        path: the file.
+        token: whether to return a vector; else a feature map (B, F, H', W'), from tokens one of (B, F, N, 1).
+
+    Attributes:
+        shape: the four sides of its input, None where it takes any.
+        channels_last: whether it takes (B, H, W, 3).
+        digest: (32,) uint8 SHA-256 of the file, by which indexes of its embeddings know it.
+    """
+
+    digest: Tensor
+
+    def __init__(self, path: Path, *, token: bool | None) -> None:
+        super().__init__()
+        self._data, self._path, self._token = _read(path), path, token
+        self._sessions: dict[str, Any] = {}
+        taken, made = self._session("cpu").get_inputs(), self._session("cpu").get_outputs()
+        if len(taken) != 1 or len(taken[0].shape) != 4 or taken[0].type not in _TYPES:
+            found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in taken)
+            raise InputError(f"{path}: its inputs are {found}; expected one of images, (B, 3, H, W) or (B, H, W, 3).")
+        self._input, self._output, self._type = taken[0].name, made[0].name, _TYPES[taken[0].type]
+        self.shape = tuple(side if isinstance(side, int) and side > 0 else None for side in taken[0].shape)
+        self.channels_last = self.shape[3] == 3 and self.shape[1] != 3
+        self.register_buffer("digest", _digest(self._data))
+
+    def _session(self, device: str) -> Any:
+        if device not in self._sessions:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = torch.get_num_threads()
+            options.log_severity_level = 4  # what goes wrong is an error below
+            on_gpu = device == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+            providers = ["CUDAExecutionProvider"] * on_gpu + ["CPUExecutionProvider"]
+            try:
+                self._sessions[device] = onnxruntime.InferenceSession(self._data, options, providers=providers)
+            except Exception as error:  # onnxruntime's errors have no root but Exception
+                reason = " ".join(str(error).split())[:300]
+                raise InputError(
+                    f"{self._path}: cannot be read as an ONNX network ({reason}). Expected one file with its weights "
+                    "inside."
+                ) from error
+        return self._sessions[device]
+
+    def forward(self, images: Tensor) -> Tensor:
+        values = images.permute(0, 2, 3, 1) if self.channels_last else images
+        array = values.cpu().numpy()
+        array = np.ascontiguousarray(np.rint(array) if self._type is np.uint8 else array).astype(self._type)
+        at_once = self.shape[0] or len(array)
+        parts = [self._run(array[i : i + at_once], at_once, images.device.type) for i in range(0, len(array), at_once)]
+        return self._formed(torch.from_numpy(np.concatenate(parts)).to(images.device, torch.float32))
+
+    def _run(self, images: np.ndarray, at_once: int, device: str) -> np.ndarray:
+        """Run some images; a network of a fixed number of images gets the first again in the place of those lacking."""
+        padded = np.concatenate([images, *[images[:1]] * (at_once - len(images))])
+        try:
+            (found,) = self._session(device).run([self._output], {self._input: padded})
+        except Exception as error:  # onnxruntime's errors have no root but Exception
+            reason = " ".join(str(error).split())[:300]
+            raise ConfigError(f"{self._path}: does not take images of shape {images.shape} ({reason}).") from error
+        return found[: len(images)]
+
+    def _formed(self, found: Tensor) -> Tensor:
+        """Return the output as a vector or a map: of tokens the first is the class's."""
+        if found.ndim == 4 and self._token is not True and not (found.shape[2:] == (1, 1) and self._token is None):
+            return found
+        if found.ndim == 3:
+            return found.transpose(1, 2).unsqueeze(-1) if self._token is False else found[:, 0]
+        if self._token is False or (found.ndim > 2 and found[0].numel() != found.shape[1]):
+            kind = "no feature map" if self._token is False else "no vector"
+            raise ConfigError(f"{self._path}: its output has shape {tuple(found.shape)}, {kind}; take another pooling.")
+        return found.flatten(1)
+
+
+def onnx_network(name: str, options: BackboneOptions) -> Backbone:
+    """Build the network of an ONNX file.
+
+    A file of ``hgld export`` has a record beside it (``FILE.json``) of how images are prepared. Others take images of
+    the size of their input (224 px where they take any), normalised as for ImageNet.
+
+    Raises:
+        ConfigError: it has not the pooling that is asked for, or takes no squares.
+        MissingResourceError: there is no such file.
+        InputError: it cannot be read, or is no network of images.
+    """
+    if options.pretrained not in ("default", "none"):
+        raise ConfigError(f"onnx:{name} holds its own weights; leave {options.pretrained!r} out.")
+    path = Path(name).expanduser()
+    module = OnnxNetwork(path, token=options.token)
+    height, width = module.shape[1:3] if module.channels_last else module.shape[2:4]
+    if height != width:
+        raise ConfigError(f"{path}: takes images of {width} x {height} pixels; expected squares.")
+    record = _record(path)
+    side = height or options.image_size or (record["size"] if record else USUAL_VIEW.size)
+    view = USUAL_VIEW.changed(side)
+    mean, std = IMAGENET_MEAN, IMAGENET_STD
+    if record:
+        view = TestView(side, max(side, record["resize"]), record["geometry"])
+        mean, std = (0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)  # the file normalises by itself
+    found = module(torch.zeros(1, 3, side, side))
+    return Backbone(module, found.shape[1], mean, std, token=found.ndim == 2, view=view)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _MOST_BYTES:
+            raise InputError(f"{path} has {size} bytes; expected a network of at most {_MOST_BYTES}.")
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingResourceError(f"onnx:{path}: there is no such file.") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def _digest(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(hashlib.sha256(data).digest(), np.uint8).copy())
+
+
+def _record(path: Path) -> dict[str, Any] | None:
+    """Return size, resize and geometry of the record that ``hgld export`` wrote beside the file; None without one.
+
+    Raises:
+        InputError: the record is not such a one.
+    """
+    place = path.with_name(path.name + ".json")
+    if not place.is_file():
+        return None
+    try:
+        if place.stat().st_size > _MOST_RECORD:
+            raise ValueError(f"{place.stat().st_size} bytes")
+        record = json.loads(place.read_text(encoding="utf-8"))
+        steps = {step["name"]: step for step in record["transforms"]}
+        resize = steps["resize"]
+        squashed = "width" in resize
+        size = resize["width"] if squashed else steps["center_crop"]["size"]
+        short = size if squashed else resize["short_side"]
+        if not all(type(number) is int and 0 < number < 1 << 15 for number in (size, short)):
+            raise ValueError(f"sizes {size!r} and {short!r}")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"{place}: not a record of hgld export ({error!r}). Remove or rename it, and images are prepared as for "
+            "ImageNet."
+        ) from error
+    return {"size": size, "resize": short, "geometry": "squash" if squashed else "crop"}
