@@ -25,3 +25,20 @@ def test_other_sizes_keep_the_proportion():
     assert evaluation_view(images) == TestView(16, 18)
     assert evaluation_view(images, size=32) == TestView(32, 36)
     assert evaluation_view(images, size=32, resize=33) == TestView(32, 33)
+
+
+def test_a_run_is_evaluated_in_the_geometry_that_it_states_and_exported_for_squares():
+    alone, model = launch("cpu"), small_model()
+    whole = options(size=24, resize=28, test_geometry="longest", test_size=48, test_scales=(1.0, 0.5), scale_p=3.0)
+    embedder = Embedder.as_trained(model, whole, alone)
+    assert embedder.view == TestView(48, 56, "longest")
+    assert (embedder.scales, embedder.scale_p) == ((1.0, 0.5), 3.0)
+    record = _description(whole, model, "model.pt", "torchscript")
+    assert record["input"]["shape"] == ["batch", 3, 24, 24]
+    assert record["transforms"][1:] == [
+        {"name": "resize", "short_side": 28, "interpolation": "bilinear", "antialias": True},
+        {"name": "center_crop", "size": 24},
+    ]
+    squashed = options(size=24, test_geometry="squash", test_size=32)
+    (_, resized) = _description(squashed, model, "model.pt", "torchscript")["transforms"]
+    assert resized == {"name": "resize", "width": 32, "height": 32, "interpolation": "bilinear", "antialias": True}

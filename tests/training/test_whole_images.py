@@ -12,6 +12,7 @@ from hgld.errors import ConfigError
 from hgld.evaluation.postprocess import pool_scales
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import _Plan, embed
+from hgld.training.models.networks import Network, build_network
 from tests.fake_releases.pictures import jpeg, png
 from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.untrained_run import small_model
@@ -125,3 +126,11 @@ def test_images_beyond_the_limit_are_counted(model, dataset):
     alone = Processes(0, 1, torch.device("cpu"))
     embedder = Embedder(model, TestView(28, geometry="original", max_pixels=1280), alone, 4)
     assert embedder.view_facts([dataset])["reduced"] == 2  # 44 x 30 and 50 x 50; 64 x 20 are 1,280
+
+
+def test_images_that_a_network_does_not_take_are_named(dataset):
+    model = build_network(Network("torchvision:alexnet", "none"))[0]
+    with pytest.raises(
+        ConfigError, match=r"cannot embed images of 64 x 20 pixels \(.*\)\. Take another --size, or --ge"
+    ):
+        embed(model, dataset.select([3]), view=VIEWS[2])

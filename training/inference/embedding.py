@@ -207,8 +207,18 @@ def _merge_faults(own: dict[int, Fault], processes: Processes) -> list[Fault]:
 def _embeddings(model: EmbeddingModel, images: Tensor, device: torch.device, amp: Amp, *, unit: bool = True) -> Tensor:
     """Compute (B, D) float32 embeddings of (B, 3, H, W) uint8 images, normalised if ``unit``."""
     prepared = normalize(images, model.image_mean, model.image_std, device)
-    with autocast(device, amp):
-        embeddings = model(prepared).float()
+    try:
+        with autocast(device, amp):
+            embeddings = model(prepared).float()
+    except (AssertionError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        if isinstance(error, torch.OutOfMemoryError) or "Allocator" in reason or "CUDA" in reason:
+            raise
+        height, width = images.shape[2:]
+        raise ConfigError(
+            f"the network cannot embed images of {width} x {height} pixels ({reason}). Take another --size, or "
+            "--geometry crop or squash."
+        ) from error
     return unit_rows(embeddings, dim=1) if unit else embeddings
 
 
