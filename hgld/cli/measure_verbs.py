@@ -379,7 +379,7 @@ def _lead(
     """Evaluate models one after another, and show and keep their leaderboard; one that fails does not cost the others.
 
     Returns:
-        the exit code: that of bad input if a model failed.
+        the exit code: that of bad input if a model failed that was named.
     """
     from hgld.cli import EXIT_BAD_INPUT
     from hgld.distributed import is_main_process
@@ -387,9 +387,9 @@ def _lead(
     from hgld.report_page.leaderboard import Entry, leaderboard
     from hgld.training.inference.embedder import Spent
 
-    save = _board_saver(out)
+    save, named = _board_saver(out), _named(sources)
     entries, failed = [], {}
-    for name, source in _named(sources).items():
+    for name, source in named.items():
         spent, dimensions = Spent(), []
         try:
             with progress_bars() as progress:
@@ -403,8 +403,9 @@ def _lead(
             continue
         if report is not None:
             entries.append(Entry(name, report, dimensions[0], spent.images / max(spent.seconds, 1e-9)))
+    code = EXIT_BAD_INPUT if any(named[name] in sources for name in failed) else 0
     if not is_main_process():
-        return EXIT_BAD_INPUT if failed else 0
+        return code
     board = leaderboard(entries, failed)
     try:
         save(board)
@@ -413,7 +414,7 @@ def _lead(
             print_json(board.to_dict())
         else:
             echo(board.to_markdown())
-    return EXIT_BAD_INPUT if failed else 0
+    return code
 
 
 def _named(sources: "list[Path | Network]") -> "dict[str, Path | Network]":
