@@ -9,6 +9,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.cli import main
+from hgld.cli.measure_verbs import _named
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.models.networks import Network
 from hgld.training.models.small_net import SmallNet
@@ -90,13 +91,11 @@ def test_several_models_make_a_leaderboard_with_raw_pixels(places, tmp_path, cap
     assert "onnx:none.onnx: there is no such file." in page
 
 
-def test_namesakes_are_told_apart(places, capsys):
-    two = ["--model", "small", "--model", "small", "--weights", places / "weights.pt", "--weights", "none"]
-    of = ["--data", places / "data", "--split", "test", "--device", "cpu", "--size", 24, "--metrics", "R@1"]
-    code, printed, err = run(capsys, "evaluate", *two, *of)
-    assert (code, err) == (0, "")
-    assert f"| small, {places / 'weights.pt'} |" in printed
-    assert "| small, none |" in printed
+def test_namesakes_are_told_apart():
+    sources = [Network("small", "w.pt"), Network("small", "none"), Path("a/run"), Path("b/run"), Path("other")]
+    named = _named([*sources, Network("pixels")])
+    assert list(named) == ["raw pixels, 32 px", "small, w.pt", "small, none", "a/run", "b/run", "other"]
+    assert list(named.values()) == [Network("pixels"), *sources]
 
 
 @pytest.mark.parametrize(
