@@ -256,7 +256,7 @@ def evaluate_splits(
             sides = [embedded for embedded, _ in pairs]
             report = _rank(sides, ranked, processes, progress) if ranked or not ks else None
             report = _joined(pairs[0][1], report)
-            stated = _stated(sides) | embedder.view_facts([side.dataset for side in sides])
+            stated = _stated(sides) | splits.embedder.view_facts([side.dataset for side in sides])
             report = None if report is None else replace(report, settings=report.settings | stated)
             kept[entry] = task.splits
         if processes.is_main and report is not None:

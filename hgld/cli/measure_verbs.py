@@ -139,9 +139,10 @@ def evaluate_command() -> click.Command:
         """
         chosen: dict[str, Any] = {name: given.pop(name) for name in _OPTIONS}
         sources = take_sources(given)
+        alone = {"against": against or None, "submission": given.get("submission")}
         measure = _measure(given, metrics, models=bool(sources))
         if len(sources) > 1:
-            _refuse({"against": against or None}, "compares one report with earlier ones; several models are compared")
+            _refuse(alone, "goes with one model; several make a leaderboard")
             return _lead(sources, measure, chosen, out, as_json)
         save, earlier = _saver(out), _load_reports(against)
         from hgld.evaluation.evaluate import EvaluationOptions

@@ -113,7 +113,7 @@ def test_namesakes_are_told_apart():
         ),
         ("evaluate --model small --model small --data DATA --split test", "'small, default' is named twice"),
         ("evaluate --model small --model pixels --data DATA --split test --out b.tex", "written as .html, .md, .json"),
-        ("evaluate --model small --model pixels --data DATA --split test --against r.json", "--against compares one"),
+        ("evaluate --model small --model pixels --data DATA --split test --against r.json", "--against goes with one"),
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
         ("evaluate --geometry squash", "--geometry goes with --checkpoint or --model; neither is given."),

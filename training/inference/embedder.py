@@ -18,7 +18,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
-from hgld.errors import InputError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
