@@ -176,6 +176,7 @@ def test_a_recipe_is_what_its_rows_state(name):
                 assert config.model.dim == int(value.dim) or config.model.dim == 0, value.key
             if batch := re.match(r"batch (\d+)", value.setting):
                 assert config.batch.batch_size == int(batch[1]), value.key
+            assert (config.batch.merge_classes == 3) == (value.setting == "3 classes merged"), value.key
             if "with memory" in value.setting:
                 assert config.loss.memory == -1, value.key
             if value.setting == "trained on fine labels":

@@ -261,6 +261,11 @@ ROWS: Mapping[str, tuple[Row | str, ...]] = {
         for short, long in (("o", "O"), ("iu", "I_u"), ("ib", "I_b"), ("ds", "D_s"))
         for dataset, table in (("sop", "Table 1"), ("vehicleid", "Table 2"))
     },
+    **{
+        f"{loss}-{dataset}-merged": (Row("pnp", table, method),)
+        for loss, method in (("pnp-dq", "PNP-D_q"), ("pnp-iu", "PNP-I_u"), ("smooth-ap", "Smooth-AP"))
+        for dataset, table in (("sop", "Table 6"), ("vehicleid", "Table 7"))
+    },
     # proxies and tuples
     "norm-softmax-sigma-dyml-*": _suprank("Sigma NSM", "VIII"),
     "norm-softmax-sigma-[si]*": _suprank("Sigma NSM", "V"),

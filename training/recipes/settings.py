@@ -159,6 +159,15 @@ INAT_224 = INAT_384.changed(batch_size=224, suffix="inat-base-224")
 PNP_SOP, PNP_VEHICLEID = (setting.changed(batch_size=112) for setting in (_PNP_SOP, VEHICLEID))
 PNP_SOP_384, PNP_VEHICLEID_384 = replace(_PNP_SOP, suffix="sop-384"), replace(VEHICLEID, suffix="vehicleid-384")
 PNP_INAT = INAT_384.changed(batch_size=224)
+# Its test of robustness (Tables 6 and 7): every three training classes are one.
+SOP_MERGED, VEHICLEID_MERGED = (
+    setting.changed(
+        merge_classes=3,
+        suffix=f"{setting.dataset}-merged",
+        deviates="the batch is not stated: that of the tables of variants; which classes meet is drawn by the seed",
+    )
+    for setting in (PNP_SOP, PNP_VEHICLEID)
+)
 
 # Faces (Smooth-AP's Tables 4 and 5): networks that were trained on faces before are trained further. No library has
 # their weights; the paper states neither rate nor length of this training.

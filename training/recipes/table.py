@@ -112,6 +112,7 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 _HAPPIER_5 = "HAPPIER on {}: both terms weigh the same, as in the authors' command (loss HAPPIER_5)."
+_MERGED = "{} on {{}}, every three training classes merged into one: a test of robustness."
 _TRIPLETS = "Triplets with GeM on {}, as many updates as listwise AP is compared with."
 _WITH_SUPRANK = ("HAPPIER", "RODNDCG", "RODRecall", "ROADMAP", "SupAP", "SupHAP", "SupNDCG", "SupRecall")
 _STEP = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
@@ -238,6 +239,9 @@ Recipes with a number at their end have batches of so many images; 256 is the se
             *_row("pnp-ib", on.PNP_VEHICLEID, pnp_b=1.0),
             *_row("pnp-ds", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT),
             *_row("pnp-dq", on.PNP_SOP, on.PNP_VEHICLEID, on.PNP_INAT, on.PNP_SOP_384, on.PNP_VEHICLEID_384),
+            *_row("pnp-dq", on.SOP_MERGED, on.VEHICLEID_MERGED, line=_MERGED.format("PNP-D_q")),
+            *_row("pnp-iu", on.SOP_MERGED, on.VEHICLEID_MERGED, line=_MERGED.format("PNP-I_u")),
+            *_row("smooth-ap", on.SOP_MERGED, on.VEHICLEID_MERGED, line=_MERGED.format("Smooth-AP")),
         ),
     ),
     Family(
