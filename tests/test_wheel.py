@@ -193,6 +193,7 @@ train small-grocery --data shards --out run --seed 0 {QUICK}
 embed --checkpoint run --data shards --split test --out made.npy
 evaluate --checkpoint run --data shards --split test
 evaluate --embeddings test.npy --labels test.parquet {LEVELS.replace(",top", "")}
+published --dataset sop --method HAPPIER
 report run --data shards --out report.html
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
