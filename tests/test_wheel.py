@@ -197,6 +197,7 @@ published --dataset sop --method HAPPIER
 report run --data shards --out report.html
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
+resolutions --help
 """
 
 

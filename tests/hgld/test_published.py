@@ -3,10 +3,13 @@
 import csv
 import io
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hgld.data_cards
 from hgld.cli import main
@@ -120,7 +123,7 @@ def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_
         OwnResults("mine", "sop", {"R@1/product": 0.8162, "AP/product": 0.5, "H-AP": 0.6}, happier(), where="test"),
         OwnResults("renamed", "sop", {"R@1/fine": 0.1, "mAP/fine": 0.2}, levels=("fine", "coarse")),
         OwnResults("other", "cub", {"R@1/species": 0.9}),
-        OwnResults("else", "sop", {"P@4/product": 0.9}),
+        OwnResults("else", "sop", {"P@4/product": 0.9, "H-AP": math.nan}),
     ]
     table = lay_out(*find_table("SupRank Table V"), own)
     block = next(block for block in table.blocks if "sop" in block.title)
@@ -142,6 +145,19 @@ def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_
     assert table.own == 2
     assert "other is of cub; the table is of sop, inat-base, inat-full." in table.notes
     assert any(note.startswith("else has none of the table's metrics: R@1/product") for note in table.notes)
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=4))
+def test_places_are_those_of_the_printed_values(shares):
+    """The best of a column has none above it, the second best only the best; equal values share their place."""
+    _, values = find_table("SupRank Table X")
+    own = [OwnResults(f"run {i}", "inat-base", {"H-AP": share / 1000}) for i, share in enumerate(shares)]
+    [block] = lay_out("x", values, own).blocks
+    cells = [row.cells[0] for row in block.rows]
+    for cell in cells:
+        above = {float(other.text) for other in cells if float(other.text) > float(cell.text)}
+        assert cell.place == (len(above) + 1 if len(above) < 2 else 0)
+    assert [cell.text for cell in cells[3:]] == [f"{share / 10:.1f}" for share in shares]
 
 
 def test_ties_share_a_place_and_what_is_better_low_has_none():

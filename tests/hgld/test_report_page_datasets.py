@@ -1,18 +1,21 @@
 """Pictures, names of classes and published rows on a report page: of the evaluation's own dataset, or it is said."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from markupsafe import Markup
 
 from hgld.cli import main
-from hgld.errors import StorageError
+from hgld.errors import InputError, StorageError
 from hgld.evaluation.report import RetrievalReport
 from hgld.published import published_values, search_values
 from hgld.report_page import page
 from hgld.report_page.figures import Figure, Figures
-from hgld.report_page.page import write_report_page
+from hgld.report_page.page import paper_tables, write_report_page
+from hgld.report_page.runs import read_runs
+from hgld.training.recipes import RECIPES
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_report_page_page import write_run
 
@@ -107,6 +110,30 @@ def test_a_run_stands_in_a_paper_s_table_with_the_difference_to_its_recipe(tmp_p
     page = out.read_text()
     assert f'{value:.1f}</span><span class="interval">{difference}</span>' in page
     assert "<h2>SupRank Table V</h2>" in page
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("{", "config.json: not valid JSON"),
+        ("[]", "config.json: expected a JSON object"),
+        ('"' + " " * (1 << 20) + '"', "config.json: 1048578 bytes; expected at most 1048576"),
+        ('{"recipe": ["happier-sop"]}', None),
+        ('{"recipe": "of another package"}', None),
+        (None, None),
+    ],
+)
+def test_a_run_s_config_is_read_for_its_recipe_alone(tmp_path, config, said):
+    run = write_run_of(tmp_path / "run", "sop")
+    if config is not None:
+        (run / "config.json").write_text(config)
+    with pytest.raises(InputError, match=said) if said else nullcontext():
+        [found] = read_runs([run])
+        [table] = paper_tables(
+            [found], ["SupRank Table V"], lambda name: RECIPES[name].values if name in RECIPES else ()
+        )
+        assert table.own == 1
+        assert not any(row.against for block in table.blocks for row in block.rows)
 
 
 def test_a_paper_s_table_needs_no_page(tmp_path, capsys):
