@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from hgld.data.format import dataset_name
 from hgld.errors import ConfigError
@@ -89,6 +90,8 @@ class OwnResults:
         values: of the report, by metric: shares, not per cent.
         reference: values of the run's own recipe, to state the difference to.
         levels: of the dataset, finest first.
+        image_size: side of the images in evaluation, by which rows of one method at several sizes are told apart; 0:
+            not known.
         where: task of the evaluation, where the run has several.
     """
 
@@ -97,6 +100,7 @@ class OwnResults:
     values: Mapping[str, float]
     reference: tuple[PublishedValue, ...] = ()
     levels: Sequence[str] = ()
+    image_size: int = 0
     where: str = ""
 
     @property
@@ -253,10 +257,16 @@ def _own_row(result: OwnResults, columns: Iterable[PublishedValue], details: int
         digits = len(column.text.partition(".")[2])
         text = f"{column.in_unit(value):.{digits}f}"
         theirs = [other for other in result.reference if _column(other) == _column(column) and other.number is not None]
-        theirs.sort(key=lambda other: other.table != column.table)
+        theirs.sort(key=partial(_distance, column, result.image_size))
         against |= dict.fromkeys(other.method for other in theirs[:1])
         cells.append(PaperCell(text, difference=f"{float(text) - float(theirs[0].text):+.{digits}f}" if theirs else ""))
     return PaperRow(result.title, ("",) * details, tuple(cells), own=True, against=", ".join(against))
+
+
+def _distance(column: PublishedValue, size: int, other: PublishedValue) -> tuple[bool, bool]:
+    """Order a recipe's values: those of the column's own table first, of them those at the run's size of images."""
+    here = (other.paper, other.table) == (column.paper, column.table)
+    return not here, re.match(rf".*s\*={size}\b", other.setting) is None
 
 
 def _reported(result: OwnResults, column: PublishedValue) -> float | None:

@@ -279,12 +279,18 @@ def paper_tables(runs: Sequence[Run], papers: Sequence[str], published_of: Publi
             evaluation.report.values,
             tuple(published_of(run.recipe)),
             evaluation.levels,
+            _image_size(evaluation),
             where=task if len(run.evaluations) > 1 else "",
         )
         for run in runs
         for task, evaluation in run.evaluations.items()
     ]
     return [lay_out(*find_table(spelling), own) for spelling in papers]
+
+
+def _image_size(evaluation: Evaluation) -> int:
+    size = evaluation.report.settings.get("image_size")
+    return size if isinstance(size, int) else 0
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

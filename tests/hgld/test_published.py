@@ -147,6 +147,18 @@ def test_own_runs_are_rows_with_the_best_two_marked_and_the_difference_to_their_
     assert any(note.startswith("else has none of the table's metrics: R@1/product") for note in table.notes)
 
 
+@pytest.mark.parametrize(("size", "difference"), [(224, "-0.4"), (500, "-1.6"), (0, "-0.4")])
+def test_a_difference_is_to_the_row_at_the_same_size_of_images(size, difference):
+    rows = tuple(
+        v
+        for v in search_values(dataset="imagenet", method="MultiGrain")
+        if "lambda=0.5, aug=full, train p=3" in v.setting
+    )
+    own = [OwnResults("mine", "imagenet", {"top-1": 0.77}, rows, image_size=size)]
+    [row] = [row for block in lay_out(*find_table("MultiGrain Table 2"), own).blocks for row in block.rows if row.own]
+    assert (row.cells[0].text, row.cells[0].difference) == ("77.0", difference)
+
+
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=4))
 def test_places_are_those_of_the_printed_values(shares):
     """The best of a column has none above it, the second best only the best; equal values share their place."""
