@@ -6,6 +6,7 @@ The definitions are those of :class:`Metric`; :func:`hgld.evaluate` computes the
 from hgld.evaluation.diagnostics import ClassDistances as ClassDistances
 from hgld.evaluation.diagnostics import GapOverBatches as GapOverBatches
 from hgld.evaluation.diagnostics import SmoothingError as SmoothingError
+from hgld.evaluation.diagnostics import class_batches as class_batches
 from hgld.evaluation.diagnostics import class_distances as class_distances
 from hgld.evaluation.diagnostics import clustering_nmi as clustering_nmi
 from hgld.evaluation.diagnostics import decomposability_bound as decomposability_bound
@@ -26,6 +27,7 @@ __all__ = [
     "MetricKind",
     "RankedQueries",
     "SmoothingError",
+    "class_batches",
     "class_distances",
     "clustering_nmi",
     "decomposability_bound",

@@ -5,13 +5,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.diagnostics import class_batches
 from hgld.evaluation.evaluate import evaluate
 from hgld.metrics import (
+    class_batches,
     class_distances,
     clustering_nmi,
     decomposability_bound,
@@ -77,7 +77,6 @@ def least_ap(batches: list[tuple[int, int]]) -> float:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=60)
 def test_the_bound_of_the_gap_is_the_worst_order_of_perfect_batches(batches, alike):
     batches = [batches[0]] * len(batches) if alike else batches
     positives, negatives = (np.array(column) for column in zip(*batches, strict=True))
