@@ -1,6 +1,8 @@
 """What a run is judged by: refused before the first step where it cannot be, changed when it goes on, written once."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,15 @@ from hgld.training.progress import SilentReporter
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
 from tests.training.small_runs import STEPS, options, write_small
+
+
+def test_the_best_of_what_is_better_low_is_its_lowest():
+    state: Any = SimpleNamespace(best_of=("test", "severity"), best={}, epoch=0, step=0)
+    monitor: Any = SimpleNamespace()
+    for value, best in ((2.0, 2.0), (1.5, 1.5), (1.75, 1.5)):
+        state.values = {"test": {"severity": value}}
+        loop._choose_best(state, monitor)
+        assert state.best["value"] == best
 
 
 class Notes(SilentReporter):
