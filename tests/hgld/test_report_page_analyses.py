@@ -28,10 +28,15 @@ def evaluation(seed, shift):
     return Evaluation(report, None, Ranked(Items(embeddings, fine[:, None], None), None, ()))
 
 
+def of(evaluation: Evaluation) -> Ranked:
+    assert evaluation.ranked is not None
+    return evaluation.ranked
+
+
 def test_values_are_those_of_the_diagnostics_and_each_analysis_has_its_figure():
     runs = {"a": evaluation(0, 2.0), "b": evaluation(1, 4.0)}
     found = analyse(["distances", "decomposability", "smoothing"], runs, Figures(), "test")
-    embeddings, labels = runs["b"].ranked.query.embeddings, runs["b"].ranked.query.labels[:, 0]
+    embeddings, labels = of(runs["b"]).query.embeddings, of(runs["b"]).query.labels[:, 0]
     gaps = gap_over_batches(embeddings, labels, [32])
     assert [row["gap"] for row in found.values["decomposability"]["b"]] == pytest.approx([gap.gap for gap in gaps])
     rows = found.values["smoothing"]["b"]
@@ -62,8 +67,8 @@ def test_an_unknown_analysis_is_refused_and_one_without_pairs_is_said(tmp_path):
     with pytest.raises(ConfigError, match="no analysis 'gap'; there are distances, decomposability, smoothing"):
         write_report_page([run], tmp_path / "r.html", analyses=["gap"])
     alone = evaluation(0, 2.0)
-    items = replace(alone.ranked.query, labels=np.arange(96)[:, None])  # no class repeats
-    alone = replace(alone, ranked=replace(alone.ranked, query=items))
+    items = replace(of(alone).query, labels=np.arange(96)[:, None])  # no class repeats
+    alone = replace(alone, ranked=replace(of(alone), query=items))
     found = analyse(["decomposability", "distances"], {"alone": alone}, Figures(), "test")
     assert math.isnan(found.values["distances"]["alone"]["dists@intra"])
     assert list(found.values) == ["distances"]
