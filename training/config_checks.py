@@ -81,7 +81,7 @@ READERS: dict[str, Reader] = {
     "coverage": Reader(
         lambda c: c.batch.sampler == "pk" and not c.batch.stream, "sampler pk without --stream reads it"
     ),
-    "merge_classes": Reader(lambda c: not c.batch.stream, "reading without --stream honours it"),
+    "merge_classes": Reader(lambda c: not c.batch.stream, "a run without --stream reads it"),
     "gradient_shares": Reader(
         lambda c: entry_of(c.loss.loss).kind in ("terms", "views") or c.loss.memory != 0,
         "a loss of several terms (a composition, MultiGrain, a memory) reads it",

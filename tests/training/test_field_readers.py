@@ -23,6 +23,8 @@ CASES = {
     "classifier": ("pretrained", {**UNIFORM, "lambda_": 1.0}, {"loss": "NormSoftmax"}),
     "projection": ("pca", {"dim": 8}, {"dim": 0}),
     "coverage": ("classes", {}, {"stream": True}),
+    "merge_classes": (3, {}, {"stream": True}),
+    "gradient_shares": (True, {"loss": "ROADMAP"}, {"loss": "SupAP"}),
     "images_per_class": (8, {"sampler": "hierarchical-pk"}, {"sampler": "shuffled"}),
     "super_level": ("genus", {"sampler": "hierarchical-pk"}, {}),
     "super_classes": (4, {"sampler": "hierarchical-pk"}, {}),
