@@ -91,6 +91,14 @@ def check(verb: str, given: dict) -> None:
         Metric.parse(name)
 
 
+def test_equations_name_the_tests_that_hold_them():
+    for rows in ROWS.values():
+        for row in rows:
+            named = re.findall(r"`(tests/[^`]+)`", " ".join(row[:-2]))
+            assert bool(named) == (row[-1] == "equal to the equation"), row
+            assert all((PAGE.parent.parent / file).is_file() for file in named), row
+
+
 def test_only_what_needs_a_release_names_a_papers_table():
     """A row that compares with a paper's values cannot be one of toy data."""
     for rows in ROWS.values():
