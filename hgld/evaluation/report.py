@@ -180,7 +180,10 @@ class RetrievalReport:
         split = {name: tuple(name.partition("/")[::2]) for name in self._printed}
         heads, parts = (list(dict.fromkeys(pair[side] for pair in split.values())) for side in (0, 1))
         of = str(self.settings.get("dataset", ""))
-        cells = {pair: number(self.values[n] * _scale(n, 100), digits, "--") for n, pair in split.items()}
+        scales = {pair: _scale(n, 100) for n, pair in split.items()}  # what is no share is printed with a digit more
+        cells = {
+            pair: number(self.values[n] * scales[pair], digits + (scales[pair] == 1), "--") for n, pair in split.items()
+        }
         if len(cells) == len(heads) * len(parts) and len(parts) > 1:
             return [of, *heads], [[part, *(cells[head, part] for head in heads)] for part in parts]
         return ["", *split], [[of, *cells.values()]]

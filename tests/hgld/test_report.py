@@ -171,3 +171,9 @@ def test_reports_of_other_labels_are_not_paired():
     theirs = evaluate(embeddings, np.array([0, 1, 0, 1]), metrics=("AP",))
     with pytest.raises(InputError, match="labels_sha256"):
         compare({"ours": ours, "theirs": theirs})
+
+
+def test_what_is_no_share_is_printed_with_a_digit_more():
+    settings = {"printed": ["N-S"], "dataset": "ukbench"}
+    report = RetrievalReport.from_columns({"N-S": np.array([3.876])}, settings)
+    assert report.as_printed() == (["", "N-S"], [["ukbench", "3.88"]])
