@@ -52,6 +52,17 @@ def test_the_mean_of_the_features_gives_the_scores_of_the_whole_network(weights)
     torch.testing.assert_close(scores, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_the_classifier_of_a_network_of_timm_is_found(tmp_path):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    whole = timm.create_model("test_resnet", pretrained=False).eval()
+    torch.save(whole.state_dict(), tmp_path / "w.pt")
+    model = build("timm:test_resnet", str(tmp_path / "w.pt"))
+    weight, bias = library_head("timm:test_resnet", str(tmp_path / "w.pt"), model)
+    assert torch.equal(weight, whole.get_classifier().weight)
+    assert torch.equal(bias, whole.get_classifier().bias)
+
+
 @pytest.mark.parametrize(
     ("spec", "fields", "message"),
     [

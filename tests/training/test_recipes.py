@@ -154,6 +154,8 @@ BACKBONES = {
     "DeiT-S": "timm:deit_small_patch16_224",
     "ViT-B": "timm:vit_base_patch16_224",
     "SENet-50": "timm:legacy_seresnet50",
+    "SENet154": "timm:legacy_senet154",
+    "PNASNet-5-Large": "timm:pnasnet5large",
     "ArcFace ResNet-50": "torchvision:resnet50",
     "convolutional": "torchvision:resnet50",  # "generally ResNet-50", says the table
 }
@@ -215,6 +217,8 @@ BY_REQUEST = {"wAP", "dists@intra", "dists@inter", "NMI"}  # asked for by --metr
         ("norm-softmax-sop", {"R@1": "81.3", "AP": "61.3", "H-AP": "42.8", "ASI": "21.1", "NDCG": "78.3"}),
         ("xbm-sop", {"R@1": "80.6", "mAP@R": "54.9"}),
         ("multigrain", {"top-1": "77.4", "top-5": "93.6"}),
+        ("off-the-shelf-resnet50", {"top-1": "76.1", "top-5": "92.9"}),
+        ("off-the-shelf-pnasnet5", {"top-1": "82.7", "top-5": "96.0"}),
     ],
 )
 def test_figures_are_those_of_the_papers(name, figures):
@@ -266,6 +270,7 @@ def test_figures_are_those_of_the_papers(name, figures):
         ("multigrain", {"lambda_": 0.5, "margin": 0.2, "beta": 1.2, "repeats": 3, "milestones": (30, 60, 90)}),
         ("multigrain", {"steps_per_epoch": 5005, "lr": 0.2, "lr_beta": 0.1, "weight_decay_proxies": 1e-4}),
         ("multigrain-aa", {"autoaugment": True, "jitter": 0.0}),
+        ("off-the-shelf-resnet50", {"pretrained": "IMAGENET1K_V1", "classifier": "pretrained", "epochs": 0}),
         ("multigrain-classes-uniform", {"sampler": "shuffled", "batch_size": 512, "lambda_": 1.0}),
         ("happier-dyml-product", {"evaluate_on": ("protocol=dyml-product",), "pretrained": "IMAGENET1K_V1"}),
         ("small-omniglot", {"backbone": "small", "flip": 0.0, "size": 48}),

@@ -28,7 +28,7 @@ def library_head(spec: str, pretrained: str, model: EmbeddingModel, *, image_siz
 
     Args:
         spec: ``torchvision:NAME`` or ``timm:NAME``, as of the model's backbone.
-        pretrained: as of the model: ``default``, a tag of torchvision, or a file of weights with the classifier.
+        pretrained: as of the model: ``default``, a tag of its library, or a file of weights with the classifier.
         model: with these weights, and without norm and projection behind its pooling.
         image_size: side of the noise, pixels.
 
@@ -107,8 +107,9 @@ def _timm_network(name: str, pretrained: str) -> nn.Module:
 
     if (path := weights_file(pretrained)) is not None:
         return _loaded(timm.create_model(name, pretrained=False), path)
+    tagged = name if pretrained == "default" or "." in name else f"{name}.{pretrained}"
     try:
-        return timm.create_model(name, pretrained=True)
+        return timm.create_model(tagged, pretrained=True)
     except FETCH_FAULTS as error:
         raise no_weights(f"timm:{name}", "timm", "Hugging Face's cache (HF_HOME)", error) from error
 

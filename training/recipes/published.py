@@ -168,6 +168,12 @@ def _uniform(p: int) -> tuple[Row, ...]:
     return (first, *_retrieval(f"ResNet-50 trained with p={p} pooling"))
 
 
+def _larger(method: str, own: str) -> tuple[Row, ...]:
+    """Return the rows of a network off the shelf, at its own size and at larger ones."""
+    settings = (own, *(f"s*={size}" for size in (350, 400, 450, 500)))
+    return tuple(Row("multigrain", "Table E.1", method, setting, datasets=("imagenet",)) for setting in settings)
+
+
 def _faces(method: str, backbone: str) -> tuple[Row, ...]:
     return (Row("smooth-ap", "Table 4", method, backbone=backbone, datasets=_FACES),)
 
@@ -290,6 +296,12 @@ ROWS: Mapping[str, tuple[Row | str, ...]] = {
     "multigrain-avg-aa": _multigrain("0.5", "AA", 1),
     "multigrain-classes-uniform": _uniform(3),
     "multigrain-classes-avg-uniform": _uniform(1),
+    "off-the-shelf-resnet50": (
+        Row("multigrain", "Table 2", "PyTorch model zoo", datasets=("imagenet",)),
+        *_retrieval("PyTorch model zoo"),
+    ),
+    "off-the-shelf-senet154": _larger("SENet154", "s=s*=224"),
+    "off-the-shelf-pnasnet5": _larger("PNASNet-5-Large", "s=s*=331"),
     "multigrain-classes": _multigrain("1", "full", 3, retrieval=True),
     "multigrain-classes-avg": _multigrain("1", "full", 1),
 }

@@ -314,6 +314,25 @@ IMAGENET_UNIFORM = replace(IMAGENET, deviates=("as many steps as with repeated a
     suffix="uniform", batch_size=512, sampler="shuffled", lr_beta=-1.0
 )
 
+# Networks off the shelf with their own classifiers (MultiGrain, tables 2, D.1 and E.1): nothing is trained.
+_OFF_THE_SHELF = replace(IMAGENET_UNIFORM, hours="none: the run is written as it begins", deviates=()).changed(
+    hardware="a GPU or a CPU",
+    gem_p=1.0,
+    classifier="pretrained",
+    crop_min=0.16,
+    jitter=0.0,
+    lighting=0.0,
+    steps_per_epoch=0,
+    schedule="constant",
+    milestones=(),
+    epochs=0,
+)
+RESNET_50 = _OFF_THE_SHELF.changed(suffix="resnet50", pretrained="IMAGENET1K_V1")
+SENET_154 = _OFF_THE_SHELF.changed(suffix="senet154", backbone="timm:legacy_senet154", pretrained="in1k", batch_size=64)
+PNASNET_5 = _OFF_THE_SHELF.changed(
+    suffix="pnasnet5", backbone="timm:pnasnet5large", pretrained="tf_in1k", size=331, resize=363, batch_size=64
+)
+
 # Small runs from scratch, for a laptop: a small conv net at 48 px.
 _SMALL = with_fields(
     TrainConfig(),

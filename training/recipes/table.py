@@ -106,6 +106,10 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         "MultiGrain's classification term alone, with average pooling (p = 1).",
         {"loss": "MultiGrain", "lambda_": 1.0, "gem_p": 1.0},
     ),
+    "off-the-shelf": (
+        "A network as its library has it, with its own classifier, to be tested at any size and p; nothing is trained.",
+        {"loss": "MultiGrain", "lambda_": 1.0},
+    ),
     "small": ("HAPPIER from scratch on {}, 48 px.", {"loss": "HAPPIER"}),
 }
 """Losses by the first part of a recipe's name: the recipe's line, and the fields that a setting changes for it."""
@@ -289,6 +293,7 @@ Berman et al.: "MultiGrain: a unified image embedding for classes and instances"
             *_row("multigrain-avg", on.IMAGENET_AA, line="MultiGrain with AutoAugment and average pooling (p = 1)."),
             *_row("multigrain-classes", on.IMAGENET_UNIFORM, line=_UNIFORM.format("GeM with p = 3")),
             *_row("multigrain-classes-avg", on.IMAGENET_UNIFORM, line=_UNIFORM.format("average pooling")),
+            *_row("off-the-shelf", on.RESNET_50, on.SENET_154, on.PNASNET_5),
         ),
     ),
     Family(
