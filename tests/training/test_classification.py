@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
 from hgld import open_dataset
 from hgld.cli import main
@@ -18,6 +19,9 @@ from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.evaluation.postprocess import Whitening
+from hgld.pipelines.shards.build import build_shards
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint, read_tensors
 from hgld.training.config import LossConfig
@@ -25,6 +29,7 @@ from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import CLASSES, Classifier, WhitenedHead, classifier_of, read_classifier
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
+from tests.fake_releases import imagenet
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.small_runs import options
@@ -102,6 +107,29 @@ def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
     else:
         assert report.settings["protocol"] == "classification"
         assert list(report.values) == ["top-1", "top-3"]
+
+
+def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, capsys):
+    """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
+    imagenet.make(tmp_path)
+    build_shards("imagenet", tmp_path, str(tmp_path / "data"), SourceConfig(), ShardConfig(workers=1), silent)
+    fields = {"loss": "MultiGrain", "lambda_": 1.0, "sampler": "shuffled", "images_per_class": 4, "epochs": 0}
+    train(options(**fields, evaluate_on=()), str(tmp_path / "data"), tmp_path / "run")
+    file = find_checkpoint(tmp_path / "run") / "criterion.safetensors"
+    tensors = read_tensors(file) | {
+        "loss.classifier.weight": torch.zeros(3, 8),
+        "loss.classifier.bias": torch.arange(3.0),
+    }
+    save_file(tensors, file)
+    given = ["--checkpoint", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--device", "cpu", "--json"]
+    values = []
+    for more in ([], ["--protocol", "classification", "--metrics", "top-2"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["evaluate", *given, *more])
+        out, err = capsys.readouterr()
+        assert stop.value.code == 0, err
+        values.append(json.loads(out)["values"])
+    assert values == [{"top-1": pytest.approx(2 / 6), "top-5": 1.0}, {"top-2": pytest.approx(4 / 6)}]
 
 
 def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):

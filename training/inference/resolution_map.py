@@ -205,7 +205,7 @@ def _top_k(
 
 
 def _draw(axes: "Axes", found: ResolutionMap, name: str) -> None:
-    """Draw a square a size and exponent with its value, in per cent; a ring marks the best exponent of each size."""
+    """Draw a square a size and exponent with its value, in per cent; a mark at each size's best exponent."""
     table = 100 * found.values[name]
     low, high = float(table.min()), float(table.max())
     axes.pcolormesh(table, cmap="Blues", vmin=low, vmax=max(high, low + 1e-9), edgecolors="white", linewidth=1)
@@ -218,7 +218,8 @@ def _draw(axes: "Axes", found: ResolutionMap, name: str) -> None:
         axes.plot(training[1] + 0.5, training[0] + 0.18, marker="s", color="#009e73", markersize=3)
     axes.set_xticks(np.arange(len(found.exponents)) + 0.5, [f"{p:g}" for p in found.exponents])
     axes.set_yticks(np.arange(len(found.sizes)) + 0.5, [str(size) for size in found.sizes])
-    axes.set(xlabel="p of GeM", ylabel="size of the images, pixels", title=f"{name}, per cent")
+    axes.set(xlabel="p of GeM", ylabel="size of the images, pixels")
+    axes.set_title(f"{name}, per cent (▼ best p of a size, ■ as trained)", fontsize=9)
     axes.grid(visible=False)
 
 
