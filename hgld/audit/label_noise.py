@@ -1,0 +1,255 @@
+"""Probability that an item's label is wrong, at every level, and the rate of wrong labels.
+
+For every item some classes are candidates: its own, those of its nearest neighbours, and those that the model of
+classes (:mod:`hgld.audit.class_model`) finds likeliest, each without the item itself. A softmax over them gives
+p(z | x), the probability of the true finest class z, by a weighted sum of the evidence: the score in the model, the
+logarithm of the class's size, and at every level the logarithm of the neighbours' share that is in z's class there.
+
+Labels are seen through a channel. With probability e_0 the label y is z. With probability e_l it is drawn from the
+classes that first meet z at level l + 1 (l = 0 ... L - 1; above the coarsest level all meet), all alike. The weights
+and e are those of the greatest likelihood of the labels as they are::
+
+    p(y | x) = sum over z of p(z | x) p(y | z)
+
+and the label is wrong at level c with the posterior probability that z and y differ there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.audit.class_model import ClassModel
+from hgld.evaluation.neighbors import nearest_neighbors
+
+NEIGHBORS = 20
+_MOST_EVIDENCE = 120_000_000  # numbers, 4 bytes each; all classes are candidates as far as they go
+_LEAST_CANDIDATES = 32
+_SIMILARITY_SCALE = 0.1  # of the exponential by which nearer neighbours count more
+_PRIOR_SHARE = 0.1  # of a level's classes in the neighbours' votes
+_LEAST_SIZE = 0.5  # items, of a class that has no other
+_DRAWS = 2000
+_BLOCK = 1024
+_STEPS = 60
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseRates:
+    """The share of wrong labels at every level, with its 95% interval under the model.
+
+    Attributes:
+        rates: (L,) finest first.
+        low: (L,).
+        high: (L,).
+    """
+
+    rates: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class LabelNoise:
+    """The verdict on the labels of N items.
+
+    Attributes:
+        wrong: (N, L) probability that the label is wrong at each level; NaN where it cannot be judged.
+        proposed: (N,) finest class that the item belongs to if its label is wrong.
+        certainty: (N,) probability of that class, given that the label is wrong.
+        rates: of wrong labels.
+        neighbors: (N, K) indices of the nearest items.
+        similarities: (N, K) cosines to them.
+    """
+
+    wrong: np.ndarray
+    proposed: np.ndarray
+    certainty: np.ndarray
+    rates: NoiseRates
+    neighbors: np.ndarray
+    similarities: np.ndarray
+
+
+def find_wrong_labels(embeddings: np.ndarray, classes: np.ndarray, ancestors: np.ndarray, progress: Progress) -> LabelNoise:
+    """Find wrong labels.
+
+    Args:
+        embeddings: (N, D) float32 unit rows.
+        classes: (N,) finest class of every item, from 0.
+        ancestors: (C, L) class of each finest class at every level, finest first; column 0 is 0 ... C - 1.
+        progress: called with a task, the units done and their total.
+    """
+    count = min(NEIGHBORS, len(classes) - 1)
+    near, alike = nearest_neighbors(embeddings, embeddings, count, self_index=np.arange(len(classes)), progress=progress)
+    progress("judge labels", 0, None)
+    fitted = _fit(_candidates(ClassModel.fit(embeddings, classes), near, alike, classes, ancestors), ancestors)
+    wrong = _judgeable(fitted.wrong, classes)
+    return LabelNoise(wrong, fitted.proposed, fitted.certainty, fitted.rates, near, alike)
+
+
+def _judgeable(wrong: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Take back the finest level's verdict on items that are alone in their class: nothing else is known of it."""
+    alone = np.bincount(classes)[classes] == 1
+    wrong = wrong.copy()
+    wrong[alone, 0] = wrong[alone, 1] if wrong.shape[1] > 1 else np.nan
+    return wrong
+
+
+# -- candidates and their evidence ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Candidate classes of every item, its own first.
+
+    Attributes:
+        classes: (N, M) finest classes; -1 fills rows up.
+        evidence: (N, M, F) float32: score in the model, log size, log share of neighbours at each level.
+    """
+
+    classes: np.ndarray
+    evidence: np.ndarray
+
+
+def _candidates(
+    model: ClassModel,
+    near: np.ndarray,
+    alike: np.ndarray,
+    classes: np.ndarray,
+    ancestors: np.ndarray,
+) -> Candidates:
+    sizes = np.bincount(classes, minlength=len(ancestors))
+    shares = [np.bincount(ancestors[classes, level]) / len(classes) for level in range(ancestors.shape[1])]
+    most = max(_LEAST_CANDIDATES, _MOST_EVIDENCE // (len(classes) * (2 + len(shares))))
+    parts = []
+    for start in range(0, len(classes), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(classes)))
+        scores = model.scores(rows)
+        likeliest = min(most, scores.shape[1])
+        top = np.argpartition(-scores, likeliest - 1, axis=1)[:, :likeliest]
+        found = distinct(np.concatenate([classes[rows, None], classes[near[rows]], top], axis=1))
+        known = np.maximum(found, 0)
+        votes = np.exp((alike[rows] - alike[rows, :1]) / _SIMILARITY_SCALE)
+        others = sizes[known] - (found == classes[rows, None])
+        evidence = [np.take_along_axis(scores, known, axis=1), np.log(np.maximum(others, _LEAST_SIZE))]
+        for level, share in enumerate(shares):
+            theirs = ancestors[classes[near[rows]], level]
+            same = ancestors[known, level][:, :, None] == theirs[:, None, :]
+            part = (same * votes[:, None, :]).sum(axis=2) / np.maximum(votes.sum(axis=1), 1e-12)[:, None]
+            evidence.append(np.log(part + _PRIOR_SHARE * share[ancestors[known, level]]))
+        parts.append((found, np.stack(evidence, axis=2).astype(np.float32)))
+    width = max(found.shape[1] for found, _ in parts)
+    fill = [(np.pad(found, ((0, 0), (0, width - found.shape[1])), constant_values=-1)) for found, _ in parts]
+    wide = [np.pad(values, ((0, 0), (0, width - values.shape[1]), (0, 0))) for _, values in parts]
+    return Candidates(np.concatenate(fill), np.concatenate(wide))
+
+
+def distinct(table: np.ndarray) -> np.ndarray:
+    """Keep the first of equal entries of every row, in their order; -1 fills the rows up to the longest."""
+    order = np.argsort(table, axis=1, kind="stable")
+    sorted_ = np.take_along_axis(table, order, axis=1)
+    again = np.zeros(table.shape, bool)
+    np.put_along_axis(again, order[:, 1:], sorted_[:, 1:] == sorted_[:, :-1], axis=1)
+    width = int((~again).sum(axis=1).max())
+    front = np.argsort(again, axis=1, kind="stable")[:, :width]
+    return np.where(np.take_along_axis(again, front, axis=1), -1, np.take_along_axis(table, front, axis=1))
+
+
+# -- the channel ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Fitted:
+    wrong: np.ndarray
+    proposed: np.ndarray
+    certainty: np.ndarray
+    rates: NoiseRates
+
+
+def meeting_levels(own: np.ndarray, others: np.ndarray, ancestors: np.ndarray) -> np.ndarray:
+    """Return how far up two classes differ: 0 for one class, else 1 + the coarsest level at which they differ.
+
+    Args:
+        own: (N,) finest classes.
+        others: (N, M) finest classes.
+        ancestors: (C, L).
+    """
+    differ = ancestors[own][:, None, :] != ancestors[others]
+    steps = np.arange(1, ancestors.shape[1] + 1)
+    return (differ * steps).max(axis=2)
+
+
+def choices(ancestors: np.ndarray) -> np.ndarray:
+    """Return (C, L + 1) the number of classes to which the channel can turn each class: 1, then by meeting level."""
+    num, levels = ancestors.shape
+    made = np.ones((num, levels + 1))
+    under = [np.bincount(ancestors[:, level])[ancestors[:, level]] for level in range(levels)] + [np.full(num, num)]
+    for level in range(levels):
+        made[:, level + 1] = under[level + 1] - under[level]
+    return made
+
+
+def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
+    """Fit weights and channel by the likelihood of the labels, and return what follows for every item."""
+    levels = ancestors.shape[1]
+    found, own = candidates.classes, candidates.classes[:, 0]
+    known = np.maximum(found, 0)
+    met = meeting_levels(own, known, ancestors)
+    number = np.take_along_axis(choices(ancestors)[known], met[:, :, None], axis=2)[:, :, 0]
+    evidence = torch.from_numpy(candidates.evidence)
+    filled = torch.from_numpy(found < 0)
+    spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
+    evidence = evidence / spread
+    met_, chance = torch.from_numpy(met), torch.from_numpy(-np.log(np.maximum(number, 1))).float()
+    weights = torch.zeros(evidence.shape[2])
+
+    def joint(values: Tensor) -> Tensor:
+        """Return (N, M) log p(z | x) p(y | z)."""
+        logits = evidence @ torch.nn.functional.softplus(values[: len(weights)])
+        channel = torch.log_softmax(torch.cat([torch.zeros(1), values[len(weights) :]]), 0)
+        posterior = torch.log_softmax(logits.masked_fill(filled, -torch.inf), dim=1)
+        return posterior + channel[met_] + chance
+
+    def loss(values: Tensor) -> Tensor:
+        return -joint(values).logsumexp(dim=1).sum() + 0.5 * ((values[len(weights) :] + 4) ** 2).sum() / 16
+
+    values = torch.cat([weights, torch.full((levels,), -4.0)]).requires_grad_()
+    optimizer = torch.optim.LBFGS([values], max_iter=_STEPS, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(values) / len(found)
+        value.backward()
+        return value
+
+    optimizer.step(closure)  # pyright: ignore[reportArgumentType]  # the stubs want a float
+    fitted = values.detach()
+    with torch.no_grad():
+        shares = torch.softmax(joint(fitted), dim=1).double().numpy()
+    shares /= shares.sum(axis=1, keepdims=True)
+    wrong = np.stack([(shares * (met > level)).sum(axis=1) for level in range(levels)], axis=1)
+    others = np.where(met > 0, shares, 0.0)
+    best = others.argmax(axis=1)
+    rows = np.arange(len(found))
+    certainty = others[rows, best] / np.maximum(others.sum(axis=1), 1e-300)
+    return _Fitted(wrong, known[rows, best], certainty, _rates(loss, fitted, levels, wrong))
+
+
+def _rates(loss: Callable[[Tensor], Tensor], fitted: Tensor, levels: int, wrong: np.ndarray) -> NoiseRates:
+    """Return the rates with intervals: the posterior's Laplace approximation, and the labels' own chance beside it."""
+    hessian = torch.autograd.functional.hessian(loss, fitted)
+    assert isinstance(hessian, Tensor)
+    scale, axes = np.linalg.eigh(hessian.double().numpy())
+    spread = axes / np.sqrt(np.maximum(scale, 1e-3))
+    generator = np.random.default_rng(0)
+    drawn = fitted.double().numpy() + generator.standard_normal((_DRAWS, len(fitted))) @ spread.T
+    logits = np.concatenate([np.zeros((_DRAWS, 1)), drawn[:, -levels:]], axis=1)
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    tails = shares[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]  # wrong at a level: differs there or above
+    low, high = np.quantile(tails, [0.025, 0.975], axis=0)
+    rates = wrong.mean(axis=0)
+    return NoiseRates(rates, np.minimum(low, rates), np.maximum(high, rates))
