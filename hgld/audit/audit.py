@@ -1,6 +1,6 @@
 """The audit of a labelled set of images: wrong labels, faults of the hierarchy, copies across splits."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from hgld.audit.class_faults import ClassFault, find_class_faults
 from hgld.audit.label_noise import LabelNoise, find_wrong_labels
 from hgld.audit.posterior import decoy_posterior
 from hgld.errors import InputError
+from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.hierarchy import Hierarchy
@@ -20,7 +21,9 @@ TRAIN = "train"
 _CANDIDATES = 5  # possible copies of an image that are looked at
 _FEWEST_ITEMS = 20
 
-Progress = Callable[[str, int, int | None], None]
+
+def _silent(task: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
 
 
 class Pictures(Protocol):
@@ -41,7 +44,7 @@ class AuditOptions:
     """
 
     probability: float = 0.5
-    progress: Progress = lambda task, done, total: None
+    progress: Progress = _silent
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +80,13 @@ class Audit:
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as a JSON-ready dictionary."""
         tables = {name: getattr(self, name).to_dicts() for name in ("rates", "images", "classes", "copies")}
-        return {"levels": list(self.levels), "items": self.items, "judged": self.judged, **tables, "notes": [*self.notes]}
+        return {
+            "levels": list(self.levels),
+            "items": self.items,
+            "judged": self.judged,
+            **tables,
+            "notes": [*self.notes],
+        }
 
 
 def audit(
@@ -89,7 +98,7 @@ def audit(
     keys: Sequence[str] | None = None,
     splits: Sequence[str] | None = None,
     pictures: Pictures | None = None,
-    options: AuditOptions = AuditOptions(),  # noqa: B008  # frozen
+    options: AuditOptions = AuditOptions(),  # frozen
 ) -> Audit:
     """Look for wrong labels, faults of the hierarchy and copies across splits.
 
@@ -120,7 +129,9 @@ def audit(
     table = np.asarray(labels)
     unit = prepare_embeddings(embeddings, "item").numpy()
     if len(unit) != len(table):
-        raise InputError(f"{len(unit)} embeddings come with {len(table)} rows of labels; expected one row an embedding.")
+        raise InputError(
+            f"{len(unit)} embeddings come with {len(table)} rows of labels; expected one row an embedding."
+        )
     tree = Hierarchy.from_labels(table, levels, names)
     judged = np.flatnonzero(table[:, 0] >= 0)
     if len(judged) < _FEWEST_ITEMS:
@@ -139,7 +150,9 @@ def audit(
     faults = list(find_class_faults(unit[judged], classes, ancestors))
     for level, name in enumerate(levels):
         kinds = {fault.kind for fault in faults if fault.level == level}
-        lacking = [k for k in ("one", "two", "parent") if k not in kinds and not (k == "parent" and level + 1 == len(levels))]
+        lacking = [
+            k for k in ("one", "two", "parent") if k not in kinds and not (k == "parent" and level + 1 == len(levels))
+        ]
         if lacking:
             notes.append(f"{name}: too few classes to judge by ({', '.join(lacking)}).")
     copies = _no_copies()
@@ -307,7 +320,9 @@ def _copies(items: _Items, pictures: Pictures | None, options: AuditOptions) -> 
     decoys = _most_alike(items, pictures, sample, references, other_class=True)
     chances = decoy_posterior(found[1], decoys[1])
     rows = []
-    for query, other, alike, chance in zip(queries.tolist(), found[0].tolist(), found[1].tolist(), chances.tolist(), strict=True):
+    for query, other, alike, chance in zip(
+        queries.tolist(), found[0].tolist(), found[1].tolist(), chances.tolist(), strict=True
+    ):
         if other >= 0 and chance >= options.probability:
             own, theirs = items.table[query, 0], items.table[other, 0]
             same = None if own < 0 or theirs < 0 else bool(own == theirs)

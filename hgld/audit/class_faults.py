@@ -114,8 +114,7 @@ def apartness(items: np.ndarray, in_second: np.ndarray) -> float:
 def _marks(model: ClassModel, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return the marks of two sets of items as one class: log Bayes factor an item, how near they are to each other."""
     both = np.concatenate([first, second])
-    sets = [(float(len(part)), model.items[part].sum(axis=0)) for part in (first, second)]
-    ratio = model.log_ratio(*sets) / (2 * len(first) * len(second) / len(both))
+    ratio = model.log_ratio(model.items[first], model.items[second]) / (2 * len(first) * len(second) / len(both))
     return np.array([np.arcsinh(ratio), -apartness(model.items[both], np.arange(len(both)) >= len(first))])
 
 
@@ -246,7 +245,9 @@ def _parents(
             label, parent = int(here[row]), int(parents[best[row]])
             under = np.flatnonzero(ancestors[classes, level + 1] == parent)[:_MOST_ITEMS]
             said = {"log odds in the model": float(marks[0]), "log odds among near classes": float(marks[1])}
-            yield ClassFault("parent", level, label, parent, float(score), float(probability), said, (items[label], under))
+            yield ClassFault(
+                "parent", level, label, parent, float(score), float(probability), said, (items[label], under)
+            )
 
 
 def _against(table: np.ndarray, present: np.ndarray, proposed: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hgld.audit.class_model import ClassModel
+from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 
 NEIGHBORS = 20
@@ -33,8 +34,6 @@ _LEAST_SIZE = 0.5  # items, of a class that has no other
 _DRAWS = 2000
 _BLOCK = 1024
 _STEPS = 60
-
-Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +72,9 @@ class LabelNoise:
     similarities: np.ndarray
 
 
-def find_wrong_labels(embeddings: np.ndarray, classes: np.ndarray, ancestors: np.ndarray, progress: Progress) -> LabelNoise:
+def find_wrong_labels(
+    embeddings: np.ndarray, classes: np.ndarray, ancestors: np.ndarray, progress: Progress
+) -> LabelNoise:
     """Find wrong labels.
 
     Args:
@@ -83,7 +84,9 @@ def find_wrong_labels(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
         progress: called with a task, the units done and their total.
     """
     count = min(NEIGHBORS, len(classes) - 1)
-    near, alike = nearest_neighbors(embeddings, embeddings, count, self_index=np.arange(len(classes)), progress=progress)
+    near, alike = nearest_neighbors(
+        embeddings, embeddings, count, self_index=np.arange(len(classes)), progress=progress
+    )
     progress("judge labels", 0, None)
     fitted = _fit(_candidates(ClassModel.fit(embeddings, classes), near, alike, classes, ancestors), ancestors)
     wrong = _judgeable(fitted.wrong, classes)
@@ -214,9 +217,9 @@ def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
         return posterior + channel[met_] + chance
 
     def loss(values: Tensor) -> Tensor:
-        return -joint(values).logsumexp(dim=1).sum() + 0.5 * ((values[len(weights) :] + 4) ** 2).sum() / 16
+        return -joint(values).logsumexp(dim=1).sum() + 0.5 * ((values[len(weights) :] + 4) ** 2).sum() / 4
 
-    values = torch.cat([weights, torch.full((levels,), -4.0)]).requires_grad_()
+    values = torch.cat([weights + 1.5, torch.full((levels,), -4.0)]).requires_grad_()
     optimizer = torch.optim.LBFGS([values], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

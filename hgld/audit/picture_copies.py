@@ -12,14 +12,13 @@ import numpy as np
 from PIL import Image
 
 from hgld.errors import InputError
+from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 
 _SIDE = 32
 _COARSE = 12  # side at which candidates are found
 _CROP = 0.95
 _LEAST_CONTRAST = 4.0  # standard deviation of the grey values below which a picture shows nothing
-
-Progress = Callable[[str, int, int | None], None]
 
 
 class PictureCopies:
@@ -74,7 +73,7 @@ class PictureCopies:
         return rows
 
     def alike(self, pairs: np.ndarray) -> np.ndarray:
-        """Return (P,) float32 how much the pictures of each pair (P, 2) are alike, at most 1; 0 if one shows nothing."""
+        """Return (P,) how much the pictures of each pair (P, 2) are alike, at most 1; 0 if one shows nothing."""
         views: dict[int, np.ndarray] = {}
         scores = np.zeros(len(pairs), np.float32)
         for row, (first, second) in enumerate(pairs.tolist()):

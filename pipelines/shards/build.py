@@ -8,7 +8,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from hgld.pipelines.shards.cards import load_card, published_differences
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import MEGABYTE, ShardConfig, SourceConfig
 from hgld.pipelines.shards.examine_stage import Examination, ExaminePlan, plan_examination, run_examination
+from hgld.pipelines.shards.exclusions import without_excluded
 from hgld.pipelines.shards.finish import DatasetParts, PackedShard, finish, tables_about_items
 from hgld.pipelines.shards.order import PlanOptions, plan_shards, tar_size
 from hgld.pipelines.shards.output import ShardOutput, amount, check_space
@@ -155,14 +156,19 @@ class BuildResult:
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
     """Read the catalog of a release; with ``options.labels`` of a build, its levels above the finest.
 
+    Items of ``options.exclude`` are left out.
+
     Raises:
         ConfigError: there is no such source, or it does not take one of the options.
         InputError: a list is missing or cannot be read.
     """
-    read = resolve(name)
+    read, excluded = resolve(name), options.exclude
+    options = replace(options, exclude=None)  # adapters know nothing of it
     if options.labels is None or not build_labels.is_build(options.labels, source_name(name)):
-        return read(source, options)
-    return build_labels.with_levels_of(read(source, build_labels.without_labels(options)), options.labels)
+        catalog = read(source, options)
+    else:
+        catalog = build_labels.with_levels_of(read(source, build_labels.without_labels(options)), options.labels)
+    return catalog if excluded is None else without_excluded(catalog, excluded)
 
 
 def card_of(name: str) -> "DataCard | None":

@@ -42,6 +42,11 @@ class SourceConfig:
     )
     distractors: bool = setting(False, "Take the distractors too (roxford, rparis, gldv2).")
     splits: tuple[str, ...] = setting((), "Build only these splits A,B; default: all of the release.", repeated=True)
+    exclude: Path | None = setting(
+        None,
+        "CSV with the column key: items to leave out, as hgld audit lists them; a reason may stand beside.",
+        key=False,
+    )
 
 
 @dataclass(frozen=True)

@@ -465,6 +465,18 @@ def divided_by_class(config: SourceConfig, world: World) -> Any:
     return resolve("manifest")(world.once("manifest", manifest) / "whole.csv", config).items.rows()
 
 
+def exclusions(world: World) -> Path:
+    path = world.folder / "exclude.csv"
+    path.write_text("key,reason\n3,\n")
+    return path
+
+
+@witness(SourceConfig, LEVELS, exclude=exclusions)
+def left_out(config: SourceConfig, world: World) -> Any:
+    """The items of a table that a list does not exclude."""
+    return build.read_release("manifest", world.once("manifest", manifest) / "labels.csv", config).items.rows()
+
+
 def gldv2(folder: Path) -> Path:
     folder.mkdir()
     maker("gldv2")(folder, 0)
