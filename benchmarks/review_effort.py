@@ -563,7 +563,7 @@ class Recorder(Teacher):
         known = now.undecided & (truth != "")
         stands = np.array([now.labels[k] if k >= 0 else "" for k in now.standing.tolist()])
         share = np.full(int(known.sum()), 1 - now.undecided.mean())
-        odds, doubt = log_odds(now.votes, now.standing)[known], self.votes.doubt_odds[known] * (1 - share)
+        odds, doubt = log_odds(now.votes, now.standing)[known], now.doubts[known] * (1 - share)
         self.errors.append(np.stack([odds, share, doubt, (stands != truth)[known]], axis=1))
         sizes = self.queue.tree.sums(known.astype(float))
         nodes = np.flatnonzero(sizes > 1)

@@ -93,6 +93,7 @@ class Estimates:
         undecided: (N,) bool.
         errors: (N,) probabilities that an undecided name stands wrong; 0 for decided names.
         votes: (N, K + 1) votes of the groups, and of none; they change with the next decision.
+        doubts: (N,) log odds of the build's doubt where a name still stands where the build put it; 0 elsewhere.
         spread: uncertainty of the errors' sum, as the standard deviation of its log.
     """
 
@@ -104,6 +105,7 @@ class Estimates:
     undecided: np.ndarray
     errors: np.ndarray
     votes: np.ndarray = field(repr=False)
+    doubts: np.ndarray
     spread: float
 
     @property
@@ -159,7 +161,6 @@ class Votes:
     Attributes:
         rows: (N, D) unit rows, on fewer axes where names are many.
         fitted: the coefficients.
-        doubt_odds: (N,) log odds of the build's doubt.
     """
 
     def __init__(
@@ -177,17 +178,19 @@ class Votes:
         self.rows = _on_axes(rows, axes)
         self.fitted = fitted or coefficients("found" if seeds is None else "given")
         doubted = np.full(len(self.names), 0.5) if doubt is None else np.clip(doubt.astype(np.float64), 1e-3, 1 - 1e-3)
-        self.doubt_odds = np.log(doubted / (1 - doubted))
+        self._doubt_odds = np.log(doubted / (1 - doubted))
         self._index = {name: i for i, name in enumerate(self.names)}
-        self._first: tuple[int | None, ...] = tuple(place[name] for name in self.names)
+        first = [place[name] for name in self.names]
         given = {group: _on_axes(seed[None], axes)[0] for group, seed in (seeds or {}).items()}
-        numbers = sorted({group for group in self._first if group is not None} | given.keys())
+        numbers = sorted({group for group in first if group is not None} | given.keys())
+        self._built: tuple[int, ...] = tuple(numbers)
+        self._columns: dict[GroupId, int] = {number: column for column, number in enumerate(numbers)}
+        self._own = np.array([-1 if group is None else self._columns[group] for group in first])
         with threadpool_limits(limits=1):
             weight = SEED if given else MEAN
             seeded = [
                 _rounded(weight * self._kernel(self._seed(number, given.get(number)))) + FLOOR for number in numbers
             ]
-        self._columns: dict[GroupId, int] = {number: column for column, number in enumerate(numbers)}
         self._votes = np.stack(seeded, axis=1) if seeded else np.zeros((len(self.names), 0))
         self._no_group = self._lead()
         self._learnt: dict[int, GroupId] = {}
@@ -198,7 +201,7 @@ class Votes:
     def _seed(self, number: int, given: np.ndarray | None) -> np.ndarray:
         if given is not None:
             return given
-        total = self.rows[[i for i, group in enumerate(self._first) if group == number]].astype(np.float64).sum(axis=0)
+        total = self.rows[self._own == self._columns[number]].astype(np.float64).sum(axis=0)
         length = float(np.linalg.norm(total))
         return (total / length if length else total).astype(np.float32)
 
@@ -207,7 +210,7 @@ class Votes:
 
     def _lead(self) -> np.ndarray:
         """Put the build's placement before all other seeds; return the (N,) votes for standing in no group."""
-        own = np.array([-1 if group is None else self._columns[group] for group in self._first])
+        own = self._own
         lead = _rounded(LEAD * self._votes.max(axis=1, initial=FLOOR))
         behind = np.flatnonzero((own >= 0) & (self._votes.argmax(axis=1) != own)) if self._columns else []
         self._votes[behind, own[behind]] = lead[behind]
@@ -228,10 +231,14 @@ class Votes:
                 undecided[i], standing[i] = False, -1 if group is None else position[group]
             gone = [i for i, name in enumerate(self.names) if undecided[i] and _is_gone(grouping, name)]
             undecided[gone], standing[gone] = False, -1
-            errors = np.where(undecided, self._errors(votes, standing, self.doubt_odds, self._correction()), 0.0)
+            went = self._redirects(grouping)
+            home = {group: position[end] for group in self._built if (end := _end(group, went)) is not None}
+            doubts = self._doubts(slice(None), standing, home)
+            errors = np.where(undecided, self._errors(votes, standing, doubts, self._correction()), 0.0)
         labels = tuple(grouping.labels.get(group, str(group)) for group in live)
         spread = self.fitted.spread
-        return Estimates(self.names, self.items, tuple(live), labels, standing, undecided, errors, votes, spread)
+        groups = tuple(live)
+        return Estimates(self.names, self.items, groups, labels, standing, undecided, errors, votes, doubts, spread)
 
     def _take(self, decided: Mapping[int, GroupId | None], grouping: Grouping) -> None:
         """Add and take away the votes of names that are decided otherwise than before, action by action.
@@ -270,9 +277,8 @@ class Votes:
         columns = [self._columns[group] for group in groups]
         votes = np.concatenate([self._votes[members][:, columns], self._no_group[members, None]], axis=1)
         standing = _standing(votes)
-        return [groups[k] if k >= 0 else None for k in standing.tolist()], self._errors(
-            votes, standing, self.doubt_odds[members]
-        )
+        doubts = self._doubts(members, standing, {group: k for k, group in enumerate(groups)})
+        return [groups[k] if k >= 0 else None for k in standing.tolist()], self._errors(votes, standing, doubts)
 
     def _live(self, grouping: Grouping) -> tuple[list[GroupId], np.ndarray]:
         """Return the groups in which names can stand, and (N, K + 1) votes for them and for none.
@@ -307,6 +313,11 @@ class Votes:
         return {group: claim.fate for group, claim in claims.items() if claim is not None and not claim.renames}
 
     # -- errors ---------------------------------------------------------------------------------------------------
+
+    def _doubts(self, members: slice | Sequence[int], standing: np.ndarray, home: Mapping[GroupId, int]) -> np.ndarray:
+        """Return the log odds of the build's doubt of some names, 0 where it speaks of another group than theirs."""
+        places = np.array([*(home.get(group, -1) for group in self._built), -1])
+        return np.where(places[self._own[members]] == standing, self._doubt_odds[members], 0.0)
 
     def _errors(
         self, votes: np.ndarray, standing: np.ndarray, doubt_odds: np.ndarray, shift: float = 0.0
