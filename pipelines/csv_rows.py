@@ -1,12 +1,12 @@
 """Reader of untrusted CSV files: rows with the line they begin in, and errors that say what to correct."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from hgld.errors import TableError
+from hgld.table_text import decode_table, table_rows
 
 MAX_BYTES = 1 << 30
 
@@ -26,7 +26,7 @@ class CsvText:
     @classmethod
     def read(cls, path: Path) -> "CsvText":
         text = read_text(path)
-        _, header = next(_rows(path, text), (0, []))
+        _, header = next(table_rows(path, text), (0, []))
         return cls(path, text, tuple(cell.strip() for cell in header))
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -37,14 +37,7 @@ class CsvText:
                 cells.
         """
         places = self._places(columns)
-        rows = _rows(self.path, self.text)
-        next(rows)
-        for line, row in rows:
-            if len(row) != len(self.columns):
-                raise TableError(
-                    f"{self.path}, line {line}: {len(row)} cells where the header has {len(self.columns)}; a cell with "
-                    'a comma in it needs double quotes around it ("...").'
-                )
+        for line, row in islice(table_rows(self.path, self.text, width=len(self.columns)), 1, None):
             yield line, [row[place] for place in places]
 
     def _places(self, wanted: Sequence[str]) -> list[int]:
@@ -57,21 +50,6 @@ class CsvText:
                     "ignored). Rename the column in the file's first line."
                 )
         return [self.columns.index(column) for column in wanted]
-
-
-def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 0
-    try:
-        for row in reader:
-            if row:
-                yield line + 1, row
-            line = reader.line_num
-    except csv.Error as error:
-        raise TableError(
-            f"{path}, line {line + 1}: not valid CSV ({error}); expected comma-separated cells, in double quotes where "
-            "they hold commas, of at most 131,072 characters."
-        ) from error
 
 
 def read_text(path: Path) -> str:
@@ -87,14 +65,7 @@ def read_text(path: Path) -> str:
         raise TableError(f"{path} cannot be read ({error.strerror}); expected a table there.") from error
     if len(data) > MAX_BYTES:
         raise TableError(f"{path} has more than {MAX_BYTES:,} bytes; that is too large for a table.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise TableError(
-            f"{path}, line {line}: not UTF-8 (byte {data[error.start]:#04x}). Save the table as UTF-8, for example "
-            "with: iconv -f latin1 -t utf-8"
-        ) from error
+    text = decode_table(path, data)
     if not text.strip():
         raise TableError(f"{path} is empty; expected at least one row.")
     return text

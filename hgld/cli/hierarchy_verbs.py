@@ -1,6 +1,7 @@
 """The verbs that make and judge hierarchies: build-hierarchy, compare, review."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,13 +122,9 @@ def _run_build(
         plan_summary,
         plan_text,
     )
-    from hgld.pipelines.hierarchy.evidence.embed import choose_encoder
     from hgld.pipelines.hierarchy.explain import explain as explained
     from hgld.pipelines.hierarchy.explain import explain_text
 
-    embedding, chosen = choose_encoder(config.embed, config.source)
-    if chosen and config.source == "classes" and not dry_run:
-        echo(f"encoder {embedding.encoder}: {chosen}", err=True)
     if not (replace or dry_run or as_json) and is_terminal(sys.stdin) and (route := other_route(out, config)):
         replace = click.confirm(f"{out} holds labels made by --route {route}. Replace them?", err=True)
     with progress_bars() as progress:
@@ -138,7 +135,8 @@ def _run_build(
         ):
             planned = build_hierarchy(out, config, progress, dry_run=True)
             echo(plan_text(planned), err=True)
-        build = build_hierarchy(out, config, progress, dry_run=dry_run, replace=replace)
+        announce = partial(echo, err=True)
+        build = build_hierarchy(out, config, progress, dry_run=dry_run, replace=replace, announce=announce)
     said = [] if dry_run else [explained(build.stages, name) for name in explain]
     if as_json:
         print_json(plan_summary(build) if dry_run else build_summary(build) | ({"explained": said} if said else {}))

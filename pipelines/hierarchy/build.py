@@ -60,7 +60,13 @@ class Build:
 
 
 def build_hierarchy(
-    out: Path, config: BuildConfig, progress: Progress, *, dry_run: bool = False, replace: bool = False
+    out: Path,
+    config: BuildConfig,
+    progress: Progress,
+    *,
+    dry_run: bool = False,
+    replace: bool = False,
+    announce: Callable[[str], object] = lambda text: None,
 ) -> Build:
     """Build the hierarchy of ``config``'s landmarks into the folder ``out``.
 
@@ -74,6 +80,7 @@ def build_hierarchy(
         progress: told what is being done.
         dry_run: only count the scrape's requests; nothing is asked and nothing written.
         replace: whether the labels of a build by the other route of scraping may be replaced.
+        announce: told, before anything is done, which encoder was chosen for a list of names, and why.
 
     Raises:
         ConfigError: options contradict each other or cannot be served, ``out`` holds something else than a build, or
@@ -82,6 +89,8 @@ def build_hierarchy(
         HgldError: whatever a stage refuses.
     """
     embedding, chosen = embed.choose_encoder(config.embed, config.source)
+    if chosen and config.source == "classes" and not dry_run:
+        announce(f"encoder {embedding.encoder}: {chosen}")
     config = dataclasses.replace(config, embed=embedding, cluster=_clustering(config))
     _check(config)
     _refuse_foreign(out)

@@ -135,7 +135,7 @@ def test_an_edge_list_by_tab_comma_or_without_a_header(write):
         ("child,parent\na,b\nc,c\n", "line 3: 'c' is its own parent"),
         ("child,parent\na,b\n,c\n", "line 3: an empty id"),
         ("child,parent\na\n", "line 2: 1 cells where the header has 2"),
-        ('child,parent\na,b\n"c,d\n', "line 3: not a valid table"),
+        ('child,parent\na,b\n"c,d\n', "line 3: not valid CSV"),
         ("child,parent,child\na,b,c\n", "has the column 'child' twice"),
         ("child,parent\n", "has no classes"),
         ("child,parent\na,\xff\n", "line 2: not UTF-8"),

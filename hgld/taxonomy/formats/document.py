@@ -5,10 +5,12 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hgld.errors import HierarchyError, SchemaError, TableError
+from hgld.table_text import decode_table, table_rows
 from hgld.taxonomy.graph import short
 
 MOST_BYTES = 1 << 30
@@ -45,15 +47,7 @@ class Document:
         Raises:
             TableError: it is too large, or not UTF-8.
         """
-        data = self._bytes(MOST_BYTES)
-        try:
-            return data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise TableError(
-                f"{self.path}, line {line:,}: not UTF-8 (byte {data[error.start]:#04x}). Save the file as UTF-8, for "
-                "example with: iconv -f latin1 -t utf-8"
-            ) from error
+        return decode_table(self.path, self._bytes(MOST_BYTES))
 
     @property
     def looks_like_json(self) -> bool:
@@ -101,29 +95,8 @@ class Document:
         Raises:
             TableError: not a table.
         """
-        # other people's tables with tabs have bare quotes inside cells: they mean themselves there
-        quoting = csv.QUOTE_NONE if self.separator == "\t" else csv.QUOTE_MINIMAL
-        reader = csv.reader(
-            io.StringIO(self.text, newline=""), delimiter=self.separator, quoting=quoting, strict=quoting == 0
-        )
-        line, first = 0, header
-        try:
-            for row in reader:
-                begins, line = line + 1, reader.line_num
-                if not row or first:
-                    first = first and not row
-                    continue
-                if header and len(row) != len(self.columns):
-                    raise TableError(
-                        f"{self.path}, line {begins:,}: {len(row)} cells where the header has {len(self.columns)}; a "
-                        'cell with a comma in it needs double quotes around it ("...").'
-                    )
-                yield begins, row
-        except csv.Error as error:
-            raise TableError(
-                f"{self.path}, line {line + 1:,}: not a valid table ({error}); expected cells between "
-                f"{'tabs' if self.separator == chr(9) else 'commas'}, of at most 131,072 characters."
-            ) from error
+        rows = table_rows(self.path, self.text, self.separator, len(self.columns) if header else None)
+        yield from islice(rows, int(header), None)
 
     def select(self, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         """Yield the line of each row and its stripped cells of these columns, ``""`` where the table lacks one.

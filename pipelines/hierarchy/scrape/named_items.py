@@ -20,7 +20,7 @@ from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
 from hgld.pipelines.hierarchy.names.name_classes import SEVERAL, NameClasses, one_class_a_name, tally
 from hgld.pipelines.hierarchy.scrape.questions import BATCHES, Asking
-from hgld.pipelines.hierarchy.scrape.scrape import STORE, Plan, check_options, polite_client, source_of
+from hgld.pipelines.hierarchy.scrape.scrape import STORE, Plan, check_options, connecting, source_of
 from hgld.pipelines.hierarchy.scrape.status import unanswered_classes
 from hgld.pipelines.hierarchy.scrape.store import ScrapeStore
 from hgld.pipelines.hierarchy.scrape.wikidata import WIKIMEDIA_CATEGORY, Entity
@@ -85,12 +85,7 @@ def find_classes(
         ServiceError: the servers kept refusing; the answers so far are kept.
         StorageError: the disk is full; the answers so far are kept.
     """
-
-    def connect() -> Client:
-        connected = client or polite_client(config, progress)
-        before_asking()
-        return connected
-
+    connect = connecting(config, progress, client, before_asking)
     _check(config)
     keys = {item.id: label_key(item, language or config.language) for item in items}
     with ScrapeStore(root / STORE, source_of(config)) as store:

@@ -80,18 +80,13 @@ def run(
         ServiceError: the servers kept refusing; the answers so far are kept.
         StorageError: the disk is full; the answers so far are kept.
     """
-
-    def connect() -> Client:
-        connected = client or polite_client(config, progress)
-        before_asking()
-        return connected
-
     check_options(config)
     read = read_landmarks(tables)
     known = _titles(read.landmarks)
     titles = _distinct(known)
     with ScrapeStore(root / STORE, source_of(config)) as store:
         refreshes = _begin_refreshes(config, titles, store)
+        connect = connecting(config, progress, client, before_asking)
         resolved = answer_all(titles, store, connect, config, progress)
         for refresh in refreshes:
             store.end(refresh)
@@ -136,6 +131,19 @@ def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
             "classes": _batches(len(ancestors) + _expected_classes(unanswered)),
         }
     return Plan(len(landmarks), len(titles), unanswered, requests, sum(requests.values()) / config.rate)
+
+
+def connecting(
+    config: ScrapeConfig, progress: Progress, client: Client | None, before_asking: Callable[[], object]
+) -> Callable[[], Client]:
+    """Return what gives the client once there is something to ask; ``client``, or a polite one under ``config``."""
+
+    def connect() -> Client:
+        connected = client or polite_client(config, progress)
+        before_asking()
+        return connected
+
+    return connect
 
 
 def polite_client(config: ScrapeConfig, progress: Progress = silent) -> PoliteClient:
