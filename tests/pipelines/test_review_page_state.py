@@ -83,7 +83,7 @@ def test_confirming_a_name_takes_its_doubt_away(build):
     review = opened(build)
     assert names_of(review)["tug"] == ["ship", None, None]
     change = review.decide([[{"action": "accept", "names": ["tug"], "group": "ship"}]], 0)
-    assert change["names"] == {"tug": ["ship", 0.0, "ada"]}
+    assert change["names"] == {"tug": ("ship", 0.0, "ada")}
 
 
 def test_undo_goes_back_past_what_is_remembered_and_across_starts(build, monkeypatch):

@@ -38,6 +38,8 @@ _EXAMPLES = 12
 _OF_TWO, _NEW = ("merge", "rename"), ("new", "split")  # kinds of proposals
 _FIELDS = {"why", "group", "to", "top", "level", "split", "id", "name", "other"}  # of one text
 
+_NameState = tuple[str | None, float | None, str | None]  # label, probability of being wrong, who decided
+
 
 @dataclass(frozen=True)
 class _View:
@@ -56,7 +58,7 @@ class _View:
     grouping: Grouping
     placed: Grouping
     estimates: Estimates | None
-    names: dict[str, list[Any]]
+    names: dict[str, _NameState]
     groups: dict[str, list[Any]]
     done: tuple[int, int]
     queue: Sequence[Proposal]
@@ -98,7 +100,7 @@ class Review:
         self._lists_put_off: dict[tuple[str, str], set[tuple[str, str | None]]] = {}
         self._renames, self._new_labels = Renames(tables), dict[tuple[str, ...], str]()
         self._offered: OrderedDict[str, Proposal] = OrderedDict()
-        self._changed: list[tuple[str, list[Any] | None]] = []
+        self._changed: list[tuple[str, _NameState | None]] = []
         self._moved = 0  # undecided names that the last action put elsewhere
         self._decide_anew()
 
@@ -396,16 +398,16 @@ class Review:
     def _shown(self, grouping: Grouping) -> _View:
         estimates, placed = taught(grouping, self._teacher, self._skipped)
         labels, sizes = {**placed.labels, None: None}, self.tables.sizes
-        names: dict[str, list[Any]]
+        names: dict[str, _NameState]
         if estimates is None:
-            names = {name: [labels[fate], None, None] for name, fate in placed.place.items()}
+            names = {name: (labels[fate], None, None) for name, fate in placed.place.items()}
         else:
             wrong = estimates.wrong
-            names = {n: [labels[fate], int(100 * wrong[n] + 0.5) / 100, None] for n, fate in placed.place.items()}
+            names = {n: (labels[fate], int(100 * wrong[n] + 0.5) / 100, None) for n, fate in placed.place.items()}
         settled = {name for name, fate in placed.place.items() if fate is None} | grouping.decided.keys()
         for name in settled:
             claim = grouping.claims.get(Subject("name", name))
-            names[name][1:] = 0.0, ", ".join(claim.annotators) if claim else None
+            names[name] = names[name][0], 0.0, ", ".join(claim.annotators) if claim else None
         done = len(settled), sum(sizes[name] for name in settled)
         table = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, placed)
         groups = {label: [top, who] for label, top, who in table.select("label", "top", "decided_by").iter_rows()}

@@ -193,6 +193,7 @@ class Votes:
             ]
         self._votes = np.stack(seeded, axis=1) if seeded else np.zeros((len(self.names), 0))
         self._no_group = self._lead()
+        self._of_live = np.empty((len(self.names), 0))
         self._learnt: dict[int, GroupId] = {}
         self._record: dict[
             int, tuple[datetime, float, bool]
@@ -229,10 +230,12 @@ class Votes:
             position = {group: k for k, group in enumerate(live)}
             for i, group in decided.items():
                 undecided[i], standing[i] = False, -1 if group is None else position[group]
-            gone = [i for i, name in enumerate(self.names) if undecided[i] and _is_gone(grouping, name)]
+            gone = [i for i, name in enumerate(self.names) if _is_gone(grouping, name) and undecided[i]]
             undecided[gone], standing[gone] = False, -1
             went = self._redirects(grouping)
-            home = {group: position[end] for group in self._built if (end := _end(group, went)) is not None}
+            home: dict[GroupId, int] = {
+                group: position[end] for group in self._built if (end := _end(group, went)) is not None
+            }
             doubts = self._doubts(slice(None), standing, home)
             errors = np.where(undecided, self._errors(votes, standing, doubts, self._correction()), 0.0)
         labels = tuple(grouping.labels.get(group, str(group)) for group in live)
@@ -291,9 +294,13 @@ class Votes:
         live = sorted(
             kept | {group for group in ends | {*grouping.decided.values()} if group is not None}, key=_in_order
         )
-        votes = np.empty((len(self.names), len(live) + 1))
-        columns = [self._column(group) for group in live]
-        np.take(self._votes, columns, axis=1, out=votes[:, :-1])
+        columns = np.array([self._column(group) for group in live], dtype=np.int64)
+        if self._of_live.shape[1] != len(live) + 1:
+            self._of_live = np.empty((len(self.names), len(live) + 1))
+        votes = self._of_live
+        for run in np.split(np.arange(len(columns)), np.flatnonzero(np.diff(columns) != 1) + 1):  # copied as blocks
+            if len(run):
+                votes[:, run[0] : run[-1] + 1] = self._votes[:, columns[run[0]] : columns[run[-1]] + 1]
         votes[:, -1] = self._no_group
         position = {group: k for k, group in enumerate(live)}
         for group in went:
