@@ -141,8 +141,10 @@ def test_a_recipe_has_rows_or_says_that_it_has_none():
         if isinstance(recipe.published, Published):
             assert recipe.published.rows, name
             assert all(row.values for row in recipe.published.rows), name
-            assert f"Published: {recipe.brief} (" in recipe.text
-            assert all(PAPERS[row.paper].source in recipe.text for row in recipe.published.rows)
+            said = " ".join(recipe.text.split())
+            assert f"Published: {recipe.brief} (" in said
+            assert all(PAPERS[row.paper].source in said for row in recipe.published.rows)
+            assert max(map(len, recipe.facts.splitlines())) <= 120
         else:
             assert str(recipe.published).startswith("none"), name
             assert recipe.values == ()

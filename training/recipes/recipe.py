@@ -1,5 +1,6 @@
 """A recipe: a dataset's setting with some fields changed, its name and the figures that it should reach."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,6 +10,7 @@ from hgld.training.config import TrainConfig, with_fields
 from hgld.training.recipes.published import Published
 
 NOT_CONFIRMED = "not confirmed"
+_WIDTH = 109  # letters of a fact, behind its label
 
 
 @dataclass(frozen=True)
@@ -106,19 +108,18 @@ class Recipe:
 
     @property
     def facts(self) -> str:
-        """Its commands, dataset, weights, hardware, hours, published figures and deviations, one a line."""
-        return "\n".join(
-            (
-                f"Command:   hgld train {self.name} --data DIR --out RUN --seed 0",
-                f"           torchrun --nproc-per-node 8 -m hgld train {self.name} --data DIR --out RUN --seed 0",
-                f"Data:      {self.setting.title} ({self.dataset})",
-                f"Weights:   {self.weights}",
-                f"Hardware:  {self.hardware}",
-                f"Hours:     {self.hours}",
-                *_labelled("Published:", self._published_lines),
-                *_labelled("Deviates:", (*self.setting.deviates, *self.deviates)),
-            )
-        )
+        """Its commands, dataset, weights, hardware, hours, figures and deviations, in lines of at most 120 letters."""
+        command = f"hgld train {self.name} --data DIR --out RUN --seed 0"
+        facts = {
+            "Command:": (command, f"torchrun --nproc-per-node 8 -m {command}"),
+            "Data:": (f"{self.setting.title} ({self.dataset})",),
+            "Weights:": (self.weights,),
+            "Hardware:": (self.hardware,),
+            "Hours:": (self.hours,),
+            "Published:": self._published_lines,
+            "Deviates:": (*self.setting.deviates, *self.deviates),
+        }
+        return "\n".join(line for label, lines in facts.items() for line in _labelled(label, lines))
 
     @property
     def text(self) -> str:
@@ -131,4 +132,5 @@ class Recipe:
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[str]:
-    return [f"{'' if i else label:<10} {line}" for i, line in enumerate(lines)]
+    broken = [part for line in lines for part in textwrap.wrap(line, _WIDTH, subsequent_indent="  ")]
+    return [f"{'' if i else label:<10} {part}" for i, part in enumerate(broken)]

@@ -105,18 +105,19 @@ CUB_DEIT_2021 = _CUB_224.changed(
 # `optimizer/{sop,cub}_deit.yaml`, `inat_deit_sch.yaml`, `{inat,cub}_vit_base_512proj.yaml` of elias-ramzi/SupRank;
 # their batches and epochs are not stated.
 _MEMORY: dict[str, Any] = {"memory": -1}
-_ASSUMED = "batch and epochs of its transformers are not stated: those of the first paper's commands"
+_ASSUMED_DEIT = "batch and epochs of its transformers are not stated: those of the first paper's commands"
 _VIT = {"backbone": "timm:vit_base_patch16_224", "pretrained": "augreg_in21k", "weight_decay": 5e-4, "epochs": 100}
 _VIT |= {**_TRANSFORMER, **_MEMORY}
 SOP_MEMORY, INAT_MEMORY = (setting.changed(pooling="gem", **_MEMORY) for setting in (SOP, INAT_BASE))
 CUB_MEMORY = CUB.changed(**_MEMORY)
 SOP_DEIT = SOP.changed(
-    deviates=f"{_PLAIN_DEIT}; {_ASSUMED}", **_DEIT | _MEMORY | {"lr": 1e-5, "lr_head": 1e-5, "epochs": 75}
+    deviates=f"{_PLAIN_DEIT}; {_ASSUMED_DEIT}", **_DEIT | _MEMORY | {"lr": 1e-5, "lr_head": 1e-5, "epochs": 75}
 )
-INAT_DEIT = INAT_DEIT_2021.changed(deviates=_ASSUMED, **_MEMORY)
-CUB_DEIT = _CUB_224.changed(deviates=f"{_PLAIN_DEIT}; {_ASSUMED}", **_DEIT | _MEMORY, epochs=150)
-SOP_VIT = SOP.changed(**_VIT, lr=1e-5, lr_head=2e-5)
-INAT_VIT, CUB_VIT = (setting.changed(**_VIT) for setting in (INAT_BASE, _CUB_224))
+INAT_DEIT = INAT_DEIT_2021.changed(deviates=_ASSUMED_DEIT, **_MEMORY)
+CUB_DEIT = _CUB_224.changed(deviates=f"{_PLAIN_DEIT}; {_ASSUMED_DEIT}", **_DEIT | _MEMORY, epochs=150)
+_ASSUMED = "batch and epochs of its transformers are not stated: those of its ResNet"
+SOP_VIT = SOP.changed(deviates=_ASSUMED, **_VIT, lr=1e-5, lr_head=2e-5)
+INAT_VIT, CUB_VIT = (setting.changed(deviates=_ASSUMED, **_VIT) for setting in (INAT_BASE, _CUB_224))
 
 # Smooth-AP's and PNP's papers: `src/main.py` and `src/netlib.py` of Andrew-Brown1/Smooth_AP (iNaturalist, VehicleID)
 # and README, `parameters.py` and `architectures/resnet50.py` of interestingzhuo/PNPloss (SOP): Adam at 1e-5 with weight
