@@ -66,6 +66,8 @@ def plain(*values):
         ("evaluate --metrics=H-AP,mAP@R", ("@R",)),
         ("train x --loss=Sup", ("SupHAP", "SupNDCG", "SupAP", "SupRecall")),
         ("train x --loss=", tuple(LOSSES)),
+        ("published --dataset dyml-", ("dyml-vehicle", "dyml-animal", "dyml-product")),
+        ("published --paper su", ("suprank",)),
         ("search x --index ", ("exact", "ivf", "hnsw")),
         ("completion ", ("bash", "zsh", "fish")),
         ("embed --checkpo", ("--checkpoint",)),

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from hgld.cli.options import json_option
+from hgld.cli.options import complete_choices, json_option
 from hgld.cli.output import echo, print_json, print_rich
 
 if TYPE_CHECKING:
@@ -15,11 +16,27 @@ _MARKS = ("", "¹", "²")
 _NARROWEST = 110
 
 
+def _datasets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from hgld.published import published_values
+
+    return complete_choices(dict.fromkeys(value.dataset for value in published_values()), incomplete)
+
+
+def _papers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from hgld.published import PAPERS
+
+    return complete_choices(PAPERS, incomplete)
+
+
 def published_command() -> click.Command:
     @click.command()
-    @click.option("--dataset", default="", help="Of this dataset: sop, inat-base, dyml, h-gldv2, ...")
+    @click.option(
+        "--dataset", default="", shell_complete=_datasets, help="Of this dataset: sop, inat-base, dyml, h-gldv2, ..."
+    )
     @click.option("--method", default="", help="Whose method's name contains this: HAPPIER, Smooth-AP, NSM, ...")
-    @click.option("--paper", default="", help='Of this paper, or this table of it: suprank, "Smooth-AP Table 3".')
+    @click.option(
+        "--paper", default="", shell_complete=_papers, help='Of this paper or table: suprank, "Smooth-AP Table 3", ...'
+    )
     @click.option("--metric", default="", help="Of this metric: R@1, H-AP, AP/category, ...")
     @click.option("--csv", "as_csv", is_flag=True, help="Print a table for machines, one value a row.")
     @json_option
@@ -27,7 +44,7 @@ def published_command() -> click.Command:
         """Search the results that the papers' tables print.
 
         Case, spaces and punctuation do not count. Without options every table is named. hgld report RUN --paper
-        "SupRank Table V" puts your own runs into a table; --csv FILE-like output can go to hgld report --published.
+        "SupRank Table V" puts your own runs into a table.
         """
         from hgld.published import find_table, search_values
 

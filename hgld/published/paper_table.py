@@ -200,7 +200,8 @@ def lay_out(
         shown |= used
     notes = [_why_not(result, values) for i, result in enumerate(mine) if i not in shown]
     paper = PAPERS[values[0].paper]
-    notes += [paper.inferred] if paper.inferred else []
+    column, inferred = paper.inferred
+    notes += [inferred] if column and any(getattr(value, column) for value in values) else []
     count = sum(row.own for block in blocks for row in block.rows)
     return PaperTable(title, paper.source, tuple(blocks), tuple(dict.fromkeys(notes)), count)
 

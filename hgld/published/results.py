@@ -26,13 +26,13 @@ class Paper:
         name: short name for people.
         source: authors, title, edition.
         spellings: other names by which it is found.
-        inferred: what its rows state and its tables do not print.
+        inferred: column of what its rows state and its tables do not print, and a sentence on it.
     """
 
     name: str
     source: str
     spellings: tuple[str, ...] = ()
-    inferred: str = ""
+    inferred: tuple[str, str] = ("", "")
 
 
 PAPERS: Mapping[str, Paper] = {
@@ -53,13 +53,13 @@ PAPERS: Mapping[str, Paper] = {
         'Li et al., "Rethinking the Optimization of Average Precision: Only Penalizing Negative Instances before '
         'Positive Ones is Enough", AAAI 2022, arXiv:2102.04640',
         ("PNP loss", "Li", "2102.04640"),
-        "The baselines' ResNet-50 is from the text.",
+        ("backbone", "The baselines' ResNet-50 is from the text."),
     ),
     "suprank": Paper(
         "SupRank",
         'Ramzi et al., "Optimization of Rank Losses for Image Retrieval", 2023, arXiv:2309.08250',
         ("rank losses", "H-GLDv2", "Ramzi 2023", "Ramzi et al. 2023", "2309.08250"),
-        "The 512 dimensions are from the text.",
+        ("dim", "The 512 dimensions are from the text, but for Table IV."),
     ),
     "multigrain": Paper(
         "MultiGrain",
