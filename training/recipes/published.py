@@ -199,7 +199,11 @@ ROWS: Mapping[str, tuple[Row | str, ...]] = {
     # ROADMAP
     "sup-ap-sop": _suprank("Sup-AP (SupRank)", "II"),
     "sup-ap-inat-base": _suprank("Sup-AP (SupRank)", "II"),
-    "roadmap-pair-*": _suprank("ROADMAP (SupRank + L_DG pair)", "II"),
+    "roadmap-pair-*": (
+        *_suprank("ROADMAP (SupRank + L_DG pair)", "II"),
+        *_suprank("ROADMAP", "IX"),
+        "Table IX does not say which second term; on iNaturalist its values are near those of the pair loss in Table II",
+    ),
     "roadmap-proxy-h-gldv2": _suprank("ROADMAP", "VII"),
     "roadmap-proxy-dyml-*": (*_suprank("ROADMAP", "VIII"), "the table does not say which second term"),
     "roadmap-proxy-[si]*": (*_suprank("ROADMAP (SupRank + L_DG* proxy)", "II"), *_suprank("ROADMAP", "I", "III")),
