@@ -202,7 +202,7 @@ ROWS: Mapping[str, tuple[Row | str, ...]] = {
     "roadmap-pair-*": (
         *_suprank("ROADMAP (SupRank + L_DG pair)", "II"),
         *_suprank("ROADMAP", "IX"),
-        "Table IX does not say which second term; on iNaturalist its values are near those of the pair loss in Table II",
+        "Table IX does not say which second term; on iNaturalist it is near the pair loss of Table II",
     ),
     "roadmap-proxy-h-gldv2": _suprank("ROADMAP", "VII"),
     "roadmap-proxy-dyml-*": (*_suprank("ROADMAP", "VIII"), "the table does not say which second term"),
