@@ -97,6 +97,11 @@ class Recipe:
         return f"{model.backbone}, {start}"
 
     @property
+    def all_deviations(self) -> tuple[str, ...]:
+        """Differences from what the paper states or its authors released: those of its setting, then its own."""
+        return (*self.setting.deviates, *self.deviates)
+
+    @property
     def values(self) -> tuple[PublishedValue, ...]:
         """The published values of its rows; none if no paper has one."""
         return self.published.values if isinstance(self.published, Published) else ()
@@ -117,7 +122,7 @@ class Recipe:
             "Hardware:": (self.hardware,),
             "Hours:": (self.hours,),
             "Published:": self._published_lines,
-            "Deviates:": (*self.setting.deviates, *self.deviates),
+            "Deviates:": self.all_deviations,
         }
         return "\n".join(line for label, lines in facts.items() for line in _labelled(label, lines))
 

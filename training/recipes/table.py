@@ -4,11 +4,12 @@ A recipe is named LOSS-SETTING. A new one is one line: another setting in a row,
 The rows that a paper prints for it are named in ``published``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hgld.training.config import with_fields
+from hgld.losses.registry import options_of
+from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import READERS
 from hgld.training.recipes import settings as on
 from hgld.training.recipes.published import published_of
@@ -118,9 +119,25 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 _HAPPIER_5 = "HAPPIER on {}: both terms weigh the same, as in the authors' command (loss HAPPIER_5)."
 _MERGED = "{} on {{}}, every three training classes merged into one: a test of robustness."
 _TRIPLETS = "Triplets with GeM on {}, as many updates as listwise AP is compared with."
-_WITH_SUPRANK = ("HAPPIER", "RODNDCG", "RODRecall", "ROADMAP", "SupAP", "SupHAP", "SupNDCG", "SupRecall")
-_STEP = "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)"
+_RELEASED: tuple[tuple[Callable[[str, TrainConfig], bool], str], ...] = (
+    (
+        lambda loss, config: loss != "small" and "rho" in options_of(config.loss.loss),
+        "SupRank's step is continuous at delta, as the paper has it; the released code jumps there (`offset`)",
+    ),
+    (
+        lambda loss, config: config.loss.memory != 0,
+        "the memory is empty until the epoch from which it is read; the released code fills it from the first step",
+    ),
+    (lambda loss, config: loss == "xbm", "the losses of batch and memory are added; the released code averages them"),
+    (lambda loss, config: loss == "happier-f", "lambda 0.1 as the paper states; the released configurations have 0.5"),
+    (
+        lambda loss, config: loss.startswith("rod-recall"),
+        "lambda 0.1, the only one that the paper states; the released configurations weigh both terms alike",
+    ),
+)
+"""Ways in which recipes differ from the authors' released code, and of which recipes each holds."""
 _UNIFORM = "Cross-entropy alone in batches of different images, {}: MultiGrain's ResNet-50."
+_ALL_POSITIVES = "an anchor has all its positives; the released code takes the nearest"
 _WEIGHT_5 = "lambda is that of the authors' command; the paper states 0.1 alone"
 _LISTWISE = "Listwise AP on {}: SoftBin-AP, 20 bins, every class in every batch of some 4,096, 200 steps."
 
@@ -149,8 +166,10 @@ def _row(loss: str, *settings: Setting, line: str = "", deviates: str = "", **fi
         name = f"{loss}-{suffix}" if suffix else loss
         told = (line or usual).format(setting.short, **fields)
         found = published_of(name, setting.dataset)
-        said = (*([deviates] if deviates else []), *([_STEP] if own["loss"] in _WITH_SUPRANK else []))
-        recipes.append(Recipe(name, told, setting, _with_floor(setting, {**own, **fields}), found, said))
+        changed = _with_floor(setting, {**own, **fields})
+        config = with_fields(setting.config, changed)
+        said = [*([deviates] if deviates else []), *(text for holds, text in _RELEASED if holds(loss, config))]
+        recipes.append(Recipe(name, told, setting, changed, found, tuple(said)))
     return tuple(recipes)
 
 
@@ -272,10 +291,10 @@ papers describes it.
             *_row("proxy-nca-sigma", on.SOP_SLOW, on.INAT_BASE_SLOW, on.INAT_FULL_SLOW),
             *_row("csl", on.SOP, on.INAT_BASE_SLOW, on.INAT_FULL_SLOW),
             *_row("csl", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
-            *_row("triplet", on.SOP, on.INAT_BASE, on.INAT_FULL, on.CUB),
-            *_row("triplet", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
-            *_row("triplet-sigma", on.SOP, on.INAT_BASE, on.INAT_FULL),
-            *_row("triplet-sigma", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT),
+            *_row("triplet", on.SOP, on.INAT_BASE, on.INAT_FULL, on.CUB, deviates=_ALL_POSITIVES),
+            *_row("triplet", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT, deviates=_ALL_POSITIVES),
+            *_row("triplet-sigma", on.SOP, on.INAT_BASE, on.INAT_FULL, deviates=_ALL_POSITIVES),
+            *_row("triplet-sigma", on.DYML_VEHICLE, on.DYML_ANIMAL, on.DYML_PRODUCT, deviates=_ALL_POSITIVES),
             *_row("xbm", on.SOP_128, on.INAT_128, on.CUB_128),
         ),
     ),
