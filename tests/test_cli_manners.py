@@ -349,7 +349,7 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_build_shows_its_plan_where_a_person_looks(nowhere, monkeypatch, term):
-    def build(out, config, progress, *, dry_run, replace=False):
+    def build(out, config, progress, *, dry_run, replace=False, announce=None):
         asked.append(dry_run)
         raise HgldError("enough")
 

@@ -300,7 +300,8 @@ def test_empty_names_are_unknown_and_match_nothing(tmp_path, suffix):
     assert label_codes([table], LEVELS)[0].tolist() == [[-1, -1]] * 4 + [[0, -1]] * 2 + [[-1, -1]]
     write_embeddings(tmp_path / "e.npy", np.eye(7) + 0.1)
     report = evaluate_files(tmp_path / "e.npy", path, levels=LEVELS, options=only("R@1"))
-    assert report.undefined == {"R@1/product": 5, "R@1/category": 5}
+    assert report.undefined == {"R@1/product": 5}
+    assert report.settings["levels_without_labels"] == ["category"]
     ids = pl.DataFrame({"category": [1, 2]})
     assert label_codes([table, ids], ["category"])[1].tolist() == [[1], [2]]
 

@@ -124,6 +124,7 @@ def test_p_learned_alone_is_that_of_slow_steps_in_float64(start):
 
 
 def test_nothing_but_p_learns_and_a_wild_rate_is_an_error():
+    torch.manual_seed(0)
     maps, _ = views("largest")
     model = EmbeddingModel(nn.Conv2d(CHANNELS, 4, 1), 4, GeM(3.0), dim=5)
     classifier = Classifier(torch.randn(2, 5), torch.zeros(2), None, "fine", ("a", "b"))

@@ -14,7 +14,7 @@ def test_a_resize_below_the_size_is_the_size_everywhere(tmp_path):
     alone, model = launch("cpu"), small_model()
     assert Embedder.as_trained(model, config, alone).view == TestView(24, 24)
     assert evaluation_view(config.images, size=48) == TestView(48, 48)
-    about = _description(config, model, "model.pt", "torchscript")["transforms"]
+    about = _description(config, model, "model.pt", "torchscript", ())["transforms"]
     assert (about[1]["short_side"], about[2]["size"]) == (24, 24)
     source = TrainingData(config, str(write_small(tmp_path / "data")), alone)
     assert {tuple(batch.images.shape[1:]) for batch in source.sample()} == {(3, 24, 24)}
@@ -33,12 +33,12 @@ def test_a_run_is_evaluated_in_the_geometry_that_it_states_and_exported_for_squa
     embedder = Embedder.as_trained(model, whole, alone)
     assert embedder.view == TestView(48, 56, "longest")
     assert (embedder.scales, embedder.scale_p) == ((1.0, 0.5), 3.0)
-    record = _description(whole, model, "model.pt", "torchscript")
+    record = _description(whole, model, "model.pt", "torchscript", ())
     assert record["input"]["shape"] == ["batch", 3, 24, 24]
     assert record["transforms"][1:] == [
         {"name": "resize", "short_side": 28, "interpolation": "bilinear", "antialias": True},
         {"name": "center_crop", "size": 24},
     ]
     squashed = options(size=24, test_geometry="squash", test_size=32)
-    (_, resized) = _description(squashed, model, "model.pt", "torchscript")["transforms"]
+    (_, resized) = _description(squashed, model, "model.pt", "torchscript", ())["transforms"]
     assert resized == {"name": "resize", "width": 32, "height": 32, "interpolation": "bilinear", "antialias": True}
