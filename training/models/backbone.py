@@ -1,10 +1,12 @@
 """Backbones as embedding models take them: options, gradient checkpointing, and errors that all libraries share."""
 
+import logging
 import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -106,9 +108,20 @@ class Backbone:
     view: TestView | None = USUAL_VIEW
 
 
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silence libraries' log of random weights, downloads and retries; bars are shown, and errors still raised."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.ERROR))
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def no_weights(backbone: str, library: str, cache: str, error: BaseException) -> MissingResourceError:
     """Return the error for weights of a library that cannot be had."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+    reason = shorten((str(error).strip() or type(error).__name__).splitlines()[0], 160, placeholder=" ...")
     return MissingResourceError(
         f"{backbone}: its weights cannot be had here ({reason}). Give their file (--weights FILE, in training "
         f"--pretrained FILE; none: random weights), or put them into {cache}, where {library} looks: there it keeps "

@@ -1,9 +1,7 @@
 """Backbones of open_clip: the image towers of CLIP models."""
 
 import difflib
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,14 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
-from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, require_size
+from hgld.training.models.backbone import (
+    FETCH_FAULTS,
+    Backbone,
+    BackboneOptions,
+    no_weights,
+    quiet_libraries,
+    require_size,
+)
 from hgld.training.models.weights import load_into, read_weights, weights_file
 
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
@@ -60,7 +65,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     fetch = tag if options.load_weights and not plain else ""
     known = get_pretrained_cfg(name, tag)
     try:
-        with _quiet():
+        with quiet_libraries():
             clip: Any = open_clip.create_model(
                 name,
                 pretrained=fetch or None,
@@ -126,14 +131,3 @@ def _load(clip: Any, path: Path) -> None:
         weights = {_VISUAL + n: tensor for n, tensor in whole.items()}
     resize_pos_embed(weights, clip)
     load_into(clip.visual, {n.removeprefix(_VISUAL): tensor for n, tensor in weights.items()}, str(path))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence open_clip's log messages about random weights and downloads; errors are still raised."""
-    before = logging.root.manager.disable
-    logging.disable(max(before, logging.ERROR))
-    try:
-        yield
-    finally:
-        logging.disable(before)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
 from hgld.errors import ConfigError
-from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights
+from hgld.training.models.backbone import FETCH_FAULTS, Backbone, BackboneOptions, no_weights, quiet_libraries
 from hgld.training.models.weights import load_into, read_weights, weights_file
 
 
@@ -117,7 +117,8 @@ def _create(name: str, plain: nn.Module, options: BackboneOptions, *, fetch: boo
     elif "img_size" in taken and options.image_size is not None:
         arguments["img_size"] = options.image_size
     try:
-        return timm.create_model(name, pretrained=fetch, num_classes=0, **arguments)
+        with quiet_libraries():
+            return timm.create_model(name, pretrained=fetch, num_classes=0, **arguments)
     except FETCH_FAULTS as error:
         if not fetch:
             raise ConfigError(f"timm:{name} cannot be built with {arguments} ({error}).") from error
