@@ -38,6 +38,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
+from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig
 from hgld.training.inference.classification import Classifier, require_classifier, targets_of, trained_classes
 from hgld.training.inference.embedder import Embedded, Embedder
@@ -115,12 +116,15 @@ def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
         entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if nothing is evaluated.
 
     Raises:
-        ConfigError: an entry or metric that is not understood, or a ``best_by`` that is not measured.
+        ConfigError: an entry or metric that is not understood, a ``best_by`` that is not measured, or a view of images
+            that cannot be.
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
     if not asked.evaluate_on:
         return ()
+    for scale in config.images.test_scales:
+        evaluation_view(config.images).scaled(scale)
 
     @cache
     def classes() -> tuple[str, tuple[str, ...]]:

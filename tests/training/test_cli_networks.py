@@ -59,6 +59,12 @@ def test_a_network_embeds_evaluates_and_searches(places, tmp_path, capsys):
     stated = {"model": "small", "model_weights": str(places / "weights.pt"), "image_size": 24}
     assert {name: of_model["settings"][name] for name in stated} == stated
     assert "checkpoint" not in of_model["settings"]
+    alone = ["--model", "small", "--weights", places / "weights.pt", "--size", 24, "--data", places / "data"]
+    by_protocol = ["--protocol", "leave-one-out", "--metrics", "R@1,H-AP", "--device", "cpu", "--json"]
+    code, printed, err = run(capsys, "evaluate", *alone, *by_protocol)
+    assert code == 0, err
+    assert json.loads(printed)["values"] == pytest.approx(of_model["values"], abs=1e-6)
+    assert json.loads(printed)["settings"]["model"] == "small"
     code, printed, _ = run(capsys, "search", places / "one.jpg", *of_net(places, "--k", 1, "--json"))
     (found,) = json.loads(printed)["queries"]
     assert found["matches"][0]["key"] == open_dataset(places / "data", "test").keys[2]

@@ -289,6 +289,15 @@ def test_a_network_that_takes_other_sizes_only_says_so(data, tmp_path):
         embedded(network, data, geometry="longest")
 
 
+def test_of_several_outputs_that_of_embeddings_is_taken(data, tmp_path):
+    network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])], image=("b", 3, 56, 56))
+    expected, model = embedded(network, data), onnx.load(tmp_path / "m.onnx")
+    model.graph.node.append(helper.make_node("Neg", ["made"], ["embeddings"]))
+    model.graph.output.append(helper.make_tensor_value_info("embeddings", TensorProto.FLOAT, ("b", 3)))
+    onnx.save(model, tmp_path / "m.onnx")
+    torch.testing.assert_close(embedded(network, data), -expected, atol=1e-6, rtol=0)
+
+
 def test_an_onnx_network_is_known_by_its_bytes(tmp_path):
     network = onnx_file(tmp_path / "m.onnx", [mean_over([2, 3])])
     digest = build_network(network)[0].state_dict()["backbone.digest"]

@@ -1,8 +1,12 @@
 """A run whose resize lies below its size: evaluation, the PCA's sample and the exported file mean the same by it."""
 
+import pytest
+
 from hgld.data.views import TestView
 from hgld.distributed import launch
+from hgld.errors import ConfigError
 from hgld.training.batches import TrainingData, evaluation_view
+from hgld.training.evaluation import check_evaluation
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.export import _description
 from tests.training.small_runs import options, write_small
@@ -18,6 +22,16 @@ def test_a_resize_below_the_size_is_the_size_everywhere(tmp_path):
     assert (about[1]["short_side"], about[2]["size"]) == (24, 24)
     source = TrainingData(config, str(write_small(tmp_path / "data")), alone)
     assert {tuple(batch.images.shape[1:]) for batch in source.sample()} == {(3, 24, 24)}
+
+
+def test_a_view_that_cannot_be_is_refused_before_the_epochs():
+    for wrong, said in (
+        ({"test_size": 20_000}, "size of a view is 20000"),
+        ({"test_geometry": "original", "max_pixels": 10**9}, "max_pixels of a view is 1000000000"),
+        ({"test_scales": (1.0, 2000.0)}, "That is 16 times the scale 2000"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            check_evaluation(options(**wrong), "nowhere")
 
 
 def test_other_sizes_keep_the_proportion():

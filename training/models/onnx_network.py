@@ -16,11 +16,14 @@ from hgld.training.models.backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIE
 
 _MOST_BYTES = 1 << 31  # a protobuf cannot be larger
 _MOST_RECORD = 1 << 20
+_EMBEDDINGS = "embeddings"
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(uint8)": np.uint8}
 
 
 class OnnxNetwork(nn.Module):
-    """A network of an ONNX file: normalised images (B, 3, H, W) -> its first output, on the images' device.
+    """A network of an ONNX file: normalised images (B, 3, H, W) -> its output, on the images' device.
+
+    Of several outputs it is that named ``embeddings``, as ``hgld export`` names it, else the first.
 
     Runs on the CPU, or on a GPU where the images lie there and onnxruntime has its provider. A file whose weights lie
     in other files is refused, so that it cannot name any file of the machine.
@@ -45,7 +48,9 @@ class OnnxNetwork(nn.Module):
         if len(taken) != 1 or len(taken[0].shape) != 4 or taken[0].type not in _TYPES:
             found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in taken)
             raise InputError(f"{path}: its inputs are {found}; expected one of images, (B, 3, H, W) or (B, H, W, 3).")
-        self._input, self._output, self._type = taken[0].name, made[0].name, _TYPES[taken[0].type]
+        names = [one.name for one in made]
+        self._output = _EMBEDDINGS if _EMBEDDINGS in names else names[0]
+        self._input, self._type = taken[0].name, _TYPES[taken[0].type]
         self.shape = tuple(side if isinstance(side, int) and side > 0 else None for side in taken[0].shape)
         self.channels_last = self.shape[3] == 3 and self.shape[1] != 3
         self.register_buffer("digest", _digest(self._data))
