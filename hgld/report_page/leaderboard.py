@@ -73,7 +73,8 @@ class Score:
     @property
     def interval(self) -> str:
         """Its interval; empty where there is none."""
-        low, high = (number(end * self.scale, 1) for end in (self.low, self.high))
+        digits = 1 if self.scale == 100 else 2
+        low, high = (number(end * self.scale, digits) for end in (self.low, self.high))
         return "" if math.isnan(self.low) else f"{low} to {high}"
 
     @property

@@ -86,6 +86,7 @@ def test_values_that_are_lower_the_better_and_no_shares(entries):
     assert [(entry.name, row[0].shown, row[0].best) for entry, row in table.rows] == [
         ("better", "0.50", True), ("worse", "1.50", False),
     ]  # fmt: skip
+    assert [row[0].interval for _, row in table.rows] == ["0.50 to 0.50", "1.50 to 1.50"]
     assert "Not in per cent: severity." in leaderboard(made).notes
 
 
