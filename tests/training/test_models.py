@@ -52,6 +52,9 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
         ("timm:test_vit", "token", 100, 64),  # 100 is no multiple of the patch: padded
         ("timm:vit_tiny_patch16_224", "avg", 64, 192),
         pytest.param("open_clip:RN50", "token", 64, 1024, marks=pytest.mark.slow),
+        pytest.param("open_clip:RN50", "gem", 64, 2048, marks=pytest.mark.slow),
+        pytest.param("open_clip:ViT-S-32", "avg", 64, 384, marks=pytest.mark.slow),
+        pytest.param("torchvision:vit_b_32", "avg", 64, 768, marks=pytest.mark.slow),
     ],
 )
 def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, features):
@@ -62,6 +65,27 @@ def test_every_parameter_learns_and_shapes_are_as_said(backbone, pooling, size, 
     assert embeddings.dtype == torch.float32
     embeddings.square().sum().backward()
     assert not [name for name, p in model.named_parameters() if p.grad is None]  # DistributedDataParallel refuses them
+
+
+@pytest.mark.slow
+def test_a_tower_without_a_map_says_so():
+    from hgld.training.models.open_clip_backbones import _give_map
+
+    with pytest.raises(ConfigError, match="open_clip:convnext_base gives its own vector alone; take pooling token"):
+        _give_map(nn.Linear(2, 2), "convnext_base")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["open_clip:ViT-S-32", "torchvision:vit_b_32"])
+def test_patch_tokens_are_those_before_the_vector(name):
+    """The class token and they come from one pass: what the tower itself keeps of its last block."""
+    kept: list[torch.Tensor] = []
+    model = model_of(name, pooling="avg", layer_norm=False, dim=0).eval()
+    norm = model.backbone.net.ln_post if name.startswith("open_clip") else model.backbone.net.encoder.ln
+    norm.register_forward_hook(lambda _, __, out: kept.append(out))
+    found = model(images())
+    torch.testing.assert_close(found, kept[0][:, 1:].mean(dim=1))
+    assert kept[0].shape[1] == 5, "64 px are 2 x 2 patches of 32, and a class token"
 
 
 def test_resnets_map_is_torchvisions():
@@ -229,11 +253,9 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
         ("torchvision:googlenet", {}, "no model"),
         ("timm:vit_small_patch16_225", {}, "nearest: .*vit_small_patch16_224"),
         ("open_clip:ViT-B32", {"pooling": "token"}, "nearest: .*ViT-B-32"),
-        ("open_clip:RN50", {"pooling": "avg"}, "take pooling token"),
         ("open_clip:RN50", {"pooling": "token", "pretrained": "default"}, "open_clip:RN50 has openai"),
         ("small", {"pooling": "token"}, "take pooling avg, gem or max"),
         ("torchvision:resnet18", {"pooling": "token"}, "has no token"),
-        ("torchvision:vit_b_32", {"pooling": "avg"}, "class token alone"),
         ("small", {"pretrained": "imagenet"}, "'imagenet'"),
         ("torchvision:resnet18", {"pretrained": "IMAGENET1K_V9"}, "it has IMAGENET1K_V1"),
         ("timm:resnet18.a9_in1k", {}, r"a9_in1k.*it has .*resnet18\.a1_in1k"),

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import open_clip
+import torch
 from open_clip.model import resize_pos_embed
+from open_clip.modified_resnet import ModifiedResNet
 from open_clip.pretrained import get_pretrained_cfg
+from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
@@ -27,7 +30,9 @@ _MOST_LISTED = 25  # more tags than any model has
 
 
 class ImageTower(nn.Module):
-    """The image tower of a CLIP model, (B, 3, S, S) -> (B, F).
+    """The image tower of a CLIP model: (B, 3, S, S) -> (B, F), or its map (B, F, H', W').
+
+    A transformer's patch tokens make a map of (B, F, N, 1), because their places do not matter to a pooling.
 
     Args:
         net: the tower.
@@ -41,11 +46,12 @@ class ImageTower(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         require_size(images, self.image_size)
-        return self.net(images)
+        found = self.net(images)
+        return found[1].transpose(1, 2).unsqueeze(-1) if isinstance(found, tuple) else found  # patch tokens
 
 
 def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
-    """Build the image tower of a CLIP model, including its projection into the space of texts.
+    """Build the image tower of a CLIP model, up to its map or including its projection into the space of texts.
 
     Args:
         name: ``MODEL``, or ``MODEL/TAG`` with the tag of its weights. Beside weights of a file, the tag says how the
@@ -59,7 +65,7 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     """
     name, _, tag = name.partition("/")
     wanted = tag if tag and options.pretrained == "default" else options.pretrained
-    path = _check(name, tag, wanted, options.token)
+    path, token = _check(name, tag, wanted), options.token is not False
     plain = path is not None or wanted == "none"
     tag = tag if plain else wanted
     fetch = tag if options.load_weights and not plain else ""
@@ -85,10 +91,28 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
     if options.gradient_checkpointing:
         clip.visual.set_grad_checkpointing(True)
     mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
-    features = int((open_clip.get_model_config(name) or {})["embed_dim"])
     size = options.image_size or _side(clip.visual.image_size)
     view = _view(size, {**clip.visual.preprocess_cfg, **known})
-    return Backbone(ImageTower(clip.visual, size), features, tuple(mean), tuple(std), token=True, view=view)
+    if not token:
+        _give_map(clip.visual, name)
+    module = ImageTower(clip.visual, size)
+    with torch.no_grad():
+        features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return Backbone(module.train(), features, tuple(mean), tuple(std), token, view)
+
+
+def _give_map(tower: Any, name: str) -> None:
+    """Make a tower return the map or the patch tokens before its pooling.
+
+    Raises:
+        ConfigError: a tower whose map cannot be had.
+    """
+    if isinstance(tower, ModifiedResNet):
+        setattr(tower, "attnpool", nn.Identity())  # noqa: B010  # it says AttentionPool2d
+    elif isinstance(tower, VisionTransformer) and tower.attn_pool is None:
+        tower.output_tokens, tower.proj, tower.final_ln_after_pool = True, None, False
+    else:
+        raise ConfigError(f"open_clip:{name} gives its own vector alone; take pooling token.")
 
 
 def _side(size: int | tuple[int, ...]) -> int:
@@ -103,14 +127,12 @@ def _view(size: int, known: Mapping[str, Any]) -> TestView | None:
     return None if geometry is None else TestView(size, size, geometry, interpolation=interpolation)
 
 
-def _check(name: str, tag: str, wanted: str, token: bool | None) -> Path | None:
+def _check(name: str, tag: str, wanted: str) -> Path | None:
     """Check name, tag and weights; return the path of the weights, or None for a tag or no weights."""
     models = open_clip.list_models()
     if name not in models:
         near = difflib.get_close_matches(name, models, n=5, cutoff=0.4)
         raise ConfigError(f"open_clip has no model {name!r}; nearest: {', '.join(near) or ', '.join(models)}.")
-    if token is False:
-        raise ConfigError(f"open_clip:{name} pools itself; take pooling token.")
     tags = open_clip.list_pretrained_tags_by_model(name)
     path = weights_file(wanted) if wanted not in tags else None
     unknown = next((one for one in (tag, wanted if path is None else "") if one not in ("", "none", *tags)), None)

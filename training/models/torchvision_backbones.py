@@ -68,20 +68,26 @@ class ConvolutionalNet(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A ViT of torchvision up to its class token, (B, 3, S, S) -> (B, F).
+    """A ViT of torchvision up to its class token, (B, 3, S, S) -> (B, F), or its patch tokens, (B, F, N, 1).
 
     Args:
         net: the model; its classifier is removed.
+        token: whether to return the class token.
     """
 
-    def __init__(self, net: torchvision.models.VisionTransformer) -> None:
+    def __init__(self, net: torchvision.models.VisionTransformer, *, token: bool = True) -> None:
         super().__init__()
         net.heads = nn.Sequential()
         self.net = net
+        self.token = token
 
     def forward(self, images: Tensor) -> Tensor:
         require_size(images, self.net.image_size)
-        return self.net(images)
+        if self.token:
+            return self.net(images)
+        patches = self.net._process_input(images)  # (B, N, F); the class token stays what they look at
+        tokens = self.net.encoder(torch.cat([self.net.class_token.expand(len(patches), -1, -1), patches], dim=1))
+        return tokens[:, 1:].transpose(1, 2).unsqueeze(-1)
 
     def stages(self) -> list[nn.Module]:
         """Return the parts whose activations may be recomputed."""
@@ -119,17 +125,15 @@ def torchvision_backbone(name: str, options: BackboneOptions) -> Backbone:
         recompute_stages(stages)
     view = TestView(known.crop_size[0], max(known.resize_size[0], known.crop_size[0]))
     view = replace(view, interpolation="bicubic" if known.interpolation.value == "bicubic" else "bilinear")
-    token = isinstance(module, VisionTransformer)
+    token = isinstance(module, VisionTransformer) and module.token
     return Backbone(module.train(), features, tuple(known.mean), tuple(known.std), token, view)
 
 
 def _module(name: str, token: bool | None, size: int) -> ConvolutionalNet | VisionTransformer:
     if name.startswith("vit_"):
-        if token is False:
-            raise ConfigError(f"torchvision:{name} gives its class token alone; take pooling token, or timm's ViTs.")
         _require_patches(name, size)
         net: Any = torchvision.models.get_model(name, weights=None, image_size=size)
-        return VisionTransformer(net)
+        return VisionTransformer(net, token=token is not False)
     if token:
         raise ConfigError(f"torchvision:{name} has no token; take pooling avg, gem or max.")
     return ConvolutionalNet(torchvision.models.get_model(name, weights=None))
