@@ -41,6 +41,7 @@ def write_documented_files(folder: Path, decisions: Iterable[str]) -> None:
         (folder / f"{name}.yaml").write_text(text)
     _write_images(folder, rng)
     maker("sop")(folder, 0)
+    maker("imagenet")(folder / "ILSVRC2012", 0)
     _write_embeddings(folder, rng)
     _write_names(folder, rng)
     write_dataset(folder / "made", items_of_classes([3, 4, 2, 5]))

@@ -48,9 +48,15 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld build-hierarchy --classes names.txt --out build --encoder sbert": "needs a sentence encoder",
     "hgld build-hierarchy --classes names.csv --into groups.csv --out sorted --encoder sbert": "needs one too",
     "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
+    "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
+    "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld has such protocols",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # a command that takes long: what its run here takes besides
+    "hgld train multigrain": [
+        *("--backbone", "small", "--size", "24", "--resize", "28", "--batch-size", "6", "--steps-per-epoch", "2"),
+        *("--epochs", "1", "--schedule", "constant", "--milestones", "", "--amp", "off", "--device", "cpu"),
+    ],
     "hgld train": [
         *("--epochs", "1", "--warmup-steps", "0", "--size", "24", "--resize", "28"),
         *("--batch-size", "16", "--device", "cpu"),
