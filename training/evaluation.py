@@ -40,7 +40,7 @@ from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.batches import evaluation_view
 from hgld.training.config import TrainConfig
-from hgld.training.inference.classification import Classifier, require_classifier, targets_of, trained_classes
+from hgld.training.inference.classification import Classifier, targets_of, trained_classes
 from hgld.training.inference.embedder import Embedded, Embedder
 from hgld.training.inference.embedding import labels_file, write_embeddings
 from hgld.training.models.embedding_model import EmbeddingModel
@@ -398,7 +398,7 @@ def _embed(
     """
     if not ks:
         return embedder.embed_readable(dataset, progress), None
-    classifier = require_classifier(embedder.classifier)
+    classifier = embedder.classifier_for(dataset)
     targets = classifier.targets(dataset)  # what cannot be classified is refused before any work
     found = embedder.embed_readable(dataset, progress, unit=False)
     targets = targets if len(found.dataset) == len(dataset) else classifier.targets(found.dataset)

@@ -1,20 +1,28 @@
 """A network off the shelf with its own classifier: its scores at the mean, and a run that begins with it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 import torchvision
 
 from hgld import open_dataset
+from hgld.data.batch import normalize
+from hgld.data.loader import Loader
 from hgld.data.views import TestView
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import EvaluationOptions
+from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import ModelConfig
+from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import read_classifier
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
 from hgld.training.models.backbones import build_model
 from hgld.training.models.heads import library_head
+from hgld.training.models.networks import Network
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import Item, write_dataset
 from tests.training.small_runs import options
@@ -101,7 +109,7 @@ def test_a_run_begins_with_the_classifier_of_the_network(tmp_path, monkeypatch):
     config = options(**fields, classifier="pretrained", epochs=0, evaluate_on=(), size=32, resize=32)
     with pytest.raises(ConfigError, match="'fine' 3, the first '0'; expected the 3 WordNet ids"):
         train(config, str(tmp_path / "data"), tmp_path / "run")
-    monkeypatch.setattr("hgld.training.models.heads._SYNSET", __import__("re").compile("[0-9]"))
+    monkeypatch.setattr("hgld.training.models.heads._SYNSET", re.compile("[0-9]"))
     train(config, str(tmp_path / "data"), tmp_path / "run")
     classifier = read_classifier(find_checkpoint(tmp_path / "run"), config)
     assert classifier is not None
@@ -112,3 +120,33 @@ def test_a_run_begins_with_the_classifier_of_the_network(tmp_path, monkeypatch):
     assert scores.shape == (12, 3)
     torch.testing.assert_close(classifier.weight, whole.get_parameter("fc.weight").detach())
     torch.testing.assert_close(classifier.bias, whole.get_parameter("fc.bias").detach())
+
+
+def test_a_network_off_the_shelf_is_classified_without_a_run(tmp_path, monkeypatch):
+    """By its own scores; p learned alone begins at the mean that it was trained with."""
+    whole = network("resnet18", classes=3)
+    make = torchvision.models.get_model
+    monkeypatch.setattr(torchvision.models, "get_model", lambda name, **given: make(name, **given | {"num_classes": 3}))
+    torch.save(whole.state_dict(), tmp_path / "w.pt")
+    monkeypatch.setattr("hgld.training.models.heads._SYNSET", re.compile("[0-9]"))
+    rng = np.random.default_rng(0)
+    items = [Item((c, 0), split, jpeg(rng)) for split in ("train", "val") for c in (2, 0, 1) for _ in "ab"]
+    write_dataset(tmp_path / "data", items)
+    source = Network("torchvision:resnet18", str(tmp_path / "w.pt"), "gem")
+    task, asked = RetrievalTask(str(tmp_path / "data"), "val"), EvaluationOptions(metrics=("top-1", "top-2"))
+    dataset, given = open_dataset(tmp_path / "data", "val"), {"device": "cpu", "data": task.place, "size": 48}
+    with trained_embedder(source, gem_p=1.0, geometry="squash", **given) as embedder:
+        report = evaluate_trained(embedder, task, options=asked)
+    (batch,) = Loader(dataset, EpochSampler(6, 6, shuffle=False), TestView(48, 48, "squash"))
+    with torch.no_grad():
+        scores = whole(normalize(batch.images, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), torch.device("cpu")))
+    places = (-scores).argsort(dim=1)
+    hits = places == batch.labels[:, :1]
+    assert report is not None
+    assert report.values == pytest.approx({f"top-{k}": float(hits[:, :k].any(1).double().mean()) for k in (1, 2)})
+    with trained_embedder(source, gem_p="tuned", geometry="squash", **given) as embedder:
+        assert embedder.gem_p is not None
+        assert 0 < abs(embedder.gem_p - 1) < 0.5
+    dataset = open_dataset(tmp_path / "data", "train")
+    with trained_embedder(Network("small"), **given) as embedder, pytest.raises(ConfigError, match="no classifier"):
+        embedder.classifier_for(dataset)

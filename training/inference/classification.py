@@ -23,6 +23,8 @@ from hgld.hierarchy import Hierarchy
 from hgld.training.checkpoint import read_tensors
 from hgld.training.config import LossConfig, TrainConfig, read_json_object
 from hgld.training.config_checks import has_classifier
+from hgld.training.models.embedding_model import EmbeddingModel
+from hgld.training.models.heads import check_synsets, library_head
 
 SCHEMA_VERSION = 1
 CLASSES = "classes.json"
@@ -197,6 +199,24 @@ def require_classifier(classifier: Classifier | None) -> Classifier:
             "missing. Take a run of MultiGrain or of a loss with proxies."
         )
     return classifier
+
+
+def network_classifier(
+    name: str, weights: str, model: EmbeddingModel, dataset: ShardDataset, image_size: int
+) -> Classifier:
+    """Return the classifier of a network off the shelf, for a dataset with the classes that it was trained on.
+
+    Args:
+        name: ``torchvision:NAME`` or ``timm:NAME``.
+        weights: of the network; see :func:`~hgld.training.models.heads.library_head`, as for the errors.
+        model: the network without it.
+        dataset: with the 1,000 synsets of ImageNet at its finest level.
+        image_size: of images that the network takes, pixels.
+    """
+    weight, bias = library_head(name, weights, model, image_size=image_size)
+    level, names = dataset.levels[0], dataset.hierarchy.names[0]
+    check_synsets(names, len(bias), level)
+    return Classifier(weight, bias, None, level, names)
 
 
 def _is_names(names: Any) -> bool:

@@ -23,7 +23,12 @@ from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
 from hgld.training.config import CONFIG, TrainConfig, read_config
-from hgld.training.inference.classification import Classifier, read_classifier, require_classifier
+from hgld.training.inference.classification import (
+    Classifier,
+    network_classifier,
+    read_classifier,
+    require_classifier,
+)
 from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
 from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
 from hgld.training.models.backbones import build_model
@@ -186,6 +191,17 @@ class Embedder:
             workers=config.images.workers,
             amp=config.optimizer.amp,
         )
+
+    def classifier_for(self, dataset: ShardDataset) -> Classifier:
+        """Return the classifier that tells a dataset's classes: the run's, or that of a network off the shelf.
+
+        Raises:
+            ConfigError: there is none; or the network's is not one linear layer, or of other classes.
+            MissingResourceError: the network's weights cannot be had.
+        """
+        if self.classifier is not None or self.network is None:
+            return require_classifier(self.classifier)
+        return network_classifier(self.network.name, self.network.weights, self.model, dataset, self.view.size)
 
     def view_facts(self, datasets: Sequence[ShardDataset]) -> dict[str, object]:
         """Return the facts of the view for a report: sizes, geometry, scales; ``reduced`` counts too large images."""
@@ -374,10 +390,12 @@ def _with_gem_p(
             options["batch_size"] = embedder.batch_size
             best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
         else:
+            if embedder.network is not None:
+                set_gem_p(embedder.model, 1.0)  # as it was trained
             best = tune_gem_p(
                 embedder.model,
                 config.images,
-                require_classifier(embedder.classifier),
+                embedder.classifier_for(dataset),
                 dataset,
                 embedder.view,
                 **options,

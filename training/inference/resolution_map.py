@@ -26,7 +26,6 @@ from hgld.report_page.figures import Figures
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint
 from hgld.training.config import CONFIG, ImagesConfig, read_config
-from hgld.training.inference.classification import require_classifier
 from hgld.training.inference.embedder import Embedder, trained_embedder
 from hgld.training.inference.resolution import EXPONENTS, ShapeBatches, gem_pools, pooled_by_each, score_gem_p
 from hgld.training.models.embedding_model import GeM, prepare_images
@@ -187,7 +186,7 @@ def _top_k(
     ks: Sequence[int],
 ) -> dict[str, list[float]]:
     """Return by name the mean over the items of known class, for every pooling."""
-    classifier, model = require_classifier(embedder.classifier), embedder.model
+    classifier, model = embedder.classifier_for(dataset), embedder.model
     targets, device = classifier.targets(dataset), embedder.processes.device
     sampler = ShapeBatches(view.shapes(*dataset.sizes.T), embedder.batch_size)
     loader = Loader(dataset, sampler, view, decoder=images.decoder, workers=embedder.workers, on_fault="leave")
