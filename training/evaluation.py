@@ -508,6 +508,8 @@ def evaluate_by_protocol(
     entry = protocol_of(name)
     refuse_submission(name, entry, submission)
     ks, ranked = split_top_k(asked_metrics(name, entry, metrics, dataset.levels))
+    if ks and not ranked:
+        _refuse_unread({"distractors": distractors, "whitening": whitening})
     embedded, report = {}, None
     for split in entry.wanted(filled_splits(dataset)):
         embedded[split], answers = splits.embed(place, split, ks if split == entry.splits[0] else ())
@@ -566,6 +568,8 @@ def evaluate_trained(
         StorageError: no room for temporary files.
     """
     ks, ranked = split_top_k(options.metrics)
+    if ks and not ranked:
+        _refuse_unread(processing)
     query, *rest = (open_dataset(task.place, split, levels=levels) for split in task.splits)
     if ranked or not ks:  # refused before any work
         refuse_without_positives(*_labels_of([query, *rest]), repr(query))
@@ -583,6 +587,15 @@ def evaluate_trained(
     stated |= {"gallery_split": task.gallery} if rest else {}
     stated |= _model(embedder, embedded)
     return replace(report, settings=report.settings | stated)
+
+
+def _refuse_unread(processing: Mapping[str, Any]) -> None:
+    """Refuse what a ranking alone would read."""
+    if unread := [name for name, value in processing.items() if value is not None]:
+        raise ConfigError(
+            f"{', '.join(unread)}: a ranking reads them, and top-k alone ranks nothing; leave them out, or name a "
+            "metric of a ranking too. Whitening does not change a classifier's answers: export --whitening folds it in."
+        )
 
 
 def _rank_files(

@@ -162,6 +162,8 @@ def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, 
         with pytest.raises(InputError, match="no item is of one"):
             evaluate_trained(embedder, RetrievalTask(str(folder / "new"), "test"), options=asked)
         task = RetrievalTask(str(folder / "data"), "test")
+        with pytest.raises(ConfigError, match="whitening: a ranking reads them"):
+            evaluate_trained(embedder, task, options=asked, whitening=folder / "w.safetensors", distractors=None)
         with pytest.raises(ConfigError, match="there is no classifier"):
             evaluate_trained(replace(embedder, classifier=None), task, options=asked)
 
