@@ -130,12 +130,13 @@ def block_metrics(
     depth = depth_needed(metrics, levels, block.counts)
     exact = any(metric.kind == "AP#g" for metric in metrics)
     found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
-    voters = [metric.number or 1 for metric in metrics if kind_of(metric.kind).of_labels]
+    depths = [metric.number or 1 for metric in metrics if kind_of(metric.kind).of_labels]
     _check_classes(metrics, given=block.classes is not None)
-    nearest = None
-    if voters and block.classes is not None:
-        nearest = first_items(scores, block.grades, max(voters)), block.classes
-    return metric_values(metrics, levels, found, block.counts, gain, gains, nearest)
+    voters = None
+    if depths and block.classes is not None:
+        query, tree = block.classes
+        voters = first_items(scores, block.grades, max(depths), tree.order), query, tree
+    return metric_values(metrics, levels, found, block.counts, gain, gains, voters)
 
 
 def _check_classes(metrics: Sequence[Metric], *, given: bool) -> None:

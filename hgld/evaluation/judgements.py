@@ -14,20 +14,35 @@ from hgld.errors import InputError
 MOST_LEVELS = 250  # a grade is a byte
 
 
-@dataclass(frozen=True, eq=False)
-class ClassTables:
-    """Classes of q queries and of the gallery, numbered level by level, and the tree that they make.
+class ClassTree:
+    """Classes of the gallery's items, numbered level by level, and the tree that all known labels make.
 
-    Attributes:
-        query: (q, L) numbers of the classes, finest level first, -1 where unknown.
+    Args:
+        query: (Q, L) numbers of the queries' classes, finest level first, -1 where unknown.
         gallery: (L, G) of the gallery's items.
-        ancestors: for every level (C, L): of each class those on its path, itself among them; -1 at finer levels
-            and where no item tells.
     """
 
-    query: np.ndarray
-    gallery: np.ndarray
-    ancestors: tuple[np.ndarray, ...]
+    def __init__(self, query: np.ndarray, gallery: np.ndarray) -> None:
+        self._query, self.gallery = query, gallery
+
+    @cached_property
+    def ancestors(self) -> tuple[np.ndarray, ...]:
+        """For every level (C, L): of each class those on its path, itself among them; -1 where no item tells."""
+        items = np.concatenate([self._query, self.gallery.T])
+        tables = []
+        for level in range(items.shape[1]):
+            table = np.full((int(items[:, level].max(initial=-1)) + 1, items.shape[1]), -1, np.int32)
+            table[:, level] = np.arange(len(table))
+            for coarser in range(level + 1, items.shape[1]):
+                known = (items[:, level] >= 0) & (items[:, coarser] >= 0)
+                table[items[known, level], coarser] = items[known, coarser]
+            tables.append(table)
+        return tuple(tables)
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """Place (G,) of every item's labels among all labels in ascending order; equal labels share one."""
+        return np.unique(self.gallery.T, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -38,13 +53,13 @@ class RelevanceBlock:
         grades: (q, G) uint8; 0 for items that are not relevant and for those left out.
         counts: (q, L + 1) int64 ranked items of every grade, those left out not among them.
         left_out: row and gallery index of every pair that is not ranked: the query itself, junk.
-        classes: the labels behind the grades; None where items are judged otherwise.
+        classes: numbers of the queries' classes, (q, L), and the tree; None where items are judged without labels.
     """
 
     grades: Tensor
     counts: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray]
-    classes: ClassTables | None = None
+    classes: tuple[np.ndarray, ClassTree] | None = None
 
 
 class RelevanceSource(Protocol):
@@ -93,6 +108,7 @@ class LabelRelevance:
         self._starts = np.stack(
             [np.searchsorted(np.sort(column), np.arange(num_classes + 1)) for column in self._gallery]
         ).astype(np.int64)
+        self._tree = ClassTree(self._query, self._gallery)
         self._on_device: tuple[torch.device, Tensor] | None = None
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
@@ -100,20 +116,7 @@ class LabelRelevance:
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         block = _without(grades, self.num_levels, (rows, index[rows]))
-        return replace(block, classes=ClassTables(self._query[start:stop], self._gallery, self._ancestors))
-
-    @cached_property
-    def _ancestors(self) -> tuple[np.ndarray, ...]:
-        items = np.concatenate([self._query, self._gallery.T])
-        tables = []
-        for level in range(self.num_levels):
-            table = np.full((int(items[:, level].max(initial=-1)) + 1, self.num_levels), -1, np.int32)
-            table[:, level] = np.arange(len(table))
-            for coarser in range(level + 1, self.num_levels):
-                known = (items[:, level] >= 0) & (items[:, coarser] >= 0)
-                table[items[known, level], coarser] = items[known, coarser]
-            tables.append(table)
-        return tuple(tables)
+        return replace(block, classes=(self._query[start:stop], self._tree))
 
     def _painted(self, start: int, stop: int) -> Tensor:
         from hgld.evaluation.ranks import paint_grades  # numba takes long to import

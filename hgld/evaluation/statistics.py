@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.evaluation.judgements import ClassTables
+from hgld.evaluation.judgements import ClassTree
 from hgld.evaluation.metric import GainFunction, Metric
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.ranks import rank_rows
@@ -112,7 +112,7 @@ def metric_values(
     counts: np.ndarray,
     gain: GainFunction,
     gains: np.ndarray,
-    nearest: tuple[np.ndarray, ClassTables] | None = None,
+    voters: tuple[np.ndarray, np.ndarray, ClassTree] | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute every metric of every query.
 
@@ -123,7 +123,7 @@ def metric_values(
         counts: (q, L + 1) items a grade in the whole ranking.
         gain: the function that ``gains`` came from.
         gains: (q, L + 1) gain of every grade.
-        nearest: of :func:`first_items`, as many as the metrics of labels ask for, and the classes; None without such.
+        voters: arguments of :func:`cast_votes`, with as many items as the metrics of labels ask for; None without such.
 
     Returns:
         for every metric's name (q,) float64, NaN where it is undefined.
@@ -134,8 +134,8 @@ def metric_values(
         for metric in metrics:
             grade = len(levels) - levels.index(str(metric.level)) if metric.binary else 1
             at = depths.index(metric.depth) if metric.depth is not None else -1
-            if nearest is not None and metric.number not in votes and kind_of(metric.kind).of_labels:
-                votes[metric.number] = cast_votes(nearest[0][:, : metric.number], nearest[1])
+            if voters is not None and metric.number not in votes and kind_of(metric.kind).of_labels:
+                votes[metric.number] = cast_votes(voters[0][:, : metric.number], *voters[1:])
             vote = votes.get(metric.number)
             ranked = RankedQueries(found, counts, gain, gains, grade, metric.number or 1, at, vote)
             values[str(metric)] = kind_of(metric.kind).compute(ranked)
@@ -348,7 +348,8 @@ class Votes:
     Categorization", 2005) every item votes for the finest class that it is known by, and the class with most votes
     is predicted with its ancestors; the query's own finest known class stands with its ancestors too. For consistency
     every level has a vote of its own, among the items whose class there is known. Of classes with equally many votes
-    that one is taken whose first item comes first.
+    that one is taken whose first item comes first; items of one score and grade come in the order of their labels, so
+    that the order of the gallery never matters.
 
     Attributes:
         predicted: (q,) classes on the path of the predicted class.
@@ -365,21 +366,22 @@ class Votes:
     voted: np.ndarray
 
 
-def cast_votes(items: np.ndarray, classes: ClassTables) -> Votes:
+def cast_votes(items: np.ndarray, query: np.ndarray, tree: ClassTree) -> Votes:
     """Let the first items vote.
 
     Args:
         items: (q, k) gallery indices, best first, -1 where the ranking has ended.
-        classes: of the queries and the gallery.
+        query: (q, L) numbers of the queries' classes.
+        tree: of all classes.
     """
-    labels = np.where(items[:, :, None] >= 0, classes.gallery.T[items], -1)  # (q, k, L)
+    labels = np.where(items[:, :, None] >= 0, tree.gallery.T[items], -1)  # (q, k, L)
     by_level = np.stack([_majority(labels[:, :, level]) for level in range(labels.shape[2])], axis=1)
-    offsets = np.cumsum([0, *(len(table) for table in classes.ancestors)])
-    paths = np.concatenate([*classes.ancestors, np.full((1, labels.shape[2]), -1)])  # the last: of no class
+    offsets = np.cumsum([0, *(len(table) for table in tree.ancestors)])
+    paths = np.concatenate([*tree.ancestors, np.full((1, labels.shape[2]), -1)])  # the last: of no class
     path = paths[_majority(_finest(labels, offsets))]
-    own = paths[_finest(classes.query, offsets)]
+    own = paths[_finest(query, offsets)]
     consistent = np.ones(len(items), bool)
-    for level, table in enumerate(classes.ancestors):
+    for level, table in enumerate(tree.ancestors):
         above = np.concatenate([table, np.full((1, table.shape[1]), -1)])[by_level[:, level]]
         consistent &= ~((above >= 0) & (by_level >= 0) & (above != by_level)).any(axis=1)
     return Votes(
@@ -408,31 +410,33 @@ def _majority(votes: np.ndarray) -> np.ndarray:
     return np.take_along_axis(votes, best, axis=1)[:, 0]
 
 
-def first_items(scores: Tensor, grades: Tensor, depth: int) -> np.ndarray:
-    """Return (q, min(depth, G)) gallery indices of the highest scores, equal ones by ascending grade, then index.
+def first_items(scores: Tensor, grades: Tensor, depth: int, order: np.ndarray | None = None) -> np.ndarray:
+    """Return (q, min(depth, G)) gallery indices of the highest scores, equal ones by ascending grade, then order.
 
     Args:
         scores: (q, G) floating, -inf for items out of the ranking.
         grades: (q, G) uint8.
         depth: how many.
+        order: (G,) integers by which items of one score and grade are ordered; None: by their index.
 
     Returns:
         int64; -1 where the ranking has ended.
     """
     depth = min(depth, scores.shape[1])
+    order = np.arange(scores.shape[1]) if order is None else order
     best, place = scores.topk(min(depth + 1, scores.shape[1]), dim=1)
     grade = grades.gather(1, place).cpu().numpy()
     best, place = best.cpu().numpy(), place.cpu().numpy()
-    order = np.lexsort((place, grade, -best), axis=1)[:, :depth]
-    found = np.take_along_axis(place, order, axis=1)
+    sorted_ = np.lexsort((place, order[place], grade, -best), axis=1)[:, :depth]
+    found = np.take_along_axis(place, sorted_, axis=1)
     if 0 < depth < best.shape[1]:
         for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
             last = best[row, depth - 1]
             higher = int((best[row] > last).sum())
             equal = torch.nonzero(scores[row] == float(last))[:, 0].cpu().numpy()
-            chosen = np.argsort(grades[row].cpu().numpy()[equal], kind="stable")[: depth - higher]
+            chosen = np.lexsort((order[equal], grades[row].cpu().numpy()[equal]))[: depth - higher]
             found[row, higher:] = equal[chosen]
-    found[np.take_along_axis(best, order, axis=1) == -np.inf] = -1
+    found[np.take_along_axis(best, sorted_, axis=1) == -np.inf] = -1
     return found
 
 

@@ -39,9 +39,9 @@ def tasks(draw):
 
 
 def listed(scores, own, gallery):
-    """The gallery's labels by descending score, then ascending grade, then place, as a plain sort orders them."""
+    """The gallery's labels by descending score, then ascending grade, then by themselves, as a plain sort has them."""
     grade = [max((3 - c for c in range(3) if own[c] == label[c] >= 0), default=0) for label in gallery]
-    order = sorted(range(len(scores)), key=lambda j: (-scores[j], grade[j], j))
+    order = sorted(range(len(scores)), key=lambda j: (-scores[j], grade[j], gallery[j].tolist()))
     return [gallery[j].tolist() for j in order]
 
 
@@ -57,6 +57,10 @@ def test_votes_equal_their_twins(task, k):
         for name in names:
             expected = reference.knn(name[4 : name.index("@")], own[row].tolist(), first, everyone)
             np.testing.assert_allclose(found.per_query[name][row], expected, rtol=1e-12, err_msg=name)
+    turned = evaluate(
+        scores[:, ::-1].copy(), own, items, gallery[::-1].copy(), levels=LEVELS, metrics=names, normalize=False
+    )
+    assert turned.per_query.equals(found.per_query, null_equal=True)
 
 
 def small(seed=0, size=48):
