@@ -1,7 +1,7 @@
 """The audit of a labelled set of images: wrong labels, faults of the hierarchy, copies across splits."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,13 +53,15 @@ class Audit:
 
     Attributes:
         levels: finest first.
-        items: number of items.
+        keys: of the N items.
         judged: number of those with a known finest class.
         images: wrong labels: item (its index), key, split, level (the coarsest at which it is probably wrong), given
             and proposed (classes there), given_finest, proposed_finest, probability (at that level), neighbors,
-            neighbors_given and neighbors_proposed (of the nearest items, how many are of these classes there).
+            neighbors_given and neighbors_proposed (of the nearest items, how many are of these classes there),
+            near_given and near_proposed (the nearest items of these finest classes).
         classes: faults of the hierarchy: kind (``one``, ``two``, ``parent``), level, class, other, probability, items,
-            evidence, first_items and second_items (some items of both sides).
+            evidence, first_items and second_items (some items of both sides), second_classes (of ``two``: the finest
+            classes that lie in the second part for the most).
         copies: items of different splits that are probably copies: item, key, split, other, other_key, other_split,
             probability, alike, same_class.
         labels: (N,) rows item, key, and the probability that the label is wrong at each level; NaN: not judged.
@@ -68,7 +70,7 @@ class Audit:
     """
 
     levels: tuple[str, ...]
-    items: int
+    keys: tuple[str, ...]
     judged: int
     images: pl.DataFrame
     classes: pl.DataFrame
@@ -77,12 +79,16 @@ class Audit:
     rates: pl.DataFrame
     notes: tuple[str, ...]
 
+    def noted(self, note: str) -> "Audit":
+        """Return the audit with one more note."""
+        return replace(self, notes=(*self.notes, note))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the findings as a JSON-ready dictionary."""
         tables = {name: getattr(self, name).to_dicts() for name in ("rates", "images", "classes", "copies")}
         return {
             "levels": list(self.levels),
-            "items": self.items,
+            "items": len(self.keys),
             "judged": self.judged,
             **tables,
             "notes": [*self.notes],
@@ -163,7 +169,7 @@ def audit(
     bound = options.probability
     return Audit(
         tuple(levels),
-        len(table),
+        tuple(map(items.key, range(len(table)))),
         len(judged),
         _wrong_images(items, noise, classes, ancestors, bound),
         _class_table(items, [fault for fault in faults if fault.probability >= bound]),
@@ -240,16 +246,28 @@ def _wrong_images(
                 "neighbors": len(near),
                 "neighbors_given": int((near == here).sum()),
                 "neighbors_proposed": int((near == there).sum()),
+                "near_given": _nearest_of(items, item, np.flatnonzero(classes == given)),
+                "near_proposed": _nearest_of(items, item, np.flatnonzero(classes == proposed)),
             }
         )
     text, number = pl.String, pl.Int64
     schema = {"item": number, **dict.fromkeys(("key", "split", "level", "given", "proposed"), text)}
     schema |= {"given_finest": text, "proposed_finest": text, "probability": pl.Float64}
     schema |= dict.fromkeys(("neighbors", "neighbors_given", "neighbors_proposed"), number)
+    schema |= dict.fromkeys(("near_given", "near_proposed"), pl.List(number))
     return pl.DataFrame(rows, schema=schema).sort("probability", "item", descending=[True, False])
 
 
 _SHOWN_ITEMS = 8
+_SHOWN_NEAREST = 4
+
+
+def _nearest_of(items: _Items, item: int, rows: np.ndarray) -> list[int]:
+    """Return the items among some judged rows that are nearest to an item, itself left out."""
+    others = items.judged[rows]
+    others = others[others != item]
+    order = np.argsort(-(items.unit[others] @ items.unit[item]), kind="stable")
+    return others[order[:_SHOWN_NEAREST]].tolist()
 
 
 def _class_table(items: _Items, faults: Sequence[ClassFault]) -> pl.DataFrame:
@@ -275,12 +293,22 @@ def _class_table(items: _Items, faults: Sequence[ClassFault]) -> pl.DataFrame:
                 "evidence": ", ".join(f"{mark}: {value:.2f}" for mark, value in fault.evidence.items()),
                 "first_items": first,
                 "second_items": second,
+                "second_classes": _mostly_in(items, fault) if fault.kind == "two" and fault.level else [],
             }
         )
     numbers = dict.fromkeys(("first_items", "second_items"), pl.List(pl.Int64))
     texts = dict.fromkeys(("kind", "level", "class", "other"), pl.String)
     schema = {**texts, "probability": pl.Float64, "items": pl.Int64, "evidence": pl.String, **numbers}
+    schema |= {"second_classes": pl.List(pl.String)}
     return pl.DataFrame(rows, schema=schema).sort("probability", maintain_order=True, descending=True)
+
+
+def _mostly_in(items: _Items, fault: ClassFault) -> list[str]:
+    """Return the finest classes of which more items are in the second part of a class than in the first."""
+    counts = [np.bincount(items.table[items.judged[part], 0], minlength=1) for part in fault.parts]
+    size = max(map(len, counts))
+    first, second = (np.pad(count, (0, size - len(count))) for count in counts)
+    return [items.tree.names[0][label] for label in np.flatnonzero(second > first)]
 
 
 def _all_labels(items: _Items, noise: LabelNoise) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, TableError
 
-KEY = "key"
+KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
@@ -168,6 +168,25 @@ def read_keys(path: Path) -> pl.Series:
     if KEY not in table.columns:
         raise TableError(f"{path}: no column {KEY!r}; its columns are {', '.join(table.columns)}.")
     return table[KEY]
+
+
+def columns_of(path: Path) -> tuple[str, ...]:
+    """Return the names of a label table's columns.
+
+    Raises:
+        TableError: it cannot be read.
+    """
+    return tuple(_read_table(path).columns)
+
+
+def read_splits(path: Path) -> pl.Series | None:
+    """Read the column ``split`` of a label table as text; None where it has none.
+
+    Raises:
+        TableError: it cannot be read.
+    """
+    table = _read_table(path)
+    return table[SPLIT].cast(pl.String).fill_null("") if SPLIT in table.columns else None
 
 
 def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:

@@ -1,0 +1,51 @@
+"""Decisions that an audit proposes about a hierarchy, as :mod:`hgld.pipelines.hierarchy.review.decisions` spells them.
+
+The finest classes are the names of a build, those of the next level its groups, those above its tops. What decisions
+cannot say (two finest classes that are one, say) has none.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from hgld.errors import InputError
+from hgld.pipelines.hierarchy.review.decisions.decision_files import SCHEMA_VERSION, format_decision
+from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
+
+WHO = "hgld audit"
+HEADER = f"schema_version: {SCHEMA_VERSION}\nrole: annotator\ndecisions:\n"
+_NAMES, _GROUPS = 0, 1  # columns of the levels
+
+
+def decision_texts(faults: pl.DataFrame, levels: Sequence[str]) -> list[str]:
+    """Return the decisions about faults of the hierarchy as entries of a file, of one time; empty where there is none.
+
+    Args:
+        faults: :attr:`hgld.audit.audit.Audit.classes`.
+        levels: names of the levels, finest first.
+    """
+    when, texts = datetime.now(UTC).replace(microsecond=0), []
+    for fault in faults.iter_rows(named=True):
+        try:
+            decision = _decision(fault, levels, when)
+        except InputError:  # a name that no decision can hold: with spaces around it, say
+            decision = None
+        texts.append("" if decision is None else format_decision(decision))
+    return texts
+
+
+def _decision(fault: Mapping[str, Any], levels: Sequence[str], when: datetime) -> Decision | None:
+    said: dict[str, Any] = {"who": WHO, "when": when}
+    said["why"] = f"probability {fault['probability']:.2f}; {fault['evidence']}"
+    level, own, other = list(levels).index(fault["level"]), fault["class"], fault["other"]
+    if fault["kind"] == "parent" and level == _NAMES:
+        return Move(names=(own,), to=other, **said)
+    if fault["kind"] == "parent" and level == _GROUPS:
+        return SetTop(group=own, top=other, level=levels[level + 1] if len(levels) > _GROUPS + 2 else None, **said)
+    if fault["kind"] == "one" and level == _GROUPS:
+        return Merge(groups=(own, other), to=own, **said)
+    if fault["kind"] == "two" and level == _GROUPS and fault["second_classes"]:
+        return Split(group=own, names=tuple(fault["second_classes"]), to=f"{own} 2", **said)
+    return None
