@@ -225,11 +225,12 @@ def _wrong_images(
 ) -> pl.DataFrame:
     rows = []
     for row in np.flatnonzero(np.nanmax(noise.wrong, axis=1, initial=0.0) >= bound):
-        level = int(np.flatnonzero(noise.wrong[row] >= bound)[-1])
-        given, proposed = (int(label) for label in (classes[row], noise.proposed[row]))
-        here, there = int(ancestors[given, level]), int(ancestors[proposed, level])
-        if here == there or items.ids[level][here] < 0 or items.ids[level][there] < 0:
+        given = int(classes[row])
+        level = _coarsest_wrong(items, noise, row, ancestors[given], bound)
+        if level < 0:
             continue
+        proposed = int(noise.proposed[row, level])
+        here, there = int(ancestors[given, level]), int(ancestors[proposed, level])
         near = ancestors[classes[noise.neighbors[row]], level]
         item = int(items.judged[row])
         rows.append(
@@ -256,6 +257,12 @@ def _wrong_images(
     schema |= dict.fromkeys(("neighbors", "neighbors_given", "neighbors_proposed"), number)
     schema |= dict.fromkeys(("near_given", "near_proposed"), pl.List(number))
     return pl.DataFrame(rows, schema=schema).sort("probability", "item", descending=[True, False])
+
+
+def _coarsest_wrong(items: _Items, noise: LabelNoise, row: int, given: np.ndarray, bound: float) -> int:
+    """Return the coarsest level at which a label is known and probably wrong; -1 for none."""
+    likely = [level for level in np.flatnonzero(noise.wrong[row] >= bound) if items.ids[level][given[level]] >= 0]
+    return int(likely[-1]) if likely else -1
 
 
 _SHOWN_ITEMS = 8

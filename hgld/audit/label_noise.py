@@ -57,8 +57,7 @@ class LabelNoise:
 
     Attributes:
         wrong: (N, L) probability that the label is wrong at each level; NaN where it cannot be judged.
-        proposed: (N,) finest class that the item belongs to if its label is wrong.
-        certainty: (N,) probability of that class, given that the label is wrong.
+        proposed: (N, L) likeliest finest class of the item if its label is wrong at each level.
         rates: of wrong labels.
         neighbors: (N, K) indices of the nearest items.
         similarities: (N, K) cosines to them.
@@ -66,7 +65,6 @@ class LabelNoise:
 
     wrong: np.ndarray
     proposed: np.ndarray
-    certainty: np.ndarray
     rates: NoiseRates
     neighbors: np.ndarray
     similarities: np.ndarray
@@ -90,7 +88,7 @@ def find_wrong_labels(
     progress("judge labels", 0, None)
     fitted = _fit(_candidates(ClassModel.fit(embeddings, classes), near, alike, classes, ancestors), ancestors)
     wrong = _judgeable(fitted.wrong, classes)
-    return LabelNoise(wrong, fitted.proposed, fitted.certainty, fitted.rates, near, alike)
+    return LabelNoise(wrong, fitted.proposed, fitted.rates, near, alike)
 
 
 def _judgeable(wrong: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -168,7 +166,6 @@ def distinct(table: np.ndarray) -> np.ndarray:
 class _Fitted:
     wrong: np.ndarray
     proposed: np.ndarray
-    certainty: np.ndarray
     rates: NoiseRates
 
 
@@ -195,6 +192,22 @@ def choices(ancestors: np.ndarray) -> np.ndarray:
     return made
 
 
+def log_joint(values: Tensor, evidence: Tensor, filled: Tensor, met: Tensor, chance: Tensor) -> Tensor:
+    """Return (N, M) log p(z | x) p(y | z) of every candidate z and the label y.
+
+    Args:
+        values: (F + L,) weights before softplus, then logits of e_1 ... e_L against e_0 = 0.
+        evidence: (N, M, F).
+        filled: (N, M) bool, places without a candidate.
+        met: (N, M) :func:`meeting_levels` of y and z.
+        chance: (N, M) log probability of y among all that the channel can turn z to at that level.
+    """
+    weights = evidence.shape[2]
+    logits = evidence @ torch.nn.functional.softplus(values[:weights])
+    channel = torch.log_softmax(torch.cat([torch.zeros(1).to(values), values[weights:]]), 0)
+    return torch.log_softmax(logits.masked_fill(filled, -torch.inf), dim=1) + channel[met] + chance
+
+
 def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
     """Fit weights and channel by the likelihood of the labels, and return what follows for every item."""
     levels = ancestors.shape[1]
@@ -207,19 +220,13 @@ def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
     spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
     evidence = evidence / spread
     met_, chance = torch.from_numpy(met), torch.from_numpy(-np.log(np.maximum(number, 1))).float()
-    weights = torch.zeros(evidence.shape[2])
-
-    def joint(values: Tensor) -> Tensor:
-        """Return (N, M) log p(z | x) p(y | z)."""
-        logits = evidence @ torch.nn.functional.softplus(values[: len(weights)])
-        channel = torch.log_softmax(torch.cat([torch.zeros(1), values[len(weights) :]]), 0)
-        posterior = torch.log_softmax(logits.masked_fill(filled, -torch.inf), dim=1)
-        return posterior + channel[met_] + chance
+    weights = evidence.shape[2]
+    given = (evidence, filled, met_, chance)
 
     def loss(values: Tensor) -> Tensor:
-        return -joint(values).logsumexp(dim=1).sum() + 0.5 * ((values[len(weights) :] + 4) ** 2).sum() / 4
+        return -log_joint(values, *given).logsumexp(dim=1).sum() + 0.5 * ((values[weights:] + 4) ** 2).sum() / 4
 
-    values = torch.cat([weights + 1.5, torch.full((levels,), -4.0)]).requires_grad_()
+    values = torch.cat([torch.full((weights,), 1.5), torch.full((levels,), -4.0)]).requires_grad_()
     optimizer = torch.optim.LBFGS([values], max_iter=_STEPS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
@@ -231,14 +238,13 @@ def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
     optimizer.step(closure)  # pyright: ignore[reportArgumentType]  # the stubs want a float
     fitted = values.detach()
     with torch.no_grad():
-        shares = torch.softmax(joint(fitted), dim=1).double().numpy()
+        shares = torch.softmax(log_joint(fitted, *given), dim=1).double().numpy()
     shares /= shares.sum(axis=1, keepdims=True)
     wrong = np.stack([(shares * (met > level)).sum(axis=1) for level in range(levels)], axis=1)
-    others = np.where(met > 0, shares, 0.0)
-    best = others.argmax(axis=1)
     rows = np.arange(len(found))
-    certainty = others[rows, best] / np.maximum(others.sum(axis=1), 1e-300)
-    return _Fitted(wrong, known[rows, best], certainty, _rates(loss, fitted, levels, wrong))
+    best = [np.where(met > level, shares, -1.0).argmax(axis=1) for level in range(levels)]
+    proposed = np.stack([known[rows, place] for place in best], axis=1)
+    return _Fitted(wrong, proposed, _rates(loss, fitted, levels, wrong))
 
 
 def _rates(loss: Callable[[Tensor], Tensor], fitted: Tensor, levels: int, wrong: np.ndarray) -> NoiseRates:

@@ -173,7 +173,7 @@ def _label_cards(audit: Audit) -> list[Card]:
     cards = []
     for row, line in zip(audit.images.iter_rows(named=True), lines, strict=True):
         says = (
-            f"{row['level']}: {row['given']}, probably {row['proposed']}. Of the {row['neighbors']} nearest images "
+            f"{row['level']}: {row['given']}, probably {row['proposed']}. The {row['neighbors']} nearest images: "
             f"{row['neighbors_given']} are {row['given']}, {row['neighbors_proposed']} {row['proposed']}."
         )
         strips = (

@@ -1,0 +1,452 @@
+"""Wrong labels found: hgld's audit beside cleanlab and plain kNN disagreement, by faults planted in three real sets.
+
+    python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained] [--seeds 0 1 2 3 4]
+        [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
+
+DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a level)
+and ``images``. Planted are, each alone: wrong labels at every level, drawn from all classes (random) or from those under
+the same parent (parent); classes that are joined, cut in two or hung under another parent; and copies across splits,
+re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels;
+``trained`` is the small net, trained on the planted labels for --steps steps. All sides get the same embeddings.
+
+Every finished measurement is a line of WORK/audit.jsonl; the same call makes only the missing ones, and prints the
+tables (Markdown) of what is there. --table only prints. Figures of a job are those of its seed alone, so that a call
+that is stopped goes on.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import polars as pl
+import torch
+from cleanlab.rank import get_label_quality_scores
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import StratifiedKFold
+
+from hgld.audit import audit
+from hgld.audit.class_faults import find_class_faults
+from hgld.audit.label_noise import find_wrong_labels
+from hgld.audit.picture_copies import PictureCopies
+from hgld.losses import NormSoftmax
+from hgld.training.config import ModelConfig
+from hgld.training.models.backbones import build_model
+
+LEVELS = {
+    "grocery": ("fine", "coarse", "top"),
+    "gldv2_washington": ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
+    "omniglot": ("fine", "alphabet", "script_type"),
+}
+KINDS = ("random", "parent")
+PLANTED_CLASSES, PLANTED_PARENTS, PLANTED_COPIES = 20, 10, 50
+CHANGES = ("re-encoded", "half", "crop")
+_SIDE, _AXES, _NEIGHBORS, _FOLDS, _BATCH = 32, 64, 20, 5, 64
+Job = dict[str, Any]
+
+
+# -- sets and encoders ------------------------------------------------------------------------------------------------
+
+
+@cache
+def pictures(data: Path, name: str) -> tuple[list[Image.Image], np.ndarray, np.ndarray]:
+    """The images of a set, (N,) their finest classes, and (C, L) the classes above each."""
+    levels = LEVELS[name]
+    table = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
+    opened = [Image.open(io.BytesIO((data / name / path).read_bytes())).convert("RGB") for path in table["path"]]
+    labels = np.stack([np.unique(table[level].to_numpy(), return_inverse=True)[1] for level in levels], axis=1)
+    ancestors = np.zeros((labels[:, 0].max() + 1, len(levels)), np.int64)
+    ancestors[labels[:, 0]] = labels
+    return opened, labels[:, 0], ancestors
+
+
+@cache
+def pixels(data: Path, name: str) -> np.ndarray:
+    """(N, 32, 32, 3) uint8."""
+    size = (_SIDE, _SIDE)
+    shown = [cv2.resize(np.asarray(one), size, interpolation=cv2.INTER_AREA) for one in pictures(data, name)[0]]
+    return np.stack(shown).astype(np.uint8)
+
+
+@cache
+def principal_components(data: Path, name: str) -> np.ndarray:
+    rows = pixels(data, name).reshape(len(pixels(data, name)), -1).astype(np.float32) / 255
+    rows -= rows.mean(axis=1, keepdims=True)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-6
+    rows -= rows.mean(axis=0)
+    _, axes = np.linalg.eigh(rows.T @ rows)
+    return unit(rows @ axes[:, ::-1][:, :_AXES])
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> np.ndarray:
+    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted."""
+    torch.manual_seed(seed)
+    model = build_model(ModelConfig(backbone="small", pretrained="none", dim=_AXES), image_size=_SIDE)
+    criterion = NormSoftmax(int(classes.max()) + 1, _AXES)
+    values = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 127.5 - 1
+    targets = torch.from_numpy(classes)
+    groups = [{"params": model.parameters(), "lr": 2e-3}, {"params": criterion.parameters(), "lr": 1e-2}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [2e-3, 1e-2], total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    model.train()
+    for _ in range(steps):
+        rows = torch.randint(len(values), (_BATCH,), generator=generator)
+        batch = torch.nn.functional.pad(values[rows], (3, 3, 3, 3), mode="reflect")
+        x, y = torch.randint(7, (2,), generator=generator).tolist()
+        batch = batch[:, :, y : y + _SIDE, x : x + _SIDE]
+        loss = criterion(model(batch), targets[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    model.eval()
+    with torch.inference_mode():
+        return unit(torch.cat([model(part) for part in values.split(256)]).numpy())
+
+
+def embedded(options: argparse.Namespace, job: Job, classes: np.ndarray) -> np.ndarray:
+    if job["encoder"] == "pixels":
+        return principal_components(options.data, job["set"])
+    return trained(pixels(options.data, job["set"]), classes, job["seed"], options.steps)
+
+
+# -- wrong labels -----------------------------------------------------------------------------------------------------
+
+
+def plant_labels(classes: np.ndarray, ancestors: np.ndarray, job: Job) -> tuple[np.ndarray, np.ndarray]:
+    """Classes with a share of them changed so that they differ at the job's level, and (N,) which are changed."""
+    rng, level = np.random.default_rng(job["seed"]), job["level"]
+    given, changed = classes.copy(), np.zeros(len(classes), bool)
+    for item in rng.permutation(len(classes)):
+        if changed.sum() == round(job["rate"] * len(classes)):
+            break
+        own = ancestors[classes[item]]
+        others = ancestors[:, level] != own[level]
+        if job["kind"] == "parent" and level + 1 < ancestors.shape[1]:
+            others &= ancestors[:, level + 1] == own[level + 1]
+        if others.any():
+            given[item] = rng.choice(np.flatnonzero(others))
+            changed[item] = True
+    return given, changed
+
+
+def measure_labels(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
+    _, classes, ancestors = pictures(options.data, job["set"])
+    given, changed = plant_labels(classes, ancestors, job)
+    level = job["level"]
+    vectors = embedded(options, job, given)
+    start = time.process_time()
+    found = find_wrong_labels(vectors, given, ancestors, silent)
+    seconds = time.process_time() - start
+    rates = {name: float(getattr(found.rates, name)[level]) for name in ("rates", "low", "high")}
+    yield row("hgld", changed, found.wrong[:, level], seconds) | rates | {"planted": float(changed.mean())}
+    labels = ancestors[given, level]
+    yield row("kNN", changed, (labels[found.neighbors] != labels[:, None]).mean(axis=1), 0.0)
+    start = time.process_time()
+    present, labels = np.unique(labels, return_inverse=True)
+    shares = cross_validated(vectors, labels, len(present))
+    for method in ("self_confidence", "normalized_margin"):
+        scores = -get_label_quality_scores(labels, shares, method=method)
+        yield row(f"cleanlab, {method}", changed, scores, time.process_time() - start)
+
+
+def row(side: str, changed: np.ndarray, scores: np.ndarray, seconds: float) -> dict[str, Any]:
+    """Area under the ROC curve, and the precision among as many of the highest scores as were planted."""
+    first = np.argsort(-scores, kind="stable")[: changed.sum()]
+    area = float(roc_auc_score(changed, scores))
+    return {"side": side, "auroc": area, "precision": float(changed[first].mean()), "seconds": round(seconds, 1)}
+
+
+def cross_validated(vectors: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+    """(N, C) probabilities of a logistic regression that has not seen the item, as cleanlab's guide makes them."""
+    rows = (vectors - vectors.mean(axis=0)) / vectors.std(axis=0)
+    shares = np.zeros((len(rows), count))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # classes of fewer items than folds; the limit of iterations
+        for seen, left in StratifiedKFold(_FOLDS, shuffle=True, random_state=0).split(rows, labels):
+            model = LogisticRegression(max_iter=100).fit(rows[seen], labels[seen])
+            shares[np.ix_(left, model.classes_)] = model.predict_proba(rows[left])
+    return shares
+
+
+def silent(task: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+
+def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
+    """Join pairs of classes (half of them of one parent), cut classes at random, hang classes elsewhere."""
+    _, classes, ancestors = pictures(options.data, job["set"])
+    rng, sizes = np.random.default_rng(job["seed"]), np.bincount(classes)
+    pool = [int(label) for label in rng.permutation(len(ancestors)) if sizes[label] >= 8]
+    count = min(PLANTED_CLASSES, len(pool) // 4)
+    cut, rest, given, tree = pool[:count], pool[count:], classes.copy(), ancestors.copy()
+    joined: list[int] = []
+    while len(joined) < count and len(rest) > 1:
+        first = rest.pop()
+        near = [label for label in rest if len(joined) % 2 == 0 or ancestors[label, 1] == ancestors[first, 1]]
+        if near:
+            rest.remove(near[0])
+            given[given == near[0]] = first
+            joined.append(first)
+    halves = {}
+    for label in cut:
+        items = rng.permutation(np.flatnonzero(classes == label))
+        halves[label] = len(tree)
+        given[items[: len(items) // 2]] = len(tree)
+        tree = np.concatenate([tree, [[len(tree), *tree[label, 1:]]]])
+    moved = rng.choice(np.unique(given), PLANTED_PARENTS, replace=False)
+    before = tree.copy()
+    for label in moved:
+        others = np.flatnonzero(before[:, 1] != before[label, 1])
+        tree[label, 1:] = before[rng.choice(others), 1:]
+    present, numbers = np.unique(given, return_inverse=True)
+    above = np.stack([np.unique(tree[present, c], return_inverse=True)[1] for c in range(tree.shape[1])], axis=1)
+    vectors = embedded(options, job, numbers)
+    start = time.process_time()
+    faults = [fault for fault in find_class_faults(vectors, numbers, above) if fault.level == 0]
+    seconds = time.process_time() - start
+    pairs = {frozenset(pair) for pair in halves.items()}
+    truth = {
+        "one": lambda f: frozenset((int(present[f.label]), int(present[f.other]))) in pairs,
+        "two": lambda f: int(present[f.label]) in joined,
+        "parent": lambda f: int(present[f.label]) in moved,
+    }
+    planted = {"one": len(cut), "two": len(joined), "parent": len(moved)}
+    for kind, is_planted in truth.items():
+        of_kind = [fault for fault in faults if fault.kind == kind]
+        scores, right = np.array([f.score for f in of_kind]), np.array([is_planted(f) for f in of_kind])
+        first, listed = (
+            np.argsort(-scores, kind="stable")[: planted[kind]],
+            np.array([f.probability >= 0.5 for f in of_kind]),
+        )
+        yield {
+            "side": kind,
+            "planted": planted[kind],
+            "precision": float(right[first].sum() / planted[kind]),
+            "auroc": float(roc_auc_score(right, scores)) if 0 < right.sum() < len(right) else float("nan"),
+            "listed": int(listed.sum()),
+            "listed_right": int((listed & right).sum()),
+            "seconds": round(seconds, 1),
+        }
+
+
+# -- copies -----------------------------------------------------------------------------------------------------------
+
+
+def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator) -> Image.Image:
+    """A copy, through JPEG of quality 50 to 90."""
+    width, height = picture.size
+    if change == "half":
+        picture = picture.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
+    elif change == "crop":
+        wide, high = round(0.95 * width), round(0.95 * height)
+        left, top = rng.integers(width - wide + 1), rng.integers(height - high + 1)
+        picture = picture.crop((left, top, left + wide, top + high))
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=int(rng.integers(50, 91)))
+    return Image.open(out).convert("RGB")
+
+
+def measure_copies(options: argparse.Namespace, job: Job) -> Iterator[dict[str, Any]]:
+    """Cut the finest classes into train and test, and put copies of training images into test.
+
+    What test shows of training without being planted (series of one scene) is looked for in a run of its own, and
+    counts neither as right nor as wrong.
+    """
+    opened, classes, ancestors = pictures(options.data, job["set"])
+    rng = np.random.default_rng(job["seed"])
+    in_train = np.isin(classes, rng.permutation(len(ancestors))[: len(ancestors) // 2])
+    sources = rng.choice(np.flatnonzero(in_train), PLANTED_COPIES * len(CHANGES), replace=False)
+    copies = [changed_picture(opened[s], CHANGES[i % len(CHANGES)], rng) for i, s in enumerate(sources)]
+    everything = [*opened, *copies]
+    labels = ancestors[np.concatenate([classes, rng.choice(classes[~in_train], len(copies))])]
+    splits = ["train" if flag else "test" for flag in in_train] + ["test"] * len(copies)
+    rows = np.stack([np.asarray(one.resize((_SIDE, _SIDE)), np.float32).ravel() for one in everything])
+    vectors = unit(rows - rows.mean(axis=1, keepdims=True))
+    start = time.process_time()
+    compared = PictureCopies(everything.__getitem__, len(everything), silent)
+    found = audit(vectors, labels, levels=LEVELS[job["set"]], splits=splits, pictures=compared).copies
+    seconds = time.process_time() - start
+    pairs = dict(found.select("item", "other").iter_rows())
+    hits = [pairs.get(len(opened) + i) == source for i, source in enumerate(sources.tolist())]
+    own = [item for item in pairs if item < len(opened)]
+    wrong = sum(item >= len(opened) for item in pairs) - sum(hits)
+    for number, change in enumerate(CHANGES):
+        yield {"side": change, "recall": float(np.mean(hits[number :: len(CHANGES)])), "seconds": round(seconds, 1)}
+    yield {
+        "side": "all",
+        "recall": float(np.mean(hits)),
+        "precision": sum(hits) / max(sum(hits) + wrong + len(own), 1),
+        "not_planted": len(own),
+        "wrong_pairs": wrong,
+    }
+
+
+# -- plan, run, tables ------------------------------------------------------------------------------------------------
+
+MEASURES: dict[str, Callable[[argparse.Namespace, Job], Iterator[dict[str, Any]]]] = {
+    "labels": measure_labels,
+    "classes": measure_classes,
+    "copies": measure_copies,
+}
+
+
+def plan(options: argparse.Namespace) -> Iterator[Job]:
+    for seed in options.seeds:
+        for name in options.sets:
+            if "copies" in options.parts:
+                yield {"part": "copies", "set": name, "seed": seed}
+            for encoder in options.encoders:
+                known = {"set": name, "seed": seed, "encoder": encoder}
+                known |= {"steps": options.steps} if encoder == "trained" else {}
+                if "classes" in options.parts:
+                    yield {"part": "classes", **known}
+                if "labels" not in options.parts:
+                    continue
+                for rate in options.rates:
+                    for level in range(len(LEVELS[name])):
+                        for kind in KINDS[: 1 if level + 1 == len(LEVELS[name]) else 2]:  # one root: the same
+                            yield {"part": "labels", **known, "rate": rate, "level": level, "kind": kind}
+
+
+def identity(job: Job) -> str:
+    return json.dumps(job, sort_keys=True)
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The finished measurements; a last line that was cut off is measured again."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    read = []
+    for line in lines:
+        try:
+            read.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return read
+
+
+def run(options: argparse.Namespace, file: Path) -> None:
+    done = {identity(line["job"]) for line in kept(file)}
+    for job in plan(options):
+        if identity(job) in done:
+            continue
+        results = list(MEASURES[job["part"]](options, job))
+        with file.open("a") as out:
+            out.write(json.dumps({"job": job, "results": results}) + "\n")
+        first = {name: value for name, value in results[0].items() if name != "side"}
+        print(identity(job), {k: round(v, 3) for k, v in first.items()}, flush=True)
+
+
+def label_tables(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
+    rows = [line["job"] | result for line in lines if line["job"]["part"] == "labels" for result in line["results"]]
+    sides = list(dict.fromkeys(one["side"] for one in rows))
+    for encoder in dict.fromkeys(one["encoder"] for one in rows):
+        yield f"\nWrong labels, encoder {encoder}: AUROC / precision at the planted count, per cent\n"
+        yield f"| set | planted | {' | '.join(sides)} | seeds |\n|---|---|{'---:|' * (len(sides) + 1)}"
+        here = [one for one in rows if one["encoder"] == encoder]
+        cells = {(one["set"], one["kind"], one["level"]) for one in here}
+        for name, kind, level in sorted(cells, key=lambda c: (list(LEVELS).index(c[0]), c[2], c[1] == "parent")):
+            part = [one for one in here if (one["set"], one["kind"], one["level"]) == (name, kind, level)]
+            planted = f"{LEVELS[name][level]}, {kind}"
+            yield f"| {name} | {planted} | {_cells(part, sides)} | {len({one['seed'] for one in part})} |"
+        yield f"| mean | | {_cells(here, sides)} | |"
+        yield from _differences(here, sides)
+        yield from _rates(here)
+
+
+def _cells(rows: Sequence[dict[str, Any]], sides: Sequence[str]) -> str:
+    means = [
+        [100 * statistics.mean(one[name] for one in rows if one["side"] == side) for name in ("auroc", "precision")]
+        for side in sides
+    ]
+    return " | ".join(f"{area:.1f} / {precision:.1f}" for area, precision in means)
+
+
+def _differences(rows: Sequence[dict[str, Any]], sides: Sequence[str]) -> Iterator[str]:
+    """Paired differences of hgld to the others, with 95% bootstrap intervals over the measurements."""
+    rng = np.random.default_rng(0)
+    by_side = {side: [one for one in rows if one["side"] == side] for side in sides}
+    for other in sides:
+        if other == "hgld":
+            continue
+        for name in ("auroc", "precision"):
+            pairs = zip(by_side["hgld"], by_side[other], strict=True)
+            gains = np.array([100 * (own[name] - theirs[name]) for own, theirs in pairs])
+            drawn = gains[rng.integers(len(gains), size=(2000, len(gains)))].mean(axis=1)
+            low, high = np.quantile(drawn, [0.025, 0.975])
+            yield (
+                f"\nhgld - {other}, {name}: {gains.mean():+.1f} ({low:+.1f} to {high:+.1f}) over {len(gains)} "
+                f"measurements, behind in {(gains < 0).sum()}, at worst {gains.min():+.1f}."
+            )
+
+
+def _rates(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    own = [one for one in rows if one["side"] == "hgld"]
+    yield "\n| set | planted rate | estimated, mean | inside the 95% interval |\n|---|---:|---:|---:|"
+    for name in dict.fromkeys(one["set"] for one in own):
+        for rate in sorted({one["rate"] for one in own if one["set"] == name}):
+            part = [one for one in own if (one["set"], one["rate"]) == (name, rate)]
+            inside = sum(one["low"] <= one["planted"] <= one["high"] for one in part)
+            mean = statistics.mean(one["rates"] for one in part)
+            yield f"| {name} | {100 * rate:.0f} | {100 * mean:.1f} | {inside} of {len(part)} |"
+
+
+def other_tables(lines: Sequence[dict[str, Any]], part: str, columns: Sequence[str]) -> Iterator[str]:
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for line in lines:
+        if line["job"]["part"] == part:
+            for result in line["results"]:
+                key = (line["job"]["set"], line["job"].get("encoder", ""), result["side"])
+                groups.setdefault(key, []).append(result)
+    if groups:
+        yield f"\n| set | encoder | {part} | {' | '.join(columns)} | seeds |\n|---|---|---|{'---:|' * (len(columns) + 1)}"
+    for key, results in groups.items():
+        cells = []
+        for column in columns:
+            values = [one[column] for one in results if column in one]
+            cells.append(f"{statistics.mean(values):.2f}" if values else "")
+        yield f"| {' | '.join(key)} | {' | '.join(cells)} | {len(results)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
+    parser.add_argument("--encoders", nargs="+", choices=("pixels", "trained"), default=["pixels", "trained"])
+    parser.add_argument("--parts", nargs="+", choices=MEASURES, default=list(MEASURES))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
+    parser.add_argument("--rates", nargs="+", type=float, default=[0.02, 0.05, 0.1])
+    parser.add_argument("--steps", type=int, default=400, help="of the trained encoder")
+    parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    file = options.work / "audit.jsonl"
+    if not options.table:
+        run(options, file)
+    lines = kept(file)
+    print("\n".join(label_tables(lines)))
+    print("\n".join(other_tables(lines, "classes", ("planted", "precision", "auroc", "listed", "listed_right"))))
+    print("\n".join(other_tables(lines, "copies", ("recall", "precision", "not_planted", "wrong_pairs"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Wrong labels: the model of classes and the channel beside slow twins, and what planted ones come to."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
+
+from hgld.audit.class_model import ClassModel
+from hgld.audit.label_noise import NEIGHBORS, choices, distinct, find_wrong_labels, log_joint, meeting_levels
+from hgld.pipelines.stage import silent
+
+TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1], [6, 3, 1]])
+
+
+def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rows and their classes in TREE: classes of one parent lie nearer than others."""
+    rng = np.random.default_rng(seed)
+    centres = sum(scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1)))
+    classes = np.repeat(np.arange(7), each)
+    rows = centres[classes] + noise * rng.standard_normal((len(classes), 16))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), classes
+
+
+def density(items: np.ndarray, between: np.ndarray) -> float:
+    """Log density of items of one class, as one Gaussian over all of them, dimension by dimension."""
+    size = len(items)
+    return sum(
+        multivariate_normal.logpdf(items[:, d], np.zeros(size), np.eye(size) + variance)
+        for d, variance in enumerate(between)
+    )
+
+
+def test_scores_are_densities_given_the_other_items_of_a_class():
+    rows, classes = clusters(each=4)
+    model = ClassModel.fit(rows[:, :3], classes)
+    scores = model.scores(np.arange(len(rows)))
+    for item, label in itertools.product(range(0, len(rows), 5), range(7)):
+        others = model.items[[i for i in np.flatnonzero(classes == label) if i != item]]
+        both = np.concatenate([others, model.items[[item]]])
+        expected = density(both, model.between) - density(others, model.between)
+        assert scores[item, label] - 1.5 * math.log(2 * math.pi) == pytest.approx(expected, abs=1e-8)
+
+
+def test_the_bayes_factor_is_a_quotient_of_densities():
+    rows, classes = clusters(each=4)
+    model = ClassModel.fit(rows[:, :3], classes)
+    first, second = model.items[:3], model.items[3:9]
+    expected = density(model.items[:9], model.between) - density(first, model.between) - density(second, model.between)
+    assert model.log_ratio(first, second) == pytest.approx(expected, abs=1e-8)
+    assert model.log_ratio(second, first) == pytest.approx(expected, abs=1e-8)
+
+
+def test_the_basis_has_unit_variance_within_classes_and_means_apart_from_each_other():
+    rows, classes = clusters(each=40)
+    model = ClassModel.fit(rows, classes)
+    inner = model.items - (model.sums / model.counts[:, None])[classes]
+    within = inner.T @ inner / (len(rows) - 7)
+    assert np.abs(within - np.diag(np.diag(within))).max() < 0.1
+    assert 0.5 < np.diag(within).mean() <= 1
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1, max_size=4))
+def test_distinct_keeps_first_entries_in_order(table):
+    found = distinct(np.array(table))
+    expected = [list(dict.fromkeys(row)) for row in table]
+    width = max(map(len, expected))
+    assert found.tolist() == [row + [-1] * (width - len(row)) for row in expected]
+
+
+def test_meeting_levels_by_the_paths():
+    own, others = np.array([0, 4]), np.array([[0, 1, 2, 4], [4, 6, 0, 5]])
+    assert meeting_levels(own, others, TREE).tolist() == [[0, 1, 2, 3], [0, 2, 3, 1]]
+
+
+def test_the_channel_reaches_every_label_and_sums_to_one():
+    shares = np.array([0.7, 0.1, 0.05, 0.15])
+    numbers = choices(TREE)
+    for true in range(7):
+        met = meeting_levels(np.array([true]), np.arange(7)[None], TREE)[0]
+        assert numbers[true].tolist() == [1] + [(met == level).sum() for level in (1, 2, 3)]
+        reached = sum(shares[level] / numbers[true, level] for level in met)
+        assert reached == pytest.approx(sum(shares[level] for level in set(met.tolist())))
+
+
+def test_the_joint_probability_beside_its_formula():
+    rng = np.random.default_rng(0)
+    evidence, met = rng.standard_normal((3, 4, 2)), rng.integers(0, 3, (3, 4))
+    filled = np.array([[False] * 4, [False, False, False, True], [False] * 4])
+    chance, values = -rng.random((3, 4)), rng.standard_normal(4)
+    found = log_joint(*map(torch.from_numpy, (values, evidence, filled, met, chance))).exp().numpy()
+    weights = [math.log1p(math.exp(value)) for value in values[:2]]
+    noise = [1.0, *map(math.exp, values[2:])]
+    for row in range(3):
+        logits = [
+            0.0 if filled[row, m] else math.exp(sum(w * e for w, e in zip(weights, evidence[row, m], strict=True)))
+            for m in range(4)
+        ]
+        for m in range(4):
+            expected = logits[m] / sum(logits) * noise[met[row, m]] / sum(noise) * math.exp(chance[row, m])
+            assert found[row, m] == pytest.approx(expected, rel=1e-9)
+
+
+def test_planted_labels_are_found_at_their_level_with_their_class():
+    rows, classes = clusters(each=30)
+    planted = {5: 6, 40: 3, 100: 2}  # at the coarsest level, the middle one, the finest
+    shown = classes.copy()
+    for item, label in planted.items():
+        shown[item] = label
+    found = find_wrong_labels(rows, shown, TREE, silent)
+    assert set(np.flatnonzero(found.wrong[:, 0] > 0.5)) == set(planted)
+    assert [(found.wrong[item] > 0.5).tolist() for item in planted] == [[True] * 3, [True, True, False], [True, False, False]]
+    assert [found.proposed[item, 0] for item in planted] == [classes[item] for item in planted]
+    assert (np.diff(found.wrong, axis=1) <= 1e-9).all()
+    assert (found.rates.low <= found.rates.rates).all()
+    assert (found.rates.rates <= found.rates.high).all()
+    assert found.rates.low[0] < 3 / len(rows) < found.rates.high[0]
+
+
+def test_the_order_of_the_items_does_not_matter():
+    rows, classes = clusters()
+    order = np.random.default_rng(1).permutation(len(rows))
+    here, there = (find_wrong_labels(rows[o], classes[o], TREE, silent) for o in (np.arange(len(rows)), order))
+    np.testing.assert_allclose(here.wrong[order], there.wrong, atol=1e-3)
+
+
+def test_an_item_alone_in_its_class_is_judged_by_the_levels_above():
+    rows, classes = clusters()
+    keep = (classes != 2) | (np.arange(len(classes)) == 16)
+    found = find_wrong_labels(rows[keep], classes[keep], TREE, silent)
+    assert found.wrong[16, 0] == found.wrong[16, 1] < 0.5
+    flat = find_wrong_labels(rows[keep], classes[keep], TREE[:, :1], silent)
+    assert np.isnan(flat.wrong[16, 0])
+    assert np.isfinite(np.delete(flat.wrong, 16, axis=0)).all()
+
+
+def test_fewer_items_than_neighbours():
+    rows, classes = clusters(each=2)
+    assert find_wrong_labels(rows, classes, TREE, silent).neighbors.shape == (14, 13)
+    assert NEIGHBORS > 13
