@@ -1,12 +1,12 @@
-"""Wrong labels found: hgld's audit beside cleanlab and plain kNN disagreement, by faults planted in three real sets.
+"""Wrong labels found: hgld's audit beside cleanlab and plain kNN disagreement, by faults planted in real sets.
 
-    python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained] [--seeds 0 1 2 3 4]
-        [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
+    python benchmarks/audit.py --data DIR --work DIR [--sets grocery ...] [--encoders pixels trained]
+        [--seeds 0 1 2 3 4] [--rates 0.02 0.05 0.1] [--parts labels classes copies] [--table]
 
-DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a level)
-and ``images``. Planted are, each alone: wrong labels at every level, drawn from all classes (random) or from those under
-the same parent (parent); classes that are joined, cut in two or hung under another parent; and copies across splits,
-re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels;
+DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
+level) and ``images``. Planted are, each alone: wrong labels at every level, drawn from all classes (random) or from
+those under the same parent (parent); classes that are joined, cut in two or hung under another parent; and copies,
+across splits, re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels;
 ``trained`` is the small net, trained on the planted labels for --steps steps. All sides get the same embeddings.
 
 Every finished measurement is a line of WORK/audit.jsonl; the same call makes only the missing ones, and prints the
@@ -233,10 +233,8 @@ def measure_classes(options: argparse.Namespace, job: Job) -> Iterator[dict[str,
     for kind, is_planted in truth.items():
         of_kind = [fault for fault in faults if fault.kind == kind]
         scores, right = np.array([f.score for f in of_kind]), np.array([is_planted(f) for f in of_kind])
-        first, listed = (
-            np.argsort(-scores, kind="stable")[: planted[kind]],
-            np.array([f.probability >= 0.5 for f in of_kind]),
-        )
+        first = np.argsort(-scores, kind="stable")[: planted[kind]]
+        listed = np.array([f.probability >= 0.5 for f in of_kind])
         yield {
             "side": kind,
             "planted": planted[kind],
@@ -279,7 +277,7 @@ def measure_copies(options: argparse.Namespace, job: Job) -> Iterator[dict[str, 
     everything = [*opened, *copies]
     labels = ancestors[np.concatenate([classes, rng.choice(classes[~in_train], len(copies))])]
     splits = ["train" if flag else "test" for flag in in_train] + ["test"] * len(copies)
-    rows = np.stack([np.asarray(one.resize((_SIDE, _SIDE)), np.float32).ravel() for one in everything])
+    rows = np.stack([np.asarray(one.resize((12, 12)), np.float32).ravel() for one in everything])
     vectors = unit(rows - rows.mean(axis=1, keepdims=True))
     start = time.process_time()
     compared = PictureCopies(everything.__getitem__, len(everything), silent)
@@ -417,7 +415,8 @@ def other_tables(lines: Sequence[dict[str, Any]], part: str, columns: Sequence[s
                 key = (line["job"]["set"], line["job"].get("encoder", ""), result["side"])
                 groups.setdefault(key, []).append(result)
     if groups:
-        yield f"\n| set | encoder | {part} | {' | '.join(columns)} | seeds |\n|---|---|---|{'---:|' * (len(columns) + 1)}"
+        rule = "---:|" * (len(columns) + 1)
+        yield f"\n| set | encoder | {part} | {' | '.join(columns)} | seeds |\n|---|---|---|{rule}"
     for key, results in groups.items():
         cells = []
         for column in columns:

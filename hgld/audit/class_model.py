@@ -11,6 +11,7 @@ import numpy as np
 
 _RIDGE = 0.05  # of W's mean eigenvalue: embeddings of few dimensions in use have a singular W
 _LEAST_BETWEEN = 1e-6
+_MOST_AXES = 256  # principal axes of the items that are kept: beyond them the time grows, and little is learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +37,10 @@ class ClassModel:
         """Estimate the model by moments.
 
         Args:
-            embeddings: (N, D).
+            embeddings: (N, D'); where D' is more than 256, D are the 256 principal axes.
             labels: (N,) from 0.
         """
-        x = np.asarray(embeddings, np.float64)
-        x = x - x.mean(axis=0)
+        x = _reduced(np.asarray(embeddings, np.float64))
         counts = np.bincount(labels).astype(np.float64)
         sums = np.zeros((len(counts), x.shape[1]))
         np.add.at(sums, labels, x)
@@ -86,3 +86,11 @@ class ClassModel:
     def class_means(self) -> np.ndarray:
         """Return (C, D) expected means of the classes."""
         return self._predictive(self.counts, self.sums)[0]
+
+
+def _reduced(items: np.ndarray) -> np.ndarray:
+    """Return items less their mean, along their principal axes if they have many dimensions."""
+    centred = items - items.mean(axis=0)
+    if items.shape[1] <= _MOST_AXES:
+        return centred
+    return centred @ np.linalg.eigh(centred.T @ centred)[1][:, -_MOST_AXES:]

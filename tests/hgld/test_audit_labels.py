@@ -113,7 +113,7 @@ def test_planted_labels_are_found_at_their_level_with_their_class():
         shown[item] = label
     found = find_wrong_labels(rows, shown, TREE, silent)
     assert set(np.flatnonzero(found.wrong[:, 0] > 0.5)) == set(planted)
-    assert [(found.wrong[item] > 0.5).tolist() for item in planted] == [[True] * 3, [True, True, False], [True, False, False]]
+    assert [(found.wrong[item] > 0.5).sum() for item in planted] == [3, 2, 1]
     assert [found.proposed[item, 0] for item in planted] == [classes[item] for item in planted]
     assert (np.diff(found.wrong, axis=1) <= 1e-9).all()
     assert (found.rates.low <= found.rates.rates).all()

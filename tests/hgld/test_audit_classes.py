@@ -1,0 +1,187 @@
+"""Faults of the hierarchy and copies: marks beside slow twins, and what planted ones come to."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageFilter
+from scipy.stats import t as student
+
+from hgld.audit.class_faults import apartness, cut_in_two, find_class_faults
+from hgld.audit.picture_copies import PictureCopies
+from hgld.audit.posterior import FEWEST, decoy_posterior, mixture_posterior, planted_posterior
+from hgld.errors import InputError
+from hgld.pipelines.stage import silent
+
+
+def classes_of(
+    seed: int, count: int = 40, each: int = 12, parents: int = 5
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows, their classes and the classes above: well apart, those of one parent nearer."""
+    rng = np.random.default_rng(seed)
+    above = np.arange(count) % parents
+    centres = rng.standard_normal((parents, 24))[above] + 0.7 * rng.standard_normal((count, 24))
+    classes = np.repeat(np.arange(count), each)
+    return (
+        centres[classes] + 0.3 * rng.standard_normal((len(classes), 24)),
+        classes,
+        np.stack([np.arange(count), above], 1),
+    )
+
+
+def listed(rows: np.ndarray, classes: np.ndarray, ancestors: np.ndarray) -> set[tuple[str, int, int]]:
+    faults = find_class_faults(rows, classes, ancestors)
+    return {(fault.kind, fault.label, fault.other) for fault in faults if fault.level == 0 and fault.probability >= 0.5}
+
+
+def test_a_sound_hierarchy_has_no_faults():
+    assert listed(*classes_of(0)) == set()
+
+
+def test_a_class_cut_in_two_is_one():
+    rows, classes, ancestors = classes_of(1)
+    given = classes.copy()
+    given[np.flatnonzero(classes == 7)[::2]] = 40
+    assert listed(rows, given, np.concatenate([ancestors, [[40, 2]]])) == {("one", 7, 40)}
+
+
+def test_joined_classes_are_two_and_the_halves_are_told_apart():
+    rows, classes, ancestors = classes_of(2)
+    given = np.where(classes == 39, 4, classes)  # of one parent
+    found = [f for f in find_class_faults(rows, given, ancestors[:39]) if f.level == 0 and f.probability >= 0.5]
+    assert [(fault.kind, fault.label) for fault in found] == [("two", 4)]
+    assert {frozenset(classes[part].tolist()) for part in found[0].parts} == {frozenset({4}), frozenset({39})}
+
+
+def test_a_class_under_another_parent_is_named_with_its_own():
+    rows, classes, ancestors = classes_of(3)
+    ancestors = ancestors.copy()
+    ancestors[8, 1] = 1
+    assert listed(rows, classes, ancestors) == {("parent", 8, 3)}
+
+
+def test_too_few_classes_say_nothing():
+    rows, classes, ancestors = classes_of(0, count=3, parents=2)
+    assert list(find_class_faults(rows, classes, ancestors)) == []
+
+
+@given(st.integers(0, 1000), st.integers(5, 12))
+def test_apartness_by_counting(seed, count):
+    rng = np.random.default_rng(seed)
+    items, second = rng.standard_normal((count, 2)), rng.permutation(np.arange(count) % 2 == 0)
+    own = 0
+    for i in range(count):
+        others = sorted((float(((items[i] - items[j]) ** 2).sum()), j) for j in range(count) if j != i)
+        own += sum(second[j] == second[i] for _, j in others[:3])
+    sizes = [int(second.sum()), int((~second).sum())]
+    expected = sum(n * (n - 1) for n in sizes) / (count * (count - 1))
+    assert apartness(items, second) == pytest.approx((own / (3 * count) - expected) / (1 - expected))
+
+
+def test_a_cut_divides_two_clusters():
+    rng = np.random.default_rng(0)
+    items = np.concatenate([rng.standard_normal((9, 4)), rng.standard_normal((5, 4)) + 6])
+    cut = cut_in_two(items)
+    assert cut.tolist() in ([False] * 9 + [True] * 5, [True] * 9 + [False] * 5)
+    assert not cut_in_two(np.ones((5, 2))).any()
+
+
+# -- probabilities ----------------------------------------------------------------------------------------------------
+
+
+def test_mixture_probabilities_beside_their_formula():
+    """With the share that the rule comes to, the probabilities are those of Bayes' rule for two t distributions."""
+    rng = np.random.default_rng(0)
+    planted, found = rng.standard_normal(50) + 6, np.append(rng.standard_normal(90), rng.standard_normal(10) + 6)
+    chances = mixture_posterior(found, planted, 0.3)
+    share = chances.mean()
+    assert share == pytest.approx(0.1, abs=0.01)
+    for score, chance in zip(found.tolist(), chances.tolist(), strict=True):
+        sound, fault = (
+            student.pdf(score, 15, np.median(sample), 1.4826 * np.median(np.abs(sample - np.median(sample))))
+            for sample in (found, planted)
+        )
+        assert chance == pytest.approx(share * fault / (share * fault + (1 - share) * sound), abs=0.02)
+
+
+def test_one_fault_among_many_is_seen_and_none_is_made_up():
+    rng = np.random.default_rng(0)
+    sound, planted = rng.standard_normal(100), rng.standard_normal(40) + 8
+    assert mixture_posterior(np.append(sound, 7.0), planted, 0.1)[-1] > 0.9
+    assert mixture_posterior(sound, planted, 0.1).max() < 0.1
+
+
+def test_probabilities_of_planted_faults_are_those_of_the_mixture():
+    rng = np.random.default_rng(0)
+    found = np.concatenate([rng.standard_normal(1900), rng.standard_normal(100) + 2.5])[:, None]
+    scores, chances = planted_posterior(found, rng.standard_normal((2000, 1)) + 2.5, most=0.3)
+    order = np.argsort(scores)
+    assert (np.diff(chances[order]) >= 0).all()
+    assert ((chances >= 0) & (chances <= 1)).all()
+    assert 10 < chances.sum() < 140
+    likely = chances >= 0.5
+    assert (np.flatnonzero(likely) >= 1900).mean() > chances[likely].mean() - 0.15  # not more sure than right
+    assert np.isnan(planted_posterior(found[: FEWEST - 1], found, 0.3)[1]).all()
+
+
+def test_decoys_take_away_what_looks_like_them():
+    rng = np.random.default_rng(0)
+    decoys = rng.normal(0.5, 0.1, 500)
+    found = np.concatenate([rng.normal(0.5, 0.1, 450), rng.normal(0.97, 0.01, 50)])
+    chances = decoy_posterior(found, decoys)
+    assert chances[450:].min() > 0.9
+    assert (chances[:450] > 0.5).mean() < 0.02
+    assert np.isnan(decoy_posterior(found, np.empty(0))).all()
+
+
+# -- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def picture(seed: int) -> Image.Image:
+    values = np.random.default_rng(seed).integers(0, 256, (80, 96, 3), dtype=np.uint8)
+    return (
+        Image.fromarray(values)
+        .filter(ImageFilter.GaussianBlur(4))
+        .point(lambda v: max(0, min(255, (v - 128) * 5 + 128)))
+    )
+
+
+def encoded(shown: Image.Image) -> Image.Image:
+    out = io.BytesIO()
+    shown.save(out, "JPEG", quality=50)
+    return Image.open(out)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda shown: shown,
+        lambda shown: shown.resize((48, 40)),
+        lambda shown: shown.crop((0, 0, 91, 76)),
+        lambda shown: shown.crop((5, 4, 96, 80)),
+        lambda shown: shown.crop((3, 1, 94, 77)),
+    ],
+    ids=["encoded", "half", "corner", "other corner", "crop"],
+)
+def test_changed_copies_are_alike_and_others_are_not(change):
+    shown = [picture(seed) for seed in range(12)] + [encoded(change(picture(3)))]
+    compared = PictureCopies(shown.__getitem__, len(shown), silent)
+    assert compared.nearest(np.array([12]), np.arange(12), 1).tolist() == [[3]]
+    alike = compared.alike(np.array([[12, item] for item in range(12)]))
+    assert alike[3] > 0.97
+    assert np.delete(alike, 3).max() < 0.8
+    np.testing.assert_allclose(compared.alike(np.array([[3, 12]])), alike[[3]], atol=1e-6)
+
+
+def test_plain_and_unreadable_pictures_are_like_none():
+    def opened(item: int) -> Image.Image:
+        if item == 2:
+            raise InputError("item 2: truncated")
+        return Image.new("RGB", (40, 40), "white") if item < 2 else picture(0)
+
+    compared = PictureCopies(opened, 4, silent)
+    assert compared.alike(np.array([[0, 1], [2, 3], [0, 3], [3, 3]])).round(5).tolist() == [0, 0, 0, 1]
+    assert compared.unreadable == ["item 2: truncated"]
+    assert compared.nearest(np.array([3]), np.array([3]), 5).shape == (1, 0)
