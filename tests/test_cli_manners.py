@@ -54,6 +54,7 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "evaluate": ("--embeddings none.npy --labels file.csv --levels a", "none.npy: cannot be read"),
     "published": ("--dataset sob", "no published row has dataset 'sob'"),
     "report": ("nothing --out made.html", "Name a run folder"),
+    "audit": ("--embeddings none.npy --labels file.csv --out made", "none.npy: cannot be read"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
     "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
@@ -70,6 +71,7 @@ RIGHT = {  # arguments that are served within seconds
     "evaluate": "--embeddings e.npy --labels e.parquet --levels fine,coarse",
     "published": "--dataset sop --method HAPPIER",
     "report": "report.json --out made.html",
+    "audit": "--embeddings a.npy --labels a.parquet --out audit",
     "search": "image.jpg --checkpoint run --data data --device cpu",
     "export": "--checkpoint run --out made.onnx",
 }
@@ -114,6 +116,8 @@ def everything(tmp_path_factory) -> Path:
     write_run(folder / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem", "train_split": "test"}))
     (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))
     (folder / "labels.csv").write_text("landmark_id,hierarchical_label\n1,church\n2,lake\n")
+    np.save(folder / "a.npy", np.random.default_rng(0).standard_normal((24, 4)))
+    pl.DataFrame({"fine": [i // 4 for i in range(24)]}).write_parquet(folder / "a.parquet")
     np.save(folder / "e.npy", np.random.default_rng(0).standard_normal((6, 4)))
     pl.DataFrame({"fine": [0, 0, 1, 1, 2, 2], "coarse": [0, 0, 0, 0, 1, 1]}).write_parquet(folder / "e.parquet")
     with contextlib.chdir(folder), pytest.raises(SystemExit, match=r"^0$"):

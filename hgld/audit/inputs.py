@@ -112,7 +112,7 @@ class Audited:
                 f"{file}: {len(strange):,} of its keys are no items of {dataset!r}, the first {strange[0]!r}. Name the "
                 "dataset that was embedded, or leave --data out."
             )
-        return cls.of_dataset(read.values, dataset.select(at.to_numpy()))
+        return cls.of_dataset(read.values, dataset.select(at.to_list()))
 
     def audit(self, options: AuditOptions) -> Audit:
         """Audit the items; copies across splits are looked for in the pictures where there are any."""

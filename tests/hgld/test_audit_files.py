@@ -1,0 +1,198 @@
+"""The audit from files and datasets to its files: the page, the exclusion list, decisions, JSON."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld import open_dataset
+from hgld.audit import AuditOptions, audit
+from hgld.audit.inputs import Audited
+from hgld.audit.page import EXCLUDE, EXCLUSION_COLUMNS, PAGE, exclusion_text, write_audit
+from hgld.errors import HierarchyError, InputError, StorageError, TableError
+from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
+from hgld.pipelines.hierarchy.review.decisions.decision_files import parse_decisions
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.hgld.test_audit_labels import TREE, clusters
+
+EVIL = "<script>alert(1)</script>\"'&amp;"
+LEVELS = ("fine", "coarse", "top")
+NAMES = ((EVIL, *(f"class {c}" for c in range(1, 7))), (EVIL, "b", "c", "d"), ("x", "y"))
+
+
+def found(**given):
+    rows, classes = clusters(each=10)
+    shown = TREE[classes]
+    shown[5] = TREE[6]
+    shown[45] = TREE[0]
+    given = {"levels": LEVELS, "names": NAMES, "keys": [f"k/{item}" for item in range(len(rows))], **given}
+    return audit(rows, shown, **given)
+
+
+def test_what_is_wrong_is_said_with_its_level_and_its_evidence():
+    result = found()
+    rows = {row["item"]: row for row in result.images.iter_rows(named=True)}
+    assert set(rows) == {5, 45}
+    assert (rows[5]["level"], rows[5]["given"], rows[5]["proposed"]) == ("top", "y", "x")
+    assert (rows[5]["given_finest"], rows[5]["proposed_finest"], rows[5]["key"]) == ("class 6", EVIL, "k/5")
+    assert rows[5]["neighbors_proposed"] > rows[5]["neighbors_given"]
+    assert all(0 <= item < 10 for item in rows[5]["near_proposed"])
+    assert 5 not in rows[5]["near_given"]
+    assert result.labels["top"][5] > 0.5 > result.labels["top"][6]
+    assert result.rates["rate"][0] == pytest.approx(result.labels["fine"].mean())
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))["images"][0]["item"] in (5, 45)
+
+
+def test_unknown_classes_are_not_judged_and_unknown_parents_not_proposed():
+    rows, classes = clusters(each=10)
+    shown = TREE[classes].copy()
+    shown[5] = TREE[6]
+    shown[20:30] = -1
+    shown[shown[:, 0] == 3, 1:] = -1
+    result = audit(rows, shown, levels=LEVELS)
+    assert (result.judged, len(result.keys)) == (60, 70)
+    assert "10 items without a known fine are not judged." in result.notes
+    assert result.images["item"].to_list() == [5]
+    assert not result.classes.height
+    with pytest.raises(InputError, match="10 of 70 items have a known class at level 'fine'"):
+        audit(rows, np.where(np.arange(70)[:, None] < 10, shown, -1), levels=LEVELS)
+    with pytest.raises(InputError, match="70 embeddings come with 60 rows"):
+        audit(rows, shown[:60], levels=LEVELS)
+    shown[0, 1] = 2
+    with pytest.raises(HierarchyError, match="two parents"):
+        audit(rows, shown, levels=LEVELS)
+
+
+def test_copies_across_splits_by_embeddings_alone():
+    rows, classes = clusters(each=40)
+    rng = np.random.default_rng(0)
+    splits = np.where(rng.random(len(rows)) < 0.5, "train", "test")
+    trained, tested = np.flatnonzero(splits == "train"), np.flatnonzero(splits == "test")
+    rows[tested[:12]] = rows[trained[:12]] + 1e-4 * rng.standard_normal((12, rows.shape[1]))
+    result = audit(rows, TREE[classes], levels=LEVELS, splits=splits.tolist())
+    pairs = set(result.copies.filter(pl.col("alike") > 0.999).select("item", "other").rows())
+    assert pairs == set(zip(tested[:12].tolist(), trained[:12].tolist(), strict=True))
+    assert "there is one split" in audit(rows, TREE[classes], levels=LEVELS, splits=["a"] * len(rows)).notes[-1]
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path) -> tuple[Path, str]:
+    result = found()
+    row = {"kind": "parent", "level": "fine", "class": EVIL, "other": "b", "probability": 0.9, "items": 10}
+    row |= {"evidence": "log odds: 3.00", "first_items": [0], "second_items": [20], "second_classes": []}
+    classes = pl.DataFrame([row, row | {"kind": "one", "other": "class 1"}], schema=result.classes.schema)
+    result = replace(result, classes=classes)
+    decisions = decision_texts(classes, LEVELS)
+    write_audit(tmp_path, result, decisions, HEADER, None, {"embeddings": EVIL})
+    return tmp_path, (tmp_path / PAGE).read_text()
+
+
+def test_hostile_names_stay_text_and_nothing_is_loaded(written):
+    _, page = written
+    assert "<script>alert" not in page
+    assert page.count("<script") == 1
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert not re.findall(r"(?:src|href)=\"(?!data:|#)", page)
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_the_exclusion_list_has_every_image_once(written):
+    folder, _ = written
+    table = pl.read_csv(folder / EXCLUDE, infer_schema=False)
+    assert tuple(table.columns) == EXCLUSION_COLUMNS
+    assert sorted(table["key"]) == ["k/45", "k/5"]
+    assert set(table["reason"]) == {"wrong-label"}
+    result = found()
+    without = replace(result, images=result.images.clear())
+    assert exclusion_text(without).splitlines() == [",".join(EXCLUSION_COLUMNS)]
+
+
+def test_decisions_are_read_as_a_persons_are(written):
+    folder, page = written
+    file = folder / "decisions.yaml"
+    (entry,) = parse_decisions(file.read_text(), file)
+    assert (entry.decision.action, entry.decision.who) == ("move", "hgld audit")
+    assert vars(entry.decision)["names"] == (EVIL,)
+    assert "No decision file can say so" in page  # two finest classes that are one
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "expected"),
+    [
+        ("parent", "fine", ("move", {"names": ("a",), "to": "b"})),
+        ("parent", "coarse", ("set", {"group": "a", "top": "b"})),
+        ("one", "coarse", ("merge", {"groups": ("a", "b"), "to": "a"})),
+        ("two", "coarse", ("split", {"group": "a", "names": ("n",), "to": "a 2"})),
+        ("two", "fine", None),
+        ("one", "top", None),
+    ],
+)
+def test_the_decision_of_each_fault(kind, level, expected):
+    row = {"kind": kind, "level": level, "class": "a", "other": "" if kind == "two" else "b", "probability": 0.9}
+    faults = pl.DataFrame([row | {"evidence": "e", "second_classes": ["n"]}])
+    (text,) = decision_texts(faults, LEVELS)
+    if expected is None:
+        assert text == ""
+        return
+    (entry,) = parse_decisions(HEADER + text, Path("d.yaml"))
+    assert (entry.decision.action, {k: vars(entry.decision)[k] for k in expected[1]}) == expected
+    odd = faults.with_columns(pl.col("class") + "\n")
+    assert decision_texts(odd, LEVELS) == [""]  # no decision can hold such a name
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Choose another --out"):
+        write_audit(tmp_path / "file", found(), [], HEADER, None, {"embeddings": "e"})
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def test_files_with_ids_and_names_say_the_same(tmp_path):
+    rows, classes = clusters(each=4)
+    np.save(tmp_path / "e.npy", rows)
+    ids = pl.DataFrame({"key": [f"k{i}" for i in range(28)], "split": ["train"] * 28, "fine": classes * 10**12})
+    ids.with_columns(coarse=pl.Series(TREE[classes, 1])).write_parquet(tmp_path / "e.labels.parquet")
+    by_id = Audited.of_files(tmp_path / "e.npy", None, None)
+    assert (by_id.levels, by_id.splits, by_id.keys) == (("fine", "coarse"), ["train"] * 28, ids["key"].to_list())
+    assert by_id.names[0][1] == str(10**12)
+    named = ids.select(fine=pl.format("c{}", "fine"), coarse=pl.Series([None, *TREE[classes[1:], 1]]))
+    named.write_csv(tmp_path / "names.csv")
+    by_name = Audited.of_files(tmp_path / "e.npy", tmp_path / "names.csv", ("fine", "coarse"))
+    assert by_name.labels[0].tolist() == [0, -1]
+    assert (by_name.labels[1:, 0] == by_id.labels[1:, 0]).all()
+    assert (by_name.keys, by_name.splits) == (None, None)
+    with pytest.raises(TableError, match="no column 'top'"):
+        Audited.of_files(tmp_path / "e.npy", None, ("fine", "top"))
+
+
+def test_a_datasets_items_are_known_by_their_keys(tmp_path):
+    write_dataset(tmp_path / "data", items_of_classes([5, 5, 5, 5, 5, 5], ["train", "test"]))
+    dataset = open_dataset(tmp_path / "data")
+    order = np.random.default_rng(0).permutation(len(dataset))[:25]
+    rows = np.random.default_rng(0).standard_normal((25, 6)).astype(np.float32)
+    np.save(tmp_path / "e.npy", rows)
+    keys = dataset.keys.gather(order)
+    pl.DataFrame({"key": keys}).write_parquet(tmp_path / "e.labels.parquet")
+    read = Audited.of_embedded_dataset(tmp_path / "e.npy", None, dataset)
+    assert read.keys == keys.to_list()
+    assert (read.labels == dataset.labels.numpy()[order]).all()
+    result = read.audit(AuditOptions())
+    assert len(result.keys) == 25
+    files = write_audit(tmp_path / "out", result, [""] * len(result.classes), HEADER, read.dataset, {"dataset": "x"})
+    assert all(Path(file).is_file() for file in files.values())
+    pl.DataFrame({"key": ["strange", *keys[1:]]}).write_parquet(tmp_path / "e.labels.parquet")
+    with pytest.raises(InputError, match=r"1 of its keys are no items of .*the first 'strange'"):
+        Audited.of_embedded_dataset(tmp_path / "e.npy", None, dataset)

@@ -1,0 +1,80 @@
+"""build-shards --exclude: a list of items that are left out, checked, counted and named."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from hgld.data.index import REJECTED, read_index, read_table
+from hgld.errors import TableError
+from hgld.pipelines.shards.build import build_catalog
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.exclusions import without_excluded
+from hgld.pipelines.stage import silent
+from tests.pipelines.toy_release import LEVELS, SMALL, ToyRelease
+
+
+@pytest.fixture
+def catalog(tmp_path) -> Catalog:
+    release = ToyRelease.make()
+    return Catalog("toy", LEVELS, release.items(), release.write(tmp_path / "images"))
+
+
+def listed(tmp_path, text: str):
+    path = tmp_path / "exclude.csv"
+    path.write_text(text)
+    return path
+
+
+def test_excluded_items_are_dropped_with_their_reason_and_counted(catalog, tmp_path):
+    file = listed(tmp_path, 'probability,key,reason\n0.9,2/1,"wrong-label, perhaps"\n.8,0/0,\n.7,9/9,x\n.6,2/1,again\n')
+    judged = pl.DataFrame({"query": ["2/1", "1/0"], "item": ["1/1", "1/2"], "verdict": ["good", "good"]})
+    lists = pl.DataFrame({"list": ["a", "a"], "key": ["0/0", "1/0"]})
+    made = without_excluded(replace(catalog, judgements=judged, lists=lists), file)
+    assert set(catalog.items["key"]) - set(made.items["key"]) == {"2/1", "0/0"}
+    assert made.lists is not None
+    assert made.judgements is not None
+    assert made.dropped is not None
+    assert made.lists["key"].to_list() == ["1/0"]
+    assert made.judgements["query"].to_list() == ["1/0"]
+    assert set(made.dropped["detail"]) == {"2/1: wrong-label, perhaps", "0/0"}
+    assert made.notes == (
+        "2 items are left out because exclude.csv excludes them.",
+        "1 keys of exclude.csv are no items of this build: '9/9'.",
+    )
+
+
+def test_the_dataset_lacks_them_and_names_them(catalog, tmp_path):
+    made = without_excluded(catalog, listed(tmp_path, "key\n2/1\n"))
+    build_catalog(made, None, str(tmp_path / "out"), SourceConfig(), SMALL, silent)
+    index, _ = read_index(tmp_path / "out" / "index.parquet")
+    assert "2/1" not in index["key"].to_list()
+    assert "2/2" in index["key"].to_list()
+    facts = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert facts["rejected"]["excluded"] == 1
+    assert "exclude.csv" in {source["file"] for source in facts["provenance"]["sources"]}
+    assert read_table(REJECTED, tmp_path / "out" / REJECTED).filter(reason="excluded")["detail"].to_list() == ["2/1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("item\n2/1\n", "lacks the column 'key'"),
+        ("key,reason\n2/1,x\n ,y\n", "line 3: an empty key"),
+        ("key\n", "no rows below the header"),
+        ("key\nmine/1\n", "none of its 1 keys is an item of 'toy', as 'mine/1'; expected keys such as '0/0'"),
+    ],
+)
+def test_a_list_that_cannot_be_meant_is_refused(catalog, tmp_path, text, said):
+    with pytest.raises(TableError) as refused:
+        without_excluded(catalog, listed(tmp_path, text))
+    assert said in str(refused.value)
+    assert "exclude.csv" in str(refused.value)
+
+
+def test_a_list_of_everything_is_refused(catalog, tmp_path):
+    text = "key\n" + "\n".join(catalog.items["key"].to_list()) + "\n"
+    with pytest.raises(TableError, match="excludes all"):
+        without_excluded(catalog, listed(tmp_path, text))
