@@ -6,8 +6,9 @@
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
 level) and ``images``. Planted are, each alone: wrong labels at every level, drawn from all classes (random) or from
 those under the same parent (parent); classes that are joined, cut in two or hung under another parent; and copies,
-across splits, re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows no labels;
-``trained`` is the small net, trained on the planted labels for --steps steps. All sides get the same embeddings.
+across splits, re-encoded, halved or cropped. Encoder ``pixels`` is 64 principal components of 32 x 32 pixels and knows
+no labels; ``trained`` is the small net, trained on the planted labels for --steps steps. All sides get the same
+embeddings.
 
 Every finished measurement is a line of WORK/audit.jsonl; the same call makes only the missing ones, and prints the
 tables (Markdown) of what is there. --table only prints. Figures of a job are those of its seed alone, so that a call
