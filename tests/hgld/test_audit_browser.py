@@ -1,0 +1,47 @@
+"""The audit's page in a browser: keys, verdicts that last, and the files of what is accepted."""
+
+import pytest
+
+from tests.hgld.test_audit_files import EVIL, written
+from tests.pipelines.headless_chromium import CHROMIUM, Page
+
+__all__ = ["written"]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+STATE = "document.getElementById('state').textContent"
+
+
+def saved(page: Page, button: str) -> str:
+    page.run(
+        "window.text = null; URL.createObjectURL = (b) => { b.text().then((t) => { window.text = t; }); return '#'; }"
+    )
+    page.run(f"document.getElementById('{button}').click()")
+    return page.until("window.text")
+
+
+def test_findings_are_accepted_and_refused_by_keys(written, tmp_path):
+    folder, _ = written
+    with Page(tmp_path / "profile", 1280, 900) as page:
+        page.open((folder / "audit.html").as_uri())
+        page.until(f"{STATE} === '1 of 4: 0 accepted, 0 refused, 4 open'")
+        assert page.run("document.getElementById('save-exclude').disabled")
+        for key, state in [
+            ("a", "2 of 4: 1 accepted, 0 refused, 3 open"),
+            ("x", "3 of 4: 1 accepted, 1 refused, 2 open"),
+            ("k", "2 of 4: 1 accepted, 1 refused, 2 open"),
+            ("u", "2 of 4: 1 accepted, 0 refused, 3 open"),
+            ("j", "3 of 4: 1 accepted, 0 refused, 3 open"),
+            ("a", "4 of 4: 2 accepted, 0 refused, 2 open"),
+        ]:
+            page.press(key)
+            page.until(f"{STATE} === '{state}'")
+        lines = (folder / "exclude.csv").read_text().splitlines()
+        assert saved(page, "save-exclude").splitlines() == lines[:2]
+        assert saved(page, "save-decisions") == (folder / "decisions.yaml").read_text()
+        page.open((folder / "audit.html").as_uri())
+        page.until(f"{STATE} === '1 of 4: 2 accepted, 0 refused, 2 open'")
+        for width in (1280, 420):
+            page.resize(width, 900)
+            page.until(f"window.innerWidth === {width} && document.documentElement.scrollWidth <= {width}")
+        assert EVIL in page.run("document.querySelector('h1').textContent")
+        assert not page.errors
+        assert not page.dialogs
