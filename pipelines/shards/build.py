@@ -23,6 +23,7 @@ from hgld.pipelines.executor import run_units
 from hgld.pipelines.shards import build_labels, pack
 from hgld.pipelines.shards.cards import load_card, published_differences
 from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.class_split import for_adapter, with_val_classes
 from hgld.pipelines.shards.config import MEGABYTE, ShardConfig, SourceConfig
 from hgld.pipelines.shards.examine_stage import Examination, ExaminePlan, plan_examination, run_examination
 from hgld.pipelines.shards.exclusions import without_excluded
@@ -156,19 +157,21 @@ class BuildResult:
 def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
     """Read the catalog of a release; with ``options.labels`` of a build, its levels above the finest.
 
-    Items of ``options.exclude`` are left out.
+    Items of ``options.exclude`` are left out, then ``options.val_classes`` of the training classes become ``val``.
 
     Raises:
-        ConfigError: there is no such source, or it does not take one of the options.
+        ConfigError: there is no such source, it does not take one of the options, or it has no classes for ``val``.
         InputError: a list is missing or cannot be read.
     """
-    read, excluded = resolve(name), options.exclude
-    options = replace(options, exclude=None)  # adapters know nothing of it
+    read, asked = resolve(name), options
+    options = for_adapter(replace(options, exclude=None))  # adapters know nothing of either
     if options.labels is None or not build_labels.is_build(options.labels, source_name(name)):
         catalog = read(source, options)
     else:
         catalog = build_labels.with_levels_of(read(source, build_labels.without_labels(options)), options.labels)
-    return catalog if excluded is None else without_excluded(catalog, excluded)
+    if asked.exclude is not None:
+        catalog = without_excluded(catalog, asked.exclude)
+    return with_val_classes(catalog, asked) if asked.val_classes else catalog
 
 
 def card_of(name: str) -> "DataCard | None":

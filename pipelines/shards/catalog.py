@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +123,15 @@ class Catalog:
         except HierarchyError as error:
             raise HierarchyError(f"dataset {self.name!r}: {error}") from error
 
+    def with_items(self, items: pl.DataFrame) -> "Catalog":
+        """Return the catalog with these of its items; lists and judgements about others are left out."""
+        return replace(
+            self,
+            items=items,
+            lists=_about(self.lists, ("key",), items["key"]),
+            judgements=_about(self.judgements, ("query", "item"), items["key"]),
+        )
+
     def _check_columns(self) -> None:
         given = self.items.schema
         boxes = BOX if any(side in given for side in BOX) else ()
@@ -169,6 +178,11 @@ class Catalog:
                 f"{', '.join(shared['split'].unique().sort())}: {_some(shared[finest].unique().sort())}; expected "
                 "splits without common classes. Correct the lists."
             )
+
+
+def _about(table: pl.DataFrame | None, columns: Sequence[str], keys: pl.Series) -> pl.DataFrame | None:
+    """Return the rows of a table that name these items alone."""
+    return None if table is None else table.filter(pl.all_horizontal(pl.col(columns).is_in(keys.implode())))
 
 
 def check_level_names(levels: Sequence[str], where: str) -> None:

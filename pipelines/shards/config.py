@@ -33,7 +33,10 @@ class SourceConfig:
         repeated=True,
     )
     test_classes: float = setting(0.0, "Part of the finest classes whose items are the test split (manifest, folders).")
-    seed: int = setting(0, "Seed of the class split and of the shards' order.")
+    val_classes: float = setting(
+        0.0, "Part of the training classes, after --test-classes, whose items are the split val (any source)."
+    )
+    seed: int = setting(0, "Seed of the class splits and of the shards' order.")
     labels: Path | None = setting(
         None,
         "Folder of a build of hgld build-hierarchy --classes, whose levels stand above the finest; or of the "

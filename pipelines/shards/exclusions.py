@@ -53,10 +53,7 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
         named = ", ".join(map(short, unknown[:_MOST_NAMED]))
         notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {named}{more}.")
     return replace(
-        catalog,
-        items=kept,
-        lists=_about(catalog.lists, ("key",), out["key"]),
-        judgements=_about(catalog.judgements, ("query", "item"), out["key"]),
+        catalog.with_items(kept),
         dropped=pl.concat([*before, dropped]),
         notes=(*catalog.notes, *notes),
         sources=(*catalog.sources, file),
@@ -76,10 +73,3 @@ def _read(file: Path) -> dict[str, str]:
     if not reasons:
         raise TableError(f"{file}: no rows below the header; expected one key a row. Leave --exclude out.")
     return reasons
-
-
-def _about(table: pl.DataFrame | None, columns: tuple[str, ...], excluded: pl.Series) -> pl.DataFrame | None:
-    """Return the rows of a table that name no excluded item."""
-    if table is None:
-        return None
-    return table.filter(~pl.any_horizontal(pl.col(columns).is_in(excluded.implode())))

@@ -89,6 +89,8 @@ def _config(options: SourceConfig, config: ShardConfig) -> dict[str, Any]:
     stated = {"source": plain(key_fields(options)), "shards": plain(key_fields(config))}
     if not config.resize:
         del stated["shards"]["quality"]  # of no effect
+    if not options.val_classes:
+        del stated["source"]["val_classes"]  # of no effect
     return stated
 
 

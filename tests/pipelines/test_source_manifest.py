@@ -13,7 +13,7 @@ from hgld.errors import ConfigError, HierarchyError, InputError, TableError
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.sources import resolve
-from hgld.pipelines.shards.sources.image_files import draw_test_classes, is_image_name, keys_of_paths
+from hgld.pipelines.shards.sources.image_files import is_image_name, keys_of_paths
 
 ROWS = [
     ("img/a 1.jpg", "tabby", "cat", "pet"),
@@ -274,25 +274,6 @@ def test_folders_that_cannot_be_classes(tmp_path, files, options, error, said):
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(InputError, match="is no folder"):
         read(tmp_path / "no", "folders")
-
-
-# -- the split ------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
-def test_a_draw_depends_on_the_classes_alone(classes, fraction, seed):
-    drawn = draw_test_classes(classes, fraction, seed)
-    assert drawn < set(classes)
-    assert len(drawn) == min(max(round(fraction * len(classes)), 1), len(classes) - 1)
-    assert drawn == draw_test_classes([*reversed(classes), *classes], fraction, seed)
-
-
-def test_draws_that_cannot_be():
-    for fraction in (0, 1, -0.5, float("nan")):
-        with pytest.raises(ConfigError, match="between 0 and 1"):
-            draw_test_classes("ab", fraction, 0)
-    with pytest.raises(ConfigError, match="there are 1 finest classes"):
-        draw_test_classes("a", 0.5, 0)
 
 
 # -- real data ------------------------------------------------------------------------------------------------------

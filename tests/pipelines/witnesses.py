@@ -465,6 +465,12 @@ def divided_by_class(config: SourceConfig, world: World) -> Any:
     return resolve("manifest")(world.once("manifest", manifest) / "whole.csv", config).items.rows()
 
 
+@witness(SourceConfig, LEVELS, val_classes=0.5)
+def divided_for_val(config: SourceConfig, world: World) -> Any:
+    """The items of a table, of whose training classes some are val."""
+    return build.read_release("manifest", world.once("manifest", manifest) / "whole.csv", config).items.rows()
+
+
 def exclusions(world: World) -> Path:
     path = world.folder / "exclude.csv"
     path.write_text("key,reason\n3,\n")

@@ -13,10 +13,10 @@ import polars as pl
 
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.sources.image_files import (
     OWN_OPTIONS,
     check_own_protocol,
-    draw_test_classes,
     is_image_name,
     keys_of_paths,
     own_dataset_name,
@@ -66,7 +66,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     columns = _classes(files, levels, skip=int(own_splits))
     splits = [file.partition("/")[0] if own_splits else "train" for file in files]
     if options.test_classes:
-        drawn = draw_test_classes(columns[levels[0]], options.test_classes, options.seed)
+        drawn = draw_classes(columns[levels[0]], options.test_classes, options.seed)
         splits = ["test" if name in drawn else "train" for name in columns[levels[0]]]
     items = pl.DataFrame(
         {"key": keys_of_paths(files), "split": splits, "file": files, **columns},

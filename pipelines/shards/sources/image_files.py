@@ -1,12 +1,10 @@
-"""The user's own image files: their suffixes and keys, the dataset's name, and a class-disjoint test split."""
+"""The user's own image files: their suffixes and keys, and the dataset's name and protocol."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from hgld.data.format import is_safe_name, short
 from hgld.errors import ConfigError
@@ -102,28 +100,3 @@ def _without_suffix(path: str) -> str:
     """Return the path without its suffix; not by pathlib, which is slow for the millions of rows of a manifest."""
     stem, _, suffix = path.rpartition(".")
     return path if "/" in suffix or not stem.rpartition("/")[2] else stem
-
-
-# -- class-disjoint split: some of the finest classes are kept for testing, with all of their items -------------------
-
-
-def draw_test_classes(classes: Iterable[str], fraction: float, seed: int) -> frozenset[str]:
-    """Draw classes for the test split; the order and number of the items do not matter.
-
-    Args:
-        classes: names of the finest classes, in any order, repeats allowed.
-        fraction: part of the classes to draw, between 0 and 1, rounded to the nearest class; at least one is drawn and
-            one left.
-        seed: the same seed and classes give the same draw.
-
-    Raises:
-        ConfigError: the fraction is not between 0 and 1, or there are fewer than two classes.
-    """
-    if not 0 < fraction < 1:
-        raise ConfigError(f"--test-classes is {fraction:g}; expected a fraction between 0 and 1, for instance 0.5.")
-    names = sorted(set(classes))
-    if len(names) < 2:
-        raise ConfigError(f"there are {len(names)} finest classes; a class-disjoint split needs two at least.")
-    count = min(max(round(fraction * len(names)), 1), len(names) - 1)
-    order = np.random.default_rng(seed).permutation(len(names))
-    return frozenset(names[i] for i in order[:count])

@@ -19,10 +19,10 @@ import polars as pl
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
+from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.sources.image_files import (
     OWN_OPTIONS,
     check_own_protocol,
-    draw_test_classes,
     keys_of_paths,
     own_dataset_name,
     own_protocol,
@@ -270,6 +270,6 @@ def _split(table: pl.DataFrame, finest: str, options: "SourceConfig") -> pl.Data
     if not options.test_classes:
         return table.with_columns(split=pl.lit("train"))
     classes = table[finest].drop_nulls().to_list()
-    drawn = draw_test_classes(classes, options.test_classes, options.seed)
+    drawn = draw_classes(classes, options.test_classes, options.seed)
     in_test = pl.col(finest).is_in(sorted(drawn)).fill_null(value=False)
     return table.with_columns(split=pl.when(in_test).then(pl.lit("test")).otherwise(pl.lit("train")))

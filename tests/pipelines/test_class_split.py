@@ -1,0 +1,122 @@
+"""Class-disjoint test and validation splits: drawn by seed, of any source, stated wherever a build is described."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hgld.data.format import CARD, MANIFEST
+from hgld.errors import ConfigError
+from hgld.pipelines.shards.build import build_shards, read_release, result_summary
+from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.class_split import draw_classes, with_val_classes
+from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from tests.fake_releases.__main__ import maker
+from tests.pipelines.toy_release import LEVELS, ToyRelease
+
+
+@given(st.lists(st.text(max_size=4), min_size=2, unique=True, max_size=40), st.floats(0.01, 0.99), st.integers(0, 99))
+def test_a_draw_depends_on_the_classes_alone(classes, fraction, seed):
+    drawn = draw_classes(classes, fraction, seed)
+    assert drawn < set(classes)
+    assert len(drawn) == min(max(round(fraction * len(classes)), 1), len(classes) - 1)
+    assert drawn == draw_classes([*reversed(classes), *classes], fraction, seed)
+
+
+def test_draws_that_cannot_be():
+    for fraction in (0, 1, -0.5, float("nan")):
+        with pytest.raises(ConfigError, match=r"--test-classes is .*between 0 and 1"):
+            draw_classes("ab", fraction, 0)
+    with pytest.raises(ConfigError, match="there are 1 finest classes"):
+        draw_classes("a", 0.5, 0)
+
+
+def catalog(rows: list[tuple[str, str | None]], **fields: object) -> Catalog:
+    """A catalog of (split, class) an item, in one level."""
+    items = [(str(i), split, f"{i}.jpg", name) for i, (split, name) in enumerate(rows)]
+    schema = dict.fromkeys(("key", "split", "file", "fine"), pl.String)
+    return Catalog("toy", ("fine",), pl.DataFrame(items, schema=schema, orient="row"), Path(), **fields)
+
+
+ROWS = st.lists(
+    st.tuples(st.sampled_from(["train", "test", "gallery"]), st.sampled_from([None, *"abcdefgh"])), max_size=40
+)
+
+
+@given(ROWS, st.floats(0.1, 0.9), st.integers(0, 9))
+def test_val_shares_no_class_with_any_split(rows, fraction, seed):
+    made = catalog([("train", "x"), ("train", "y"), *rows], disjoint=False)
+    options = SourceConfig(val_classes=fraction, seed=seed)
+    divided = with_val_classes(made, options)
+    classes = {split: set(part["fine"]) for (split,), part in divided.items.group_by("split")}
+    assert classes["val"]
+    assert None not in classes["val"]
+    assert all(classes["val"].isdisjoint(found) for split, found in classes.items() if split != "val")
+    assert classes["train"] - {None}
+    rejoined = divided.items.with_columns(pl.col("split").replace("val", "train"))
+    assert rejoined.equals(made.items)
+    assert with_val_classes(made, options).items.equals(divided.items)
+
+
+def test_the_test_split_is_that_without_val(tmp_path):
+    release = ToyRelease.make()
+    table = tmp_path / "labels.csv"
+    release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
+    options = SourceConfig(levels=LEVELS, test_classes=0.4, seed=3)
+    without = read_release("manifest", table, options)
+    divided = read_release("manifest", table, SourceConfig(levels=LEVELS, test_classes=0.4, val_classes=0.5, seed=3))
+    tests = [found.items.filter(split="test")["key"].to_list() for found in (without, divided)]
+    assert tests[0]
+    assert tests[0] == tests[1]
+    draws = {
+        tuple(with_val_classes(without, SourceConfig(val_classes=0.5, seed=seed)).items["split"]) for seed in range(8)
+    }
+    assert len(draws) > 1
+
+
+def test_val_of_a_release_with_its_own_splits(tmp_path):
+    maker("sop")(tmp_path, 0)
+    whole = read_release("sop", tmp_path, SourceConfig())
+    found = read_release("sop", tmp_path, SourceConfig(val_classes=0.5))
+    classes = {split: set(part["product"]) for (split,), part in found.items.group_by("split")}
+    assert set(classes) == {"train", "val", "test"}
+    assert classes["train"] | classes["val"] == set(whole.items.filter(split="train")["product"])
+    only = read_release("sop", tmp_path, SourceConfig(val_classes=0.5, splits=("val", "test")))
+    assert only.items.equals(found.items.filter(pl.col("split") != "train"))
+    with pytest.raises(ConfigError, match="--val-classes takes classes of the split train, and the splits are test"):
+        read_release("sop", tmp_path, SourceConfig(val_classes=0.5, splits=("test",)))
+
+
+def test_classes_that_cannot_be_drawn():
+    options = SourceConfig(val_classes=0.5)
+    with pytest.raises(ConfigError, match="has a split val of its own"):
+        with_val_classes(catalog([("train", "a"), ("train", "b"), ("val", "c")]), options)
+    shared = catalog([("train", "a"), ("train", "b"), ("test", "a"), ("test", "b")], disjoint=False)
+    with pytest.raises(ConfigError, match="there are 0 finest classes"):
+        with_val_classes(shared, options)
+    with pytest.raises(ConfigError, match=r"its splits share classes.*Leave --splits out"):
+        with_val_classes(shared, SourceConfig(val_classes=0.5, splits=("train", "val")))
+    with pytest.raises(ConfigError, match="--val-classes is 1; expected"):
+        with_val_classes(catalog([("train", "a"), ("train", "b")]), SourceConfig(val_classes=1.0))
+
+
+def test_counts_are_stated_wherever_the_build_is(tmp_path):
+    release = ToyRelease.make()
+    release.write(tmp_path / "images")
+    table = tmp_path / "labels.csv"
+    release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
+    options = SourceConfig(images=tmp_path / "images", levels=LEVELS, test_classes=0.4, val_classes=0.5)
+    built = build_shards("manifest", table, str(tmp_path / "out"), options, ShardConfig(workers=1), lambda *_: None)
+    stated = json.loads((tmp_path / "out" / MANIFEST).read_text())
+    count = stated["splits"]["val"]["items"]
+    assert count
+    assert result_summary(built)["splits"]["val"]["items"] == count
+    card = (tmp_path / "out" / CARD).read_text()
+    assert f"| val | items | {count} |" in card
+    note = next(note for note in built.notes if "are the split val" in note)
+    assert f"with {count} of its" in note
+    assert stated["provenance"]["config"]["source"]["val_classes"] == 0.5
+    assert stated["provenance"]["disjoint"] is True
