@@ -430,7 +430,7 @@ def evaluate_known_levels(
         ConfigError: a metric of a level without labels.
     """
     sides = [query[1], query[1] if gallery is None else gallery[1]]
-    known = [(np.asarray(table).reshape(len(table), -1) >= 0).any(axis=0) for table in sides]
+    known: list[np.ndarray] = [np.any(np.asarray(table).reshape(len(table), -1) >= 0, axis=0) for table in sides]
     kept = [c for c in range(len(levels)) if known[0][c] and known[1][c]]
     without = [level for c, level in enumerate(levels) if c not in kept]
     if not kept:

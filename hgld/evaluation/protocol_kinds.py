@@ -327,7 +327,12 @@ PROTOCOLS: Mapping[str, Protocol] = {
         splits=_QUERY_SPLITS,
         further=("distractors",),
         gallery=("gallery",),
-        printed=tuple(f"{metric}/{d}" for metric in ("mAP", "mP@1", "mP@5", "mP@10") for d in _DIFFICULTIES),
+        printed=tuple(
+            f"{metric}/{difficulty}{further}"
+            for further in ("", "+distractors")
+            for metric in ("mAP", "mP@1", "mP@5", "mP@10")
+            for difficulty in _DIFFICULTIES
+        ),
         tables=("judgements",),
         columns={
             "split": "query or gallery (and distractors)",

@@ -1,6 +1,7 @@
 """Protocols by the command: a dataset with its tables and embeddings in files, values that a hand computed."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def directions(degrees) -> np.ndarray:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
-def evaluated(capsys, folder: Path, angles: dict[str, float], *flags):
+def evaluated(capsys, folder: Path, angles: Mapping[str, float], *flags):
     """The command's JSON for a dataset, of embeddings by key; or its error."""
     np.save(folder / "e.npy", directions(list(angles.values())))
     pl.DataFrame({"key": list(angles)}).write_parquet(folder / "e.labels.parquet")
@@ -106,6 +107,7 @@ def test_vehicle_lists_by_hand(tmp_path, capsys):
     folder, keys = made(tmp_path / "d", "vehicleid", rows, lists=lists)
     angles = dict(zip(keys, [0, 1, 40, 41, 100, 140, 102, 138], strict=True))
     drawn = evaluated(capsys, folder, angles)
+    assert drawn["settings"]["listed_without_embedding"] == {"large": 1}
     assert drawn["values"]["R@1/small"] == drawn["values"]["R@5/large"] == 1
     assert len(drawn["settings"]["draws"][0]["R@1/vehicle"]) == 10
     assert set(drawn["settings"]["draws"][1]["R@1/vehicle"]) <= {0.0, 0.5, 1.0}
@@ -137,6 +139,11 @@ def test_dyml_by_hand(tmp_path, capsys):
     assert values["ASI"] == pytest.approx(2 / 3)  # of one positive: whether it is the first
     assert found["settings"]["overlap"].startswith("none:")
     assert found["undefined"]["AP/average"] == 0
+    assert "takes no distractors" in evaluated(capsys, folder, angles, "--distractors", str(folder / "e.npy"))
+    kept = ["--out", str(tmp_path / "kept.json")]
+    assert evaluated(capsys, folder, angles, *kept)["values"] == values
+    compared = evaluated(capsys, folder, angles, "--against", str(tmp_path / "kept.json"))["comparison"]["rows"]
+    assert {row["metric"] for row in compared} == {name for name in values if not name.endswith("/average")}
     assert found["settings"]["printed"] == ["AP/average", "ASI", "R@1/average"]
 
 

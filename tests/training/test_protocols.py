@@ -16,10 +16,12 @@ from hgld.data.index import JUDGEMENTS, TABLES
 from hgld.data.views import TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation.protocol_kinds import FINEST, protocol_of
 from hgld.evaluation.protocols.benchmark import open_searched
 from hgld.report_page.runs import read_runs
 from hgld.training.evaluation import check_evaluation, evaluate_splits, keep_reports, parse_task
 from hgld.training.inference.embedding import embed
+from hgld.training.recipes import RECIPES, load_recipe
 from tests.fake_releases.pictures import jpeg
 from tests.hgld.small_dataset import LEVELS, Item, items_of_classes, write_dataset
 from tests.training.untrained_run import CONFIG_OF_RUN, small_model, write_run
@@ -96,6 +98,19 @@ def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place
         check_evaluation(asking("protocol=inshop"), str(place))
 
 
+def test_recipes_choose_by_a_value_that_their_protocols_print():
+    chosen = 0
+    for name in RECIPES:
+        run = load_recipe(name).run
+        first = parse_task(run.evaluate_on[0], "") if run.evaluate_on else None
+        if first is not None and first.protocol:
+            printed = protocol_of(first.protocol).printed
+            near = (run.best_by, f"{run.best_by}/average", f"{run.best_by}/{FINEST}")
+            assert set(near) & set(printed), (name, printed)
+            chosen += 1
+    assert chosen
+
+
 def test_entries_name_protocols():
     task = parse_task("/data/sop:protocol=leave-one-out", "here")
     assert (task.by_protocol, task.protocol, task.place, task.splits) == (True, "leave-one-out", "/data/sop", ())
@@ -147,6 +162,7 @@ def test_a_table_becomes_a_benchmark_whose_faults_are_counted(tmp_path, capsys):
     assert code == 0, err
     dataset = open_dataset(tmp_path / "set")
     assert dataset.manifest.protocol == "revisited"
+    assert dataset.judgements is not None
     assert sorted(dataset.judgements.rows()) == [("q1", "a", "easy"), ("q1", "c", "junk"), ("q2", "b", "hard")]
     rejected = pl.read_parquet(tmp_path / "set/rejected.parquet")
     assert sorted(rejected["file"]) == ["broken.jpg", "elsewhere.jpg", "lost.jpg"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -84,6 +85,12 @@ class Benchmark:
                 f"lists are {there}. Build the dataset anew with its lists."
             )
         return places
+
+    def listed_without_embedding(self) -> dict[str, int]:
+        """Count by list the keys that are in none of the splits: images that could not be read or embedded."""
+        keys = pl.concat([split.keys for split in self.splits.values()])
+        lost = pl.DataFrame() if self.lists is None else self.lists.filter(~pl.col("key").is_in(keys.implode()))
+        return dict(lost["list"].value_counts().sort("list").iter_rows()) if len(lost) else {}
 
     def judged(self, query: str, gallery: str, verdicts: Sequence[str]) -> tuple[list[list[np.ndarray]], int]:
         """Return the judgements of a split's items about those of another.
@@ -207,12 +214,18 @@ def evaluate_protocol(
     filled = [split for split, items in benchmark.splits.items() if len(items)]
     protocol.check(name, f"dataset {benchmark.name}", filled, tables)
     chosen = asked_metrics(name, protocol, metrics, benchmark.levels)
+    if strange := [split for split in filled if split not in (*protocol.splits, *protocol.further)]:
+        raise ConfigError(
+            f"the protocol {name} takes no {', '.join(strange)}. Leave them out, or name another protocol."
+        )
     refuse_submission(name, protocol, submission)
     report = protocol.function()(benchmark, replace(options, metrics=chosen))
     if submission is not None:
         protocol.submit()(benchmark, options, submission)
     refuse_undefined(report, f"dataset {benchmark.name}, protocol {name}")
-    stated = {"protocol": name, "dataset": benchmark.name}
+    stated: dict[str, Any] = {"protocol": name, "dataset": benchmark.name}
+    if "lists" in protocol.tables and (lost := benchmark.listed_without_embedding()):
+        stated["listed_without_embedding"] = lost
     printed = [value for value in at_finest(protocol.printed, benchmark.levels) if value in report.values]
     return replace(report, settings=report.settings | stated | {"printed": printed})
 

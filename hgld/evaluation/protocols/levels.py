@@ -53,20 +53,19 @@ def average_over_levels(*reports: RetrievalReport) -> RetrievalReport:
     averages = {f"{kind}/{AVERAGE}": [f"{kind}/{level}" for level in levels] for kind in kinds}
     undefined = {name: count for report in reports for name, count in report.undefined.items()}
     undefined |= {name: sum(report.undefined.get(name, 0) for report in reports) for name in graded}
-    per_query = _stack([report.per_query for report in reports], averages)
-    return RetrievalReport(
-        values=values | {name: _mean([values[n] for n in parts]) for name, parts in averages.items()},
-        per_query=per_query.select("query", *values, *averages),
-        undefined=undefined | {name: _undefined(per_query[name], parts, undefined) for name, parts in averages.items()},
-        settings=_settings(reports)
-        | {"levels": levels, "metrics": [*values, *averages], "average": "mean over levels"},
-    )
-
-
-def _undefined(column: pl.Series, parts: Sequence[str], undefined: Mapping[str, int]) -> int:
-    """Count the queries without an average; where all are, as in several reports, those that the parts leave out."""
-    count = int(column.is_nan().sum())
-    return count if count < len(column) else sum(undefined[name] for name in parts)
+    rows = _stack([report.per_query for report in reports])
+    means = {
+        name: pl.mean_horizontal(pl.col(*parts).fill_nan(None)).fill_null(math.nan)
+        for name, parts in averages.items()
+        if len(reports) == 1 and set(parts) <= set(rows.columns)
+    }
+    rows = rows.with_columns(**means)
+    left_out = {
+        name: int(rows[name].is_nan().sum()) if name in means else sum(undefined[part] for part in parts)
+        for name, parts in averages.items()
+    }
+    values |= {name: _mean([values[n] for n in parts]) for name, parts in averages.items()}
+    return _report(values, rows, undefined | left_out, reports, {"levels": levels, "average": "mean over levels"})
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -95,9 +94,22 @@ def join_reports(reports: Mapping[str, RetrievalReport]) -> RetrievalReport:
             raise ConfigError(f"the report of {name} has {', '.join(report.values)}; expected metrics of one level.")
         values |= {renamed[value]: number for value, number in report.values.items()}
         undefined |= {renamed[value]: count for value, count in report.undefined.items()}
-        tables.append(report.per_query.rename(renamed))
-    settings = _settings(list(reports.values())) | {"levels": list(reports), "metrics": list(values)}
-    return RetrievalReport(values, _stack(tables, {}).select("query", *values), undefined, settings)
+        tables.append(report.per_query.rename(renamed, strict=False))
+    return _report(values, _stack(tables), undefined, list(reports.values()), {"levels": list(reports)})
+
+
+def _report(
+    values: dict[str, float],
+    rows: pl.DataFrame,
+    undefined: dict[str, int],
+    reports: Sequence[RetrievalReport],
+    settings: Mapping[str, Any],
+) -> RetrievalReport:
+    """Return a report made of others; values without a column of their own are said to be of the set."""
+    columns = [name for name in values if name in rows.columns]
+    of_set = [name for name in values if name not in columns]
+    stated = _settings(reports) | {"metrics": list(values), **settings, **({"of_set": of_set} if of_set else {})}
+    return RetrievalReport(values, rows.select("query", *columns), undefined, stated)
 
 
 def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
@@ -106,10 +118,7 @@ def _settings(reports: Sequence[RetrievalReport]) -> dict[str, Any]:
     return {key: each[0] if all(value == each[0] for value in each) else each for key, each in found.items()}
 
 
-def _stack(tables: Sequence[pl.DataFrame], averages: dict[str, list[str]]) -> pl.DataFrame:
+def _stack(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Stack the queries of all reports, numbered through, NaN where a report has no such metric."""
     rows = pl.concat(tables, how="diagonal").drop("query").fill_null(math.nan)
-    means = {name: pl.lit(math.nan) for name in averages}
-    if len(tables) == 1:
-        means = {name: pl.mean_horizontal(pl.col(*parts).fill_nan(None)) for name, parts in averages.items()}
-    return rows.with_columns(**means).fill_null(math.nan).with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))
+    return rows.with_columns(query=pl.int_range(pl.len(), dtype=pl.Int64))
