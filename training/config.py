@@ -245,10 +245,14 @@ class RunConfig:
     seed: int = setting(0, "Seed of everything random.", least=0)
     train_split: str = setting("train", "Split to train on.")
     evaluate_on: tuple[str, ...] = setting(
-        ("test",), "Splits to evaluate on; QUERY/GALLERY for two of them; DIR:SPLIT for another dataset."
+        ("test",),
+        "What to evaluate on: SPLIT, QUERY/GALLERY for two, protocol for what the dataset's own protocol says "
+        "(protocol=NAME: another one); DIR: before it for another dataset.",
     )
     evaluate_every: int = setting(1, "Epochs between evaluations; 0: only the last.", least=0)
-    metrics: tuple[str, ...] = setting(("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured.")
+    metrics: tuple[str, ...] = setting(
+        ("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured on splits; protocols measure their own."
+    )
     best_by: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the first split evaluated.")
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
     keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Evaluate = Callable[[Benchmark, EvaluationOptions], RetrievalReport]
 
 FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
+EVERY = "every"  # the same for all levels, one after the other
 _PROTOCOLS = "hgld.evaluation.protocols"
 _LEAVE_ONE_OUT = f"{_PROTOCOLS}.labelled:evaluate_leave_one_out"
 _QUERY_GALLERY = f"{_PROTOCOLS}.labelled:evaluate_query_gallery"
@@ -42,10 +43,10 @@ class Protocol:
         splits: splits that are embedded; the dataset must have them.
         further: splits that are embedded too where the dataset has them (distractors).
         gallery: splits that ``hgld search`` looks into; empty: all of ``splits``.
-        metrics: names of metrics where nobody asks for others, ``/finest`` for the finest level. Empty: the values are
-            the protocol's own, and no others can be asked for.
-        printed: names of the values that the published tables print, in their order; ``/finest`` as above. The first
-            chooses the best checkpoint where no other metric is named.
+        metrics: names of metrics where nobody asks for others; ``/finest`` stands for the finest level, ``/every`` for
+            each. Empty: the values are the protocol's own, and no others can be asked for.
+        printed: names of the values that the published tables print, in their order, spelled as above; the best
+            checkpoint of a run is chosen by one of them.
         tables: tables beside the index that it reads: ``judgements``, ``lists``.
         columns: columns that a table of ``hgld build-shards manifest`` needs beside its levels, with what they hold.
         may_have: columns that it is read for where it has them.
@@ -172,7 +173,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
     "inat-full": _leave_one_out(
         "iNaturalist 2018, seven levels: every test image queries the others.",
         (*_INAT, *_HIERARCHICAL),
-        (*_INAT, "AP", "H-AP", "ASI", "NDCG"),
+        (*_INAT, f"AP/{EVERY}", "H-AP", "ASI", "NDCG"),
     ),
     "cub": _leave_one_out(
         "CUB-200-2011: every test image queries the others.",
@@ -403,10 +404,15 @@ def meaning_of(kind: str) -> str:
 
 
 def at_finest(names: Collection[str], levels: Collection[str]) -> tuple[str, ...]:
-    """Return names of metrics with ``/finest`` spelled out.
+    """Return names of metrics with ``/finest`` and ``/every`` spelled out.
 
-    >>> at_finest(["R@1/finest", "H-AP"], ["species", "genus"])
-    ('R@1/species', 'H-AP')
+    >>> at_finest(["R@1/finest", "AP/every", "H-AP"], ["species", "genus"])
+    ('R@1/species', 'AP/species', 'AP/genus', 'H-AP')
     """
-    first, ending = next(iter(levels)), f"/{FINEST}"
-    return tuple(f"{name.removesuffix(ending)}/{first}" if name.endswith(ending) else name for name in names)
+    of = {FINEST: [*levels][:1], EVERY: levels}
+    heads = [name.rpartition("/") for name in names]
+    return tuple(
+        spelled
+        for name, (head, _, level) in zip(names, heads, strict=True)
+        for spelled in ([f"{head}/{own}" for own in of[level]] if head and level in of else [name])
+    )

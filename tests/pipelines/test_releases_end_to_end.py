@@ -3,12 +3,17 @@
 import os
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
 import hgld
 from hgld.data.loader import Loader
 from hgld.data.views import TestView
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate_files import evaluate_dataset_files
+from hgld.evaluation.protocol_kinds import at_finest, protocol_of
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards.build import build_shards
@@ -46,6 +51,34 @@ def test_a_release_becomes_verified_shards(name, tmp_path):
     options = SourceConfig(distractors=name in ("roxford", "rparis"))
     build_shards(name, tmp_path / "release", str(tmp_path / "shards"), options, ShardConfig(workers=1), silent)
     check(tmp_path / "shards")
+    follow_protocol(tmp_path / "shards", tmp_path / "perfect.npy")
+
+
+def follow_protocol(root: Path, file: Path) -> None:
+    """Embed every class as a direction, the finer the longer, so that labels rank perfectly at every level."""
+    dataset = hgld.open_dataset(root)
+    protocol = protocol_of(dataset.manifest.protocol)
+    rows = []
+    for level, labels in enumerate(dataset.labels.numpy().T):
+        alone = np.where(labels < 0, labels.max() + 1 + np.arange(len(labels)), labels)  # unknown is like nothing
+        rows.append(np.eye(alone.max() + 1, dtype=np.float32)[alone] / (level + 1))
+    rows.append(np.random.default_rng(0).normal(scale=0.01, size=(len(dataset), 8)).astype(np.float32))  # no ties
+    np.save(file, np.concatenate(rows, axis=1))
+    pl.DataFrame({"key": dataset.keys}).write_parquet(file.with_suffix(".labels.parquet"))
+    if "top-1" in protocol.printed:
+        with pytest.raises(ConfigError, match="embeddings alone have no classifier"):
+            evaluate_dataset_files([file], str(root))
+    elif dataset.manifest.name == "landmarks-clean":  # one image of a landmark in val
+        with pytest.raises(InputError, match="no query has a relevant item"):
+            evaluate_dataset_files([file], str(root))
+    else:
+        report = evaluate_dataset_files([file], str(root))
+        printed = {name: report.values[name] for name in report.settings["printed"]}
+        assert list(printed) == [name for name in at_finest(protocol.printed, dataset.levels) if name in report.values]
+        if protocol.tables != ("judgements",):
+            printed.pop("H-AP", None)  # its relevance need not grow with the grade
+            best = {name: 4.0 if name == "N-S" else 1.0 for name in printed}
+            assert printed == pytest.approx(best, abs=1e-6)
 
 
 @pytest.mark.slow
