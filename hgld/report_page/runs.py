@@ -136,8 +136,8 @@ class Run:
 
     Attributes:
         name: as the page calls it.
-        evaluations: by their task: ``SPLIT`` or ``QUERY/GALLERY``, with `` of DATASET`` behind where the page
-            has several; ``evaluation`` where the report does not say it.
+        evaluations: by their task: ``SPLIT``, ``QUERY/GALLERY`` or the protocol, with `` of DATASET`` behind where the
+            page has several; ``evaluation`` where the report does not say it.
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
         recipe: name of the recipe that it was trained by; empty where nothing says it.
@@ -186,7 +186,8 @@ def _by_task(kept: Mapping[str, Evaluation], *, several: bool) -> dict[str, Eval
 def _task(kept: str, evaluation: Evaluation, *, several: bool) -> str:
     settings = evaluation.report.settings
     splits = [str(settings[side]) for side in ("split", "gallery_split") if side in settings]
-    task = "/".join(splits) or kept
+    protocol = str(settings["protocol"]) if "printed" in settings else ""
+    task = "/".join(splits) or protocol or kept
     return f"{task} of {evaluation.dataset}" if several and evaluation.dataset else task
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,7 @@ def made(folder: Path, protocol: str, rows, *, judgements=(), lists=(), levels=L
     """A dataset of no images: rows of (split, labels); returns its folder and keys, SPLIT/0000 by the row's number."""
     contents = data or [b"%d" % number for number in range(len(rows))]
     items = [Item(labels, split, content) for (split, labels), content in zip(rows, contents, strict=True)]
-    tables = {
+    tables: dict[str, Any] = {
         "judgements": pl.DataFrame(judgements, TABLES["judgements.parquet"], orient="row") if judgements else None,
         "lists": pl.DataFrame(lists, TABLES["lists.parquet"], orient="row") if lists else None,
     }
