@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import yaml
 from scipy.optimize import minimize
-from scipy.special import expit, logit, ndtri
+from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
@@ -53,7 +53,6 @@ GIVEN = (1.0, 2 / 3)  # share of the reference's groups that are given
 ALONE = 0.1  # how wrong a name alone in its group counts in the fit if most of its reference group stands elsewhere
 PENALTY = 0.003
 MOST_NAMES = 400  # of one placement in the fit
-DECISIONS = 50
 SHARE = 0.2
 
 
@@ -170,9 +169,7 @@ def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
             for mark, m, s, w in zip(marks, mean, scale, model.coef_[0], strict=True)
         },
         "between_sets": 1.0,
-        "between_slopes": 0.3,
         "between_groups": 0.5,
-        "unlearnt": 0.0,
     }
     if spreads:
         stated |= _spreads(train)
@@ -181,7 +178,6 @@ def fit(train: Sequence[Placements], *, spreads: bool = True) -> dict[str, Any]:
 
 def _spreads(train: Sequence[Placements]) -> dict[str, float]:
     levels: list[float] = []
-    slopes: list[float] = []
     within: list[float] = []
     shares: list[float] = []
     for source in sorted({p.source for p in train}):
@@ -201,46 +197,13 @@ def _spreads(train: Sequence[Placements]) -> dict[str, float]:
             rest = np.bincount(p.groups, p.soft - centred)
             room = np.bincount(p.groups, centred * (1 - centred))
             levels.append(float(minimize(lambda at, loss=loss: loss(np.array([at[0], 1.0])), [0.0]).x[0]))
-            slopes.append(slope - 1)
             within.append((rest**2 - room).sum() / (room**2).sum())
             shares.append(1 / len(held))
     weights = np.array(shares) / sum(shares)
-    spreads = {
+    return {
         "between_sets": float(np.sqrt(weights @ np.square(levels))),
-        "between_slopes": float(np.sqrt(weights @ np.square(slopes))),
         "between_groups": float(np.sqrt(max(weights @ np.array(within), 0.01))),
     }
-    return spreads | {"unlearnt": _unlearnt(train, spreads)}
-
-
-def _unlearnt(train: Sequence[Placements], spreads: Mapping[str, float]) -> float:
-    """Return the spread by which four intervals of five hold what was found among the rest, after decisions."""
-    found = []
-    for source in sorted({p.source for p in train}):
-        held = [p for p in train if p.source == source]
-        stated = fit([p for p in train if p.source != source], spreads=False)
-        model = doubt.Model.of({**stated, **spreads})
-        for p in held:
-            wrong = model.probabilities(p.marks)
-            for place, decided in enumerate(_decided(wrong)):
-                now = doubt.recalibrated(wrong, decided, p.wrong, groups=p.groups, model=model)[~decided]
-                surprise = p.wrong[~decided].sum() - now.sum()
-                room = float((now * (1 - now)).sum())
-                groups = np.bincount(p.groups[~decided], now * (1 - now))
-                by_groups = spreads["between_groups"] ** 2 * float((groups**2).sum())
-                told = 1 / (spreads["between_sets"] ** -2 + room / len(now) * int(decided.sum()))
-                needed = ((surprise / ndtri((1 + doubt.INTERVAL) / 2)) ** 2 - room - by_groups) / room**2 - told
-                found.append((needed, (5 if place == 5 else 1) / len(held)))
-    needed, shares = np.array(sorted(found)).T
-    enough = np.searchsorted(np.cumsum(shares), doubt.INTERVAL * shares.sum())
-    return float(np.sqrt(max(needed[enough], 0.01)))
-
-
-def _decided(wrong: np.ndarray) -> list[np.ndarray]:
-    """Return five random choices of 50 names, at most half of all, and the most doubtful ones, as (N,) bool."""
-    count = min(DECISIONS, len(wrong) // 2)
-    orders = [np.random.default_rng(seed).permutation(len(wrong)) for seed in range(5)]
-    return [np.isin(np.arange(len(wrong)), order[:count]) for order in (*orders, np.argsort(-wrong, kind="stable"))]
 
 
 def _log(odds: np.ndarray) -> np.ndarray:
@@ -275,26 +238,15 @@ class Figures:
     old: float
     auroc: float
     recall: float
-    before: float
-    after_random: float
-    after_doubtful: float
-    auroc_after: float
+    calibration: float
     expected: doubt.Expected
     inside: float
-    inside_after: float
     ceiling: float
     by_chance: float
 
 
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
-    errors, areas, inside = [], [], []
-    for decided in _decided(wrong):
-        now = doubt.recalibrated(wrong, decided, p.wrong, groups=p.groups, model=model)
-        errors.append(calibration_error(p.wrong[~decided], now[~decided]))
-        areas.append(auroc(p.wrong[~decided], now[~decided]))
-        left = doubt.still_wrong(now, decided, groups=p.groups, model=model)
-        inside.append(left.low <= p.wrong[~decided].sum() <= left.high)
     drawn = np.random.default_rng(0).random((20, len(wrong)))
     expected = doubt.still_wrong(wrong, groups=p.groups, model=model)
     return Figures(
@@ -302,13 +254,9 @@ def figures(p: Placements, model: doubt.Model) -> Figures:
         old=auroc(p.wrong, -p.confidence),
         auroc=auroc(p.wrong, wrong),
         recall=recall(p.wrong, wrong),
-        before=calibration_error(p.wrong, wrong),
-        after_random=float(np.mean(errors[:-1])),
-        after_doubtful=errors[-1],
-        auroc_after=float(np.mean(areas[:-1])),
+        calibration=calibration_error(p.wrong, wrong),
         expected=expected,
         inside=float(expected.low <= p.wrong.sum() <= expected.high),
-        inside_after=float(np.mean([np.mean(inside[:-1]), inside[-1]])),
         ceiling=_fitted_within(p),
         by_chance=float(np.mean([calibration_error(d < wrong, wrong) for d in drawn])),
     )
@@ -331,17 +279,16 @@ def table(found: Sequence[Placements], kind: str) -> Iterator[str]:
     yield f"Groups {kind}, each taxonomy judged by the model of the others:"
     yield ""
     yield (
-        "| set | encoder | wrong | AUROC of margin | AUROC | fitted within | AUROC after 50 | recall in a fifth "
-        "| calibration error | by chance | after 50 | after the 50 most doubtful | wrong: expected (80%) | found |"
+        "| set | encoder | wrong | AUROC of margin | AUROC | fitted within | recall in a fifth | calibration error "
+        "| by chance | wrong: expected (80%) | found |"
     )
-    yield f"|---|---|{'---:|' * 12}"
+    yield f"|---|---|{'---:|' * 9}"
     own = [(p, f) for p, f in judged if p.number == 1]
     for p, f in own:
         e = f.expected
         yield (
             f"| {p.shown} | {p.encoder} | {f.errors:.2f} | {f.old:.2f} | {f.auroc:.2f} | {f.ceiling:.2f} | "
-            f"{f.auroc_after:.2f} | {f.recall:.2f} | {f.before:.2f} | {f.by_chance:.2f} | {f.after_random:.2f} | "
-            f"{f.after_doubtful:.2f} | "
+            f"{f.recall:.2f} | {f.calibration:.2f} | {f.by_chance:.2f} | "
             f"{e.mean:.0f} ({e.low:.0f}-{e.high:.0f}) | {p.wrong.sum()} |"
         )
     for encoder in dict.fromkeys(p.encoder for p, _ in own):
@@ -354,10 +301,9 @@ def _mean(title: str, found: Sequence[Figures]) -> str:
     def mean(name: str) -> str:
         return f"{np.nanmean([getattr(f, name) for f in found]):.2f}"
 
-    shown = ("errors", "old", "auroc", "ceiling", "auroc_after", "recall", "before", "by_chance", "after_random")
-    shown += ("after_doubtful",)
+    shown = ("errors", "old", "auroc", "ceiling", "recall", "calibration", "by_chance")
     cells = " | ".join(mean(name) for name in shown)
-    return f"| mean | {title} | {cells} | in the interval: {mean('inside')} | after 50: {mean('inside_after')} |"
+    return f"| mean | {title} | {cells} | in the interval: {mean('inside')} | |"
 
 
 def sample_table() -> Iterator[str]:

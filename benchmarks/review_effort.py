@@ -25,6 +25,10 @@ c. margin sampling with nearest-neighbour propagation over the encoder alone, a 
    time (with given names only);
 w. with ``--found``: an all-knowing cut of Ward's tree over the encoder, an action a group and one an exception.
 
+Printed too, for every set: how well the page's probabilities tell which names stand wrong, before any decision and
+after 50 random names were put right, among the others: AUROC, calibration error (as of ``hierarchy_doubt.py``), and how
+often the 80% interval held how many are.
+
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
 annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learning/votes.yaml`` on the
 reviews of all sets, and prints the effort on each set with those that were fitted without it.
@@ -49,6 +53,7 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 import yaml
+from hierarchy_doubt import auroc, calibration_error  # beside this script
 from scipy.cluster.hierarchy import linkage
 from scipy.optimize import linear_sum_assignment
 from sklearn.linear_model import LogisticRegression
@@ -291,6 +296,18 @@ class Annotator:
         if progress and progress["still_wrong"]:
             self.effort.left.append((self._actions, len(self.target) - len(right), progress["still_wrong"]["names"]))
 
+    def put_right(self, name: str) -> None:
+        """Put one name into its group, wherever it stands."""
+        self._to([name], self.target[name])
+
+    def judge(self, names: Sequence[str]) -> tuple[float, float, float]:
+        """Return AUROC and calibration error of the page's probabilities for names, and whether its interval holds."""
+        told = {row[0]: row[6] for row in self._pieces("/api/names")}
+        wrong = np.array([self.place[name] != self.target[name] for name in names])
+        p = np.array([told[name] for name in names])
+        _, low, high = self._get("/api/queue")["still_wrong"]["names"]
+        return auroc(wrong, p), calibration_error(wrong, p), float(low <= wrong.sum() <= high)
+
     # -- work -----------------------------------------------------------------------------------------------------
 
     def work(self, bar: float = BARS[-1]) -> Effort:
@@ -418,6 +435,22 @@ class Annotator:
         return cost, chosen
 
 
+# -- the estimates --------------------------------------------------------------------------------------------------
+
+DECISIONS = 50
+
+
+def judged(annotator: Annotator, seed: int) -> np.ndarray:
+    """Return (AUROC, calibration error, whether the interval holds) before decisions and after random ones, (2, 3)."""
+    names = sorted(annotator.target)
+    found = [annotator.judge(names)]
+    chosen = np.random.default_rng(seed).permutation(len(names))[: min(DECISIONS, len(names) // 2)].tolist()
+    for i in chosen:
+        annotator.put_right(names[i])
+    found.append(annotator.judge([name for i, name in enumerate(names) if i not in set(chosen)]))
+    return np.array(found)
+
+
 # -- the other ways ------------------------------------------------------------------------------------------------
 
 
@@ -499,7 +532,8 @@ def encoded(encoder: str, texts: Sequence[str]) -> np.ndarray:
     return make_encoder(encoder.split("+")[0], names=list(texts)).encode(list(texts)).astype(np.float64)
 
 
-def arms(name: str, options: argparse.Namespace, work: Path) -> Iterator[Arm]:
+def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str, list[np.ndarray]]) -> Iterator[Arm]:
+    """Yield the ways to work on one set; note how good the page's estimates were."""
     reference = read_reference(options.data, name)
     are_given = not options.found
     found: dict[str, list[Effort]] = {}
@@ -531,6 +565,8 @@ def arms(name: str, options: argparse.Namespace, work: Path) -> Iterator[Arm]:
             )
             found.setdefault("w. all-knowing cut", []).append(effort)
         found.setdefault("hgld review", []).append(annotator.work())
+        other = Annotator(folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
+        estimates.setdefault(name, []).append(judged(other, seed))
     for title, efforts in found.items():
         yield Arm(title, tuple(efforts))
 
@@ -706,8 +742,9 @@ def main() -> None:
         print("| set | way | 80% of names | 90% | 95% | 80% of items | 90% | 95% |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         ratios, inside, seconds, efforts = [], [], [], list[Effort]()
+        estimates: dict[str, list[np.ndarray]] = {}
         for name in options.sets.split(","):
-            table = {arm.title: arm for arm in arms(name, options, work)}
+            table = {arm.title: arm for arm in arms(name, options, work, estimates)}
             for arm in table.values():
                 print(f"| {name} | {arm.title} | {' | '.join([*arm.cells(), *arm.cells(of_items=True)])} |", flush=True)
             ours = table["hgld review"]
@@ -725,6 +762,12 @@ def main() -> None:
             print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
         print(f"the 80% interval of the names still wrong holds the truth in {held}")
+        for name, found in [*estimates.items(), ("mean", [np.mean(e, axis=0) for e in estimates.values()])]:
+            (a, b, c), (d, e, f) = np.mean(found, axis=0)
+            told = (
+                f"AUROC {a:.2f} and {d:.2f}, calibration error {b:.2f} and {e:.2f}, in the interval {c:.0%} and {f:.0%}"
+            )
+            print(f"{name}: {told} (before, and after {DECISIONS} decisions)")
         looked = sum((effort.kinds for effort in efforts), Counter())
         print("proposals looked at: " + ", ".join(f"{kind} {count}" for kind, count in looked.most_common()))
         print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")

@@ -1,17 +1,17 @@
-"""Doubt: probabilities of wrong placements, what decisions make of them, and how many placements are wrong in all."""
+"""Doubt: probabilities of wrong placements, and how many placements are wrong in all."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit, logit
 
 from hgld.pipelines.hierarchy.groups import doubt
 
-MODEL = doubt.Model({}, 0.0, between_sets=0.8, between_slopes=0.5, between_groups=0.6, unlearnt=0.3)
+MODEL = doubt.Model({}, 0.0, between_sets=0.8, between_groups=0.6)
 COARSE = (
     ("lake", "alpine lake", "salt lake", "glacial lake"),
     ("stone bridge", "bridge", "toll bridge", "road bridge"),
@@ -96,7 +96,7 @@ def test_the_coefficients_say_what_they_were_fitted_on():
     assert {"sets", "encoders", "versions", "penalty"} <= set(stated["about"])
     for kind in ("found", "given"):
         model = doubt.Model.read(kind)
-        assert min(model.between_sets, model.between_slopes, model.between_groups, model.unlearnt) > 0
+        assert min(model.between_sets, model.between_groups) > 0
         assert model.marks["margins"][2] < 0, "the nearer to another group, the likelier wrong"
 
 
@@ -107,15 +107,14 @@ CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.arra
 
 @given(CHANCES, st.randoms(use_true_random=False))
 def test_the_interval_holds_the_mean_and_what_is_possible(wrong, random):
-    decided = np.array([random.random() < 0.3 for _ in wrong])
     weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
     groups = np.array([random.randint(0, 3) for _ in wrong])
-    found = doubt.still_wrong(wrong, decided, weights=weights, groups=groups, model=MODEL)
-    assert 0 <= found.low <= found.mean <= found.high <= weights[~decided].sum()
+    found = doubt.still_wrong(wrong, weights=weights, groups=groups, model=MODEL)
+    assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
 
 
-def test_nothing_is_wrong_where_all_is_decided():
-    found = doubt.still_wrong(np.array([0.9, 0.4]), np.array([True, True]), model=MODEL)
+def test_nothing_is_wrong_where_nothing_is_placed():
+    found = doubt.still_wrong(np.array([]), groups=np.array([], dtype=int), model=MODEL)
     assert (found.mean, found.low, found.high) == (0, 0, 0)
 
 
@@ -132,9 +131,8 @@ def test_the_interval_is_that_of_draws():
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=9)
 
 
-def test_levels_and_groups_widen_the_interval_and_decisions_narrow_it():
+def test_levels_and_groups_widen_the_interval():
     wrong, groups = np.full(200, 0.3), np.repeat(np.arange(10), 20)
-    decided = np.arange(200) % 4 == 0
 
     def width(**options) -> float:
         found = doubt.still_wrong(wrong, **{"model": MODEL, **options})
@@ -143,53 +141,3 @@ def test_levels_and_groups_widen_the_interval_and_decisions_narrow_it():
     independent = 2 * 1.2816 * np.sqrt(200 * 0.3 * 0.7)
     assert width(model=replace(MODEL, between_sets=1e-6)) == pytest.approx(independent, rel=0.02)
     assert independent < width() < width(groups=groups)
-    assert width(decided=decided) / 150 < width() / 200
-
-
-# -- after decisions --------------------------------------------------------------------------------------------------
-
-
-@given(CHANCES)
-def test_without_decisions_nothing_moves(wrong):
-    same = doubt.recalibrated(wrong, np.zeros(len(wrong), dtype=bool), np.zeros(len(wrong), dtype=bool), model=MODEL)
-    np.testing.assert_array_equal(same, np.clip(wrong, doubt.LEAST, doubt.MOST))
-
-
-@settings(deadline=None)
-@given(CHANCES, st.randoms(use_true_random=False))
-def test_levels_are_of_the_highest_posterior(wrong, random):
-    """The gradient of the stated posterior, by differences in float64, vanishes where Newton's method ends."""
-    odds = logit(wrong)
-    found = np.array([float(random.random() < 0.5) for _ in wrong])
-    labels = np.array([random.randint(0, 2) for _ in wrong])
-    level, slope, of_group = doubt._posterior(odds, found, labels, 3, MODEL)
-
-    def posterior(at: np.ndarray) -> float:
-        p = expit(at[0] + at[1] * odds + at[2:][labels])
-        likelihood = np.log(np.where(found > 0, p, 1 - p)).sum()
-        prior = (at[0] / 0.8) ** 2 + ((at[1] - 1) / 0.5) ** 2 + ((at[2:] / 0.6) ** 2).sum()
-        return float(likelihood - prior / 2)
-
-    at = np.array([level, slope, *of_group])
-    if slope > 0:  # a slope below 0, by which doubt would be turned round, is cut off
-        for step in np.eye(5) * 1e-5:
-            assert abs(posterior(at + step) - posterior(at - step)) / 2e-5 < 1e-3
-
-
-def test_only_surprise_counts():
-    """Found as expected, among doubtful names alone, says nothing new; all found right lowers what is left."""
-    wrong = np.concatenate([np.full(50, 0.8), np.full(50, 0.2)])
-    decided = np.arange(100) < 50
-    as_expected = doubt.recalibrated(wrong, decided, np.arange(100) < 40, model=MODEL)
-    assert as_expected[50:] == pytest.approx(np.full(50, 0.2), abs=0.01)
-    assert (as_expected[:50] == 0).all()
-    all_right = doubt.recalibrated(wrong, decided, np.zeros(100, dtype=bool), model=MODEL)
-    assert (all_right[50:] < 0.1).all()
-
-
-def test_a_group_found_wrong_raises_its_own_most():
-    wrong, groups = np.full(60, 0.3), np.repeat([0, 1, 2], 20)
-    decided = np.arange(60) % 20 < 8
-    after = doubt.recalibrated(wrong, decided, groups == 1, groups=groups, model=MODEL)
-    assert after[39] > 0.5 > after[59]
-    assert after[59] == pytest.approx(after[19])

@@ -16,12 +16,13 @@ and a logistic model turns them into a probability. Its coefficients are in ``do
 on (``benchmarks/hierarchy_doubt.py --fit``); they are read, never learnt, at a build.
 
 Taxonomies differ in how often such placements are wrong, and errors come in groups. So the coefficients' file also has
-how much the model's level and slope differ between taxonomies it was not fitted on, and between the groups of one.
-:func:`recalibrated` moves them by a person's decisions; :func:`still_wrong` widens its interval by them.
+how much the model's level differs between taxonomies it was not fitted on, and between the groups of one, by which
+:func:`still_wrong` widens its interval. From the first decision on the estimates are those of
+:mod:`hgld.pipelines.hierarchy.review.learning.votes`, which take these probabilities as one of the things they know.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,13 @@ class Model:
         marks: (mean, scale, coefficient) of every mark.
         intercept: the log-odds of a placement whose marks are all at their means.
         between_sets: standard deviation of the log-odds' level between taxonomies.
-        between_slopes: that of its slope, around 1.
         between_groups: that of the level between the groups of one taxonomy.
-        unlearnt: that of what decisions on other names do not tell about the level of the rest.
     """
 
     marks: Mapping[str, tuple[float, float, float]]
     intercept: float
     between_sets: float
-    between_slopes: float
     between_groups: float
-    unlearnt: float
 
     @staticmethod
     @cache
@@ -87,7 +84,7 @@ class Model:
         return np.clip(expit(odds), LEAST, MOST)
 
 
-_SPREADS = ("between_sets", "between_slopes", "between_groups", "unlearnt")
+_SPREADS = ("between_sets", "between_groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,62 +348,45 @@ class Expected:
 
 def still_wrong(
     wrong: np.ndarray,
-    decided: np.ndarray | None = None,
     *,
     weights: np.ndarray | None = None,
     groups: np.ndarray | None = None,
     model: Model | None = None,
 ) -> Expected:
-    """Return how many of the placements that nobody decided on are wrong.
+    """Return how many placements are wrong.
 
     Errors are not independent. The level of all log-odds is uncertain by as much as taxonomies differ from the model,
-    less what the decisions have told (1 / v = 1 / between_sets^2 + sum of p (1 - p) over them), to which is added what
-    decisions do not tell about names that were not asked; the level of each group likewise. Given the level, the number
-    is taken as normal, with the variance of independent names and of the groups' levels.
+    and the level of each group by as much as groups do. Given the level, the number is taken as normal, with the
+    variance of independent names and of the groups' levels.
 
     Args:
-        wrong: (N,) probabilities; those of decided names are not read.
-        decided: (N,) bool: a person decided on them; None: nobody did.
+        wrong: (N,) probabilities.
         weights: (N,) items of each name; None: names are counted.
         groups: (N,) labels 0..G-1, within which errors go together; None: all are of one group each.
         model: whose spreads are taken; None: the model of groups that were found.
     """
     model = model or Model.read("found")
-    wrong = np.asarray(wrong, dtype=np.float64)
-    is_open = np.ones(len(wrong), dtype=bool) if decided is None else ~np.asarray(decided, dtype=bool)
-    if not is_open.any():
+    if not len(wrong):
         return Expected(0.0, 0.0, 0.0)
     counted = np.ones(len(wrong)) if weights is None else np.asarray(weights, dtype=np.float64)
-    odds, counted_open = logit(np.clip(wrong[is_open], LEAST / 10, 1 - LEAST / 10)), counted[is_open]
-    told = float(np.mean(expit(odds) * expit(-odds)))  # what one decision tells about a level
-    spread = _after(model.between_sets, told * int((~is_open).sum()))
-    spread = min(float(np.hypot(spread, model.unlearnt)), model.between_sets)
+    odds = logit(np.clip(np.asarray(wrong, dtype=np.float64), LEAST / 10, 1 - LEAST / 10))
     nodes = np.linspace(-REACH, REACH, NODES)
     mass = np.exp(-(nodes**2) / 2)
     mass /= mass.sum()
     means, variances = np.empty(NODES), np.empty(NODES)
-    labels = np.arange(len(wrong)) if groups is None else np.asarray(groups)
-    within = _after(model.between_groups, told * np.bincount(labels[~is_open], minlength=int(labels.max()) + 1))
     for place, node in enumerate(nodes):
-        p = expit(odds + spread * node)
-        means[place] = counted_open @ p
-        variances[place] = (counted_open**2) @ (p * (1 - p))
+        p = expit(odds + model.between_sets * node)
+        means[place] = counted @ p
+        variances[place] = (counted**2) @ (p * (1 - p))
         if groups is not None:
-            variances[place] += (
-                (within * np.bincount(labels[is_open], counted_open * p * (1 - p), len(within))) ** 2
-            ).sum()
+            variances[place] += ((model.between_groups * np.bincount(groups, counted * p * (1 - p))) ** 2).sum()
     ends = [
         _quantile((1 - INTERVAL) / 2, means, variances, mass),
         _quantile((1 + INTERVAL) / 2, means, variances, mass),
     ]
-    total = float(counted_open.sum())
+    total = float(counted.sum())
     low, high = (float(np.clip(end, 0, total)) for end in ends)
     return Expected(float(np.clip(mass @ means, low, high)), low, high)
-
-
-def _after(spread: Any, told: Any) -> Any:
-    """Return a level's standard deviation after decisions that told so much about it."""
-    return spread / np.sqrt(1 + spread**2 * told)
 
 
 def _quantile(share: float, means: np.ndarray, variances: np.ndarray, mass: np.ndarray) -> float:
@@ -418,80 +398,3 @@ def _quantile(share: float, means: np.ndarray, variances: np.ndarray, mass: np.n
         below = float(mass @ ndtr((middle - means) / deviations))
         low, high = (middle, high) if below < share else (low, middle)
     return (low + high) / 2
-
-
-def recalibrated(
-    wrong: np.ndarray,
-    decided: np.ndarray,
-    found_wrong: np.ndarray,
-    *,
-    groups: np.ndarray | None = None,
-    model: Model | None = None,
-) -> np.ndarray:
-    """Return the probabilities again after a person's decisions; 0 where a person decided.
-
-    The log-odds of every name become ``level + slope x log-odds + level of its group``. Level, slope and groups' levels
-    are those of the highest posterior: normal priors around 0, 1 and 0 with the spreads of the model, and the
-    likelihood of what was found given what had been expected of the very names that were asked. So people may ask about
-    doubtful names first: their probabilities were high before, and only the surprise counts.
-
-    Args:
-        wrong: (N,) probabilities before any decision.
-        decided: (N,) bool: a person decided on the name itself.
-        found_wrong: (N,) bool: the name was moved or dropped, not confirmed; read where ``decided``.
-        groups: (N,) labels 0..G-1 before the decisions; None: no level for single groups.
-        model: whose spreads are taken; None: the model of groups that were found.
-    """
-    model = model or Model.read("found")
-    wrong, decided = np.asarray(wrong, dtype=np.float64), np.asarray(decided, dtype=bool)
-    odds = logit(np.clip(wrong, LEAST / 10, 1 - LEAST / 10))
-    asked = np.flatnonzero(decided)
-    if not asked.size:
-        return np.clip(wrong, LEAST, MOST)
-    labels = np.zeros(len(wrong), dtype=np.int64) if groups is None else np.asarray(groups, dtype=np.int64)
-    level, slope, of_group = _posterior(
-        odds[asked], np.asarray(found_wrong, dtype=bool)[asked].astype(float), labels[asked], int(labels.max()) + 1,
-        model if groups is not None else replace(model, between_groups=1e-3),
-    )  # fmt: skip
-    moved = np.clip(expit(level + slope * odds + of_group[labels]), LEAST, MOST)
-    moved[decided] = 0.0
-    return moved
-
-
-def _posterior(
-    odds: np.ndarray, found: np.ndarray, labels: np.ndarray, count: int, model: Model
-) -> tuple[float, float, np.ndarray]:
-    """Return level, slope and groups' levels of the highest posterior, by Newton's method with halved steps.
-
-    The groups' levels meet in nothing but level and slope, so that they are eliminated one by one.
-    """
-    shared = np.array([0.0, 1.0])
-    of_group = np.zeros(count)
-    prior = 1 / np.array([model.between_sets, model.between_slopes]) ** 2
-    group_prior = 1 / model.between_groups**2
-    features = np.stack([np.ones_like(odds), odds], axis=1)
-
-    def cost(at: np.ndarray, at_groups: np.ndarray) -> float:
-        said = features @ at + at_groups[labels]
-        surprise = np.logaddexp(0, np.where(found > 0, -said, said)).sum()
-        return float(surprise + (prior @ (at - [0.0, 1.0]) ** 2 + group_prior * at_groups @ at_groups) / 2)
-
-    for _ in range(STEPS):
-        p = expit(features @ shared + of_group[labels])
-        v = np.maximum(p * (1 - p), 1e-9)
-        gradient = features.T @ (p - found) + prior * (shared - [0.0, 1.0])
-        group_gradient = np.bincount(labels, p - found, count) + group_prior * of_group
-        curve = (features.T * v) @ features + np.diag(prior)
-        group_curve = np.bincount(labels, v, count) + group_prior
-        cross = np.stack([np.bincount(labels, v * column, count) for column in features.T])
-        step = np.linalg.solve(
-            curve - (cross / group_curve) @ cross.T, gradient - cross @ (group_gradient / group_curve)
-        )
-        group_step = (group_gradient - step @ cross) / group_curve
-        size = 1.0
-        while size > 1e-6 and cost(shared - size * step, of_group - size * group_step) > cost(shared, of_group):
-            size /= 2
-        shared, of_group = shared - size * step, of_group - size * group_step
-        if max(np.abs(step).max(), np.abs(group_step).max()) < 1e-9:
-            break
-    return float(shared[0]), float(max(shared[1], 0.0)), of_group

@@ -126,8 +126,7 @@ def _review(
     estimates, placed = taught(settlement.grouping, teacher)
     progress("review: decisions", len(entries), len(entries))
 
-    wrong = estimates.wrong if estimates else _recalibrated(name_table, placed, doubted)
-    kept, dropped = reviewed_names(name_table, placed, wrong)
+    kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else {})
     reviewed = reviewed_groups(kept, place, group_table, placed)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
@@ -143,19 +142,6 @@ def _review(
     )
 
 
-def _recalibrated(names: pl.DataFrame, grouping: Grouping, doubted: str | None) -> dict[str, float]:
-    """Return the clustering's probabilities, moved by what people found out about single names."""
-    decided = np.array([grouping.is_decided(name) for name in names["name"].to_list()])
-    if not doubted or not decided.any():
-        return {}
-    groups = names["group"].to_numpy()
-    pairs = zip(names["name"].to_list(), groups.tolist(), strict=True)
-    found_wrong = np.array([grouping.place[name] != group for name, group in pairs])
-    model = doubt.Model.read(doubted)
-    moved = doubt.recalibrated(names["wrong"].to_numpy(), decided, found_wrong, groups=groups, model=model)
-    return dict(zip(names["name"].to_list(), moved.tolist(), strict=True))
-
-
 def _still_wrong(
     kept: pl.DataFrame, place: Mapping[str, int], doubted: str, estimates: Estimates | None
 ) -> dict[str, list[float]]:
@@ -163,10 +149,11 @@ def _still_wrong(
     if estimates is not None:
         ends = {"names": estimates.still_wrong(), "items": estimates.items_wrong()}
     else:
-        groups = np.array([place[name] for name in kept["name"].to_list()], dtype=np.int64)
-        wrong, model = kept["wrong"].to_numpy(), doubt.Model.read(doubted)
-        left = partial(doubt.still_wrong, wrong, wrong == 0, groups=groups, model=model)
-        found = {"names": left(), "items": left(weights=kept["landmarks"].to_numpy())} if len(kept) else {}
+        left = kept.filter(pl.col("wrong") > 0)  # 0: a person decided
+        groups = np.array([place[name] for name in left["name"].to_list()], dtype=np.int64)
+        wrong, model = left["wrong"].to_numpy(), doubt.Model.read(doubted)
+        count = partial(doubt.still_wrong, wrong, groups=groups, model=model)
+        found = {"names": count(), "items": count(weights=left["landmarks"].to_numpy())} if len(kept) else {}
         ends = {of: (x.mean, x.low, x.high) for of, x in found.items()}
     return {of: [round(float(end), 1) for end in three] for of, three in ends.items()}
 
