@@ -11,19 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.plugins import Plugins
-
-if TYPE_CHECKING:
-    from hgld.evaluation.evaluate import EvaluationOptions
-    from hgld.evaluation.protocols.benchmark import Benchmark
-    from hgld.evaluation.report import RetrievalReport
-
-    Evaluate = Callable[[Benchmark, EvaluationOptions], RetrievalReport]
 
 FINEST = "finest"  # stands in the names of metrics for the finest level, whatever a dataset calls it
 EVERY = "every"  # the same for all levels, one after the other
@@ -38,7 +30,8 @@ class Protocol:
 
     Attributes:
         summary: a line for people: who queries what, what is left out, what is averaged.
-        evaluate: function from the embedded splits and the options of the ranking to a report; a text names one as
+        evaluate: function from the embedded splits (:class:`hgld.evaluation.protocols.Benchmark`) and the options of
+            ranking (:class:`hgld.evaluation.evaluate.EvaluationOptions`) to a report; a text names one as
             ``module:function``.
         splits: splits that are embedded; the dataset must have them.
         further: splits that are embedded too where the dataset has them (distractors).
@@ -56,7 +49,7 @@ class Protocol:
     """
 
     summary: str
-    evaluate: "str | Evaluate"
+    evaluate: str | Callable[..., Any]
     splits: tuple[str, ...]
     further: tuple[str, ...] = ()
     gallery: tuple[str, ...] = ()
@@ -68,11 +61,11 @@ class Protocol:
     levels: tuple[str, ...] = ()
     submission: str = ""
 
-    def function(self) -> "Evaluate":
+    def function(self) -> Callable[..., Any]:
         """Return the function, imported."""
         return self.evaluate if callable(self.evaluate) else _imported(self.evaluate)
 
-    def submit(self) -> "Callable[[Benchmark, EvaluationOptions, Path], None]":
+    def submit(self) -> Callable[..., None]:
         """Return the function that writes a submission, imported."""
         return _imported(self.submission)
 
