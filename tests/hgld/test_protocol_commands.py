@@ -80,6 +80,10 @@ def test_landmarks_clean_queries_its_val_split(tmp_path, capsys):
     assert found["values"]["AP/fine"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert not [name for name in found["values"] if name.endswith("/coarse")]  # no label is known there
     assert found["settings"]["levels_without_labels"] == ["coarse"]
+    angles = dict(zip(keys, [0, 10, 25, 90], strict=True))
+    assert "AP/coarse: no query, or no gallery item, has a label of coarse" in evaluated(
+        capsys, folder, angles, "--metrics", "AP/coarse,AP/fine"
+    )
 
 
 @pytest.mark.parametrize("protocol", ["query-gallery", "inshop", "h-gldv2"])
