@@ -51,6 +51,8 @@ def verbs():
 def test_every_row_says_one_of_three_things():
     assert {row[-1] for rows in ROWS.values() for row in rows} == HERE
     assert sum(map(len, ROWS.values())) > 60
+    for heading, rows in ROWS.items():
+        assert len({row[0] for row in rows}) == len(rows), f"{heading} has two rows of one name"
 
 
 @pytest.mark.parametrize("paper", PAPERS)
