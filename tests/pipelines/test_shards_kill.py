@@ -64,14 +64,12 @@ def release(tmp_path_factory):
     return given, bytes_of(folder / "expected")
 
 
-PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-
-
 def start(given: dict, out: Path, **options: object) -> subprocess.Popen[bytes]:
     arguments = json.dumps({**given, "out": str(out), "options": {**OPTIONS, **options}})
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-W", "error", given["script"], arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **PIPES)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 def hold(process: subprocess.Popen[bytes], stage: str, least: int) -> None:
