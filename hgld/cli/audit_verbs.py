@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.embed_verbs import (
-    CHECKPOINT,
-    checkpoint_options,
     open_embedder,
-    refuse_checkpoint_options,
+    refuse_view_options,
     say_reduced,
-    take_checkpoint_options,
+    source_options,
+    take_sources,
+    take_view_options,
+    view_options,
 )
 from hgld.cli.options import FOLDER, Names, json_option
 from hgld.cli.output import echo, print_json, progress_bars
@@ -19,6 +20,8 @@ from hgld.cli.output import echo, print_json, progress_bars
 if TYPE_CHECKING:
     from hgld.audit.audit import Audit
     from hgld.audit.inputs import Audited
+    from hgld.pipelines.stage import Progress
+    from hgld.training.models.networks import Network
 
 _MOST_SHOWN = 10
 
@@ -36,8 +39,8 @@ def audit_command() -> click.Command:
     @click.option(
         "--levels", type=Names(), help="Columns of the labels, finest first. [default: all but key and split]"
     )
-    @click.option("--checkpoint", type=CHECKPOINT, help="Instead of files: a run of hgld train, or a checkpoint of it.")
-    @click.option("--data", help="The dataset: what the checkpoint embeds, or the labels and pictures of --embeddings.")
+    @source_options()
+    @click.option("--data", help="The dataset: what the model embeds, or the labels and pictures of --embeddings.")
     @click.option(
         "--out", type=FOLDER, required=True, help="Folder of the page, exclude.csv, decisions.yaml and audit.json."
     )
@@ -48,14 +51,13 @@ def audit_command() -> click.Command:
         show_default=True,
         help="From which a finding is listed.",
     )
-    @checkpoint_options
+    @view_options
     @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
     @json_option
     def audit(
         embeddings: Path | None,
         labels: Path | None,
         levels: tuple[str, ...] | None,
-        checkpoint: Path | None,
         data: str | None,
         out: Path,
         probability: float,
@@ -74,22 +76,21 @@ def audit_command() -> click.Command:
         from hgld.audit.page import write_audit
         from hgld.pipelines.check.audit_decisions import HEADER, decision_texts
 
+        sources = take_sources(given)
         with progress_bars() as progress:
-            if checkpoint is not None:
+            if sources:
                 if embeddings is not None or labels is not None or levels is not None or data is None:
-                    raise click.UsageError(
-                        "--checkpoint goes with --data, and without --embeddings, --labels, --levels."
-                    )
-                audited = _embedded(checkpoint, data, device, take_checkpoint_options(given), progress)
+                    raise click.UsageError("a model goes with --data, without --embeddings, --labels and --levels.")
+                audited = _embedded(sources, data, device, take_view_options(given), progress)
                 if audited is None:
                     return
             else:
-                refuse_checkpoint_options(given)
+                refuse_view_options(given)
                 audited = _read(embeddings, labels, levels, data)
             found = audited.audit(AuditOptions(probability=probability, progress=progress))
             named = {"dataset": audited.dataset.manifest.name} if audited.dataset is not None else {}
             named |= {"embeddings": embeddings.name} if embeddings is not None else {}
-            named |= {"checkpoint": checkpoint.name} if checkpoint is not None else {}
+            named |= {"model": sources[0].name} if sources else {}
             files = write_audit(out, found, decision_texts(found.classes, found.levels), HEADER, audited.dataset, named)
         if as_json:
             print_json(found.to_dict() | {"files": files})
@@ -101,7 +102,7 @@ def audit_command() -> click.Command:
 
 def _read(embeddings: Path | None, labels: Path | None, levels: tuple[str, ...] | None, data: str | None) -> "Audited":
     if embeddings is None:
-        raise click.UsageError("missing --embeddings, with --labels or --data; or give --checkpoint and --data.")
+        raise click.UsageError("missing --embeddings, with --labels or --data; or give a model and --data.")
     from hgld.audit.inputs import Audited
 
     if data is None:
@@ -114,14 +115,16 @@ def _read(embeddings: Path | None, labels: Path | None, levels: tuple[str, ...] 
 
 
 def _embedded(
-    checkpoint: Path, data: str, device: str | None, options: dict[str, Any], progress: Any
+    sources: "list[Path | Network]", data: str, device: str | None, options: dict[str, Any], progress: "Progress"
 ) -> "Audited | None":
     """Return the readable items of a dataset; None on all processes of torchrun but the main one."""
     from hgld.audit.inputs import Audited
     from hgld.data.dataset import open_dataset
 
+    if len(sources) > 1:
+        raise click.UsageError("--checkpoint and --model are both given; one of them says what embeds.")
     dataset = open_dataset(data)
-    with open_embedder(checkpoint, device, options, data) as embedder:
+    with open_embedder(sources[0], device, options, data) as embedder:
         embedded = embedder.embed_readable(dataset, progress)
         if not embedder.processes.is_main:
             return None
