@@ -64,6 +64,15 @@ def test_the_basis_has_unit_variance_within_classes_and_means_apart_from_each_ot
     assert 0.5 < np.diag(within).mean() <= 1
 
 
+def test_many_dimensions_are_taken_along_their_principal_axes():
+    rows, classes = clusters(each=20)
+    turn, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((100, 16)))
+    narrow, wide = ClassModel.fit(rows, classes), ClassModel.fit(rows @ turn.T, classes)
+    assert wide.items.shape == (140, 64)
+    everything = np.arange(len(rows))
+    assert (wide.scores(everything).argmax(axis=1) == narrow.scores(everything).argmax(axis=1)).all()
+
+
 @given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1, max_size=4))
 def test_distinct_keeps_first_entries_in_order(table):
     found = distinct(np.array(table))
