@@ -257,7 +257,7 @@ def changed_picture(picture: Image.Image, change: str, rng: np.random.Generator)
         picture = picture.resize((width // 2, height // 2), Image.Resampling.LANCZOS)
     elif change == "crop":
         wide, high = round(0.95 * width), round(0.95 * height)
-        left, top = rng.integers(width - wide + 1), rng.integers(height - high + 1)
+        left, top = int(rng.integers(width - wide + 1)), int(rng.integers(height - high + 1))
         picture = picture.crop((left, top, left + wide, top + high))
     out = io.BytesIO()
     picture.save(out, "JPEG", quality=int(rng.integers(50, 91)))

@@ -226,7 +226,7 @@ def _wrong_images(
     rows = []
     for row in np.flatnonzero(np.nanmax(noise.wrong, axis=1, initial=0.0) >= bound):
         given = int(classes[row])
-        level = _coarsest_wrong(items, noise, row, ancestors[given], bound)
+        level = _coarsest_wrong(items, noise, int(row), ancestors[given], bound)
         if level < 0:
             continue
         proposed = int(noise.proposed[row, level])

@@ -123,9 +123,11 @@ def _one(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[Cla
     found = np.array([_marks(model, items[a], items[b]) for a, b in pairs]).reshape(-1, 2)
     planted = np.array([_marks(model, *_halves(part)) for part in _chosen(items)]).reshape(-1, 2)
     most = _MOST_FAULTS * len(items) / max(len(pairs), 1)
-    for (a, b), marks, *likely in zip(pairs, found, *planted_posterior(found, planted, most), strict=True):
-        if np.isfinite(likely[0]):
-            yield ClassFault("one", level, a, b, *map(float, likely), _said(marks), (items[a], items[b]))
+    likely = planted_posterior(found, planted, most)
+    for (a, b), marks, score, probability in zip(pairs, found, *likely, strict=True):
+        if np.isfinite(score):
+            parts = items[a], items[b]
+            yield ClassFault("one", level, a, b, float(score), float(probability), _said(marks), parts)
 
 
 def _said(marks: np.ndarray) -> dict[str, float]:
@@ -165,11 +167,12 @@ def _two(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[Cla
     cuts = {label: cut_in_two(_weighted(model, items[label])) for label in large}
     found = np.array([_cut_marks(model, items[label], cuts[label]) for label in large]).reshape(-1, 3)
     planted = np.array(list(_joined_marks(model, items, set(large)))).reshape(-1, 3)
-    for label, marks, *likely in zip(large, found, *planted_posterior(found, planted, _MOST_FAULTS), strict=True):
-        if np.isfinite(likely[0]):
+    likely = planted_posterior(found, planted, _MOST_FAULTS)
+    for label, marks, score, probability in zip(large, found, *likely, strict=True):
+        if np.isfinite(score):
             parts = items[label][~cuts[label]], items[label][cuts[label]]
             said = _said(marks) | {"share of the smaller part": float(marks[2])}
-            yield ClassFault("two", level, label, -1, *map(float, likely), said, parts)
+            yield ClassFault("two", level, label, -1, float(score), float(probability), said, parts)
 
 
 def _joined_marks(model: ClassModel, items: list[np.ndarray], large: set[int]) -> Iterator[np.ndarray]:

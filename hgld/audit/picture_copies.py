@@ -46,7 +46,7 @@ class PictureCopies:
                 self._small[item] = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
             if item % 100 == 99 or item + 1 == count:
                 progress("compare pictures", item + 1, count)
-        self._shown = self._small.any(axis=(1, 2))
+        self._shown = np.asarray(self._small.any(axis=(1, 2)))
 
     def nearest(self, queries: np.ndarray, references: np.ndarray, k: int) -> np.ndarray:
         """Return (Q, k) references that look most like each query, by their coarse grey values.

@@ -20,7 +20,8 @@ TREE = np.array([[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 2, 1
 def clusters(seed: int = 0, each: int = 8, noise: float = 0.3) -> tuple[np.ndarray, np.ndarray]:
     """Unit rows and their classes in TREE: classes of one parent lie nearer than others."""
     rng = np.random.default_rng(seed)
-    centres = sum(scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1)))
+    parts = [scale * rng.standard_normal((7, 16))[TREE[:, level]] for level, scale in enumerate((0.6, 0.8, 1))]
+    centres = np.sum(parts, axis=0)
     classes = np.repeat(np.arange(7), each)
     rows = centres[classes] + noise * rng.standard_normal((len(classes), 16))
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), classes
