@@ -27,7 +27,7 @@ def _silent(task: str, done: int, total: int | None) -> None:
 
 
 class Pictures(Protocol):
-    """What compares the pictures themselves (:class:`hgld.audit.picture_copies.PictureCopies`)."""
+    """A comparison of the pictures themselves (:class:`hgld.audit.picture_copies.PictureCopies`)."""
 
     def nearest(self, queries: np.ndarray, references: np.ndarray, k: int) -> np.ndarray: ...
 
@@ -49,7 +49,7 @@ class AuditOptions:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What an audit found, the most probable first.
+    """Findings of an audit, the most probable first.
 
     Attributes:
         levels: finest first.

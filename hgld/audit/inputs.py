@@ -1,4 +1,4 @@
-"""What is audited: embeddings with labels, keys and splits, of files or of a dataset."""
+"""Items to audit: embeddings with labels, keys and splits, of files or of a dataset."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
