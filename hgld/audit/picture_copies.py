@@ -1,11 +1,12 @@
 """Pictures that are copies of each other: re-encoded, resized, or cropped a little.
 
-A picture is compared as 32 x 32 grey values. Two pictures are as much alike as the highest correlation of one whole
-with the other, whole or cropped to :data:`_CROP` of its sides at nine places: a crop that moves the picture's content
-by a pixel or two lowers the correlation of the wholes, and the bits of a perceptual hash, but not this.
+A picture is compared as 32 x 32 grey values. Two pictures are as much alike as their correlation, as they are or once
+one is laid over the other by the affine map that makes it highest (Evangelidis and Psarakis, Parametric Image Alignment
+Using Enhanced Correlation Coefficient Maximization, PAMI 2008): a crop that moves the content by a pixel or two lowers
+the correlation of the wholes, and the bits of a perceptual hash, but not this.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import cv2
 import numpy as np
@@ -17,7 +18,10 @@ from hgld.evaluation.neighbors import nearest_neighbors
 
 _SIDE = 32
 _COARSE = 12  # side at which candidates are found
-_CROP = 0.95
+_ALIGNED_FROM = 0.6  # correlation below which a copy is out of the question
+_LARGEST_CHANGE = 0.15  # of the side: an alignment that takes more shows something else
+_STOP = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 15, 1e-4)
+_BLUR = 3  # pixels of the Gaussian by which the alignment smooths
 _LEAST_CONTRAST = 4.0  # standard deviation of the grey values below which a picture shows nothing
 
 
@@ -74,43 +78,30 @@ class PictureCopies:
 
     def alike(self, pairs: np.ndarray) -> np.ndarray:
         """Return (P,) how much the pictures of each pair (P, 2) are alike, at most 1; 0 if one shows nothing."""
-        views: dict[int, np.ndarray] = {}
-        scores = np.zeros(len(pairs), np.float32)
-        for row, (first, second) in enumerate(pairs.tolist()):
-            if self._shown[first] and self._shown[second]:
-                a, b = (_kept(views, item, self._small) for item in (first, second))
-                scores[row] = max(float((a @ b[0]).max()), float((b @ a[0]).max()))
-        return scores
-
-
-def _kept(views: dict[int, np.ndarray], item: int, small: np.ndarray) -> np.ndarray:
-    if item not in views:
-        if len(views) > 4096:
-            views.clear()
-        views[item] = _unit(np.stack([small[item], *_crops(small[item])]))
-    return views[item]
-
-
-def _crops(picture: np.ndarray) -> Sequence[np.ndarray]:
-    """Return the nine crops, each resized to the whole."""
-    side = len(picture)
-    shifts = np.array([0.0, 0.5, 1.0]) * (1 - _CROP) * side
-    edge = (_CROP - 1) / 2  # pixel centres of the crop, in those of the picture
-    flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-    return [
-        cv2.warpAffine(
-            picture,
-            np.array([[_CROP, 0, x + edge], [0, _CROP, y + edge]]),
-            (side, side),
-            flags=flags,
-            borderMode=cv2.BORDER_REPLICATE,
+        return np.array(
+            [
+                _correlation(self._small[first], self._small[second])
+                if self._shown[first] and self._shown[second]
+                else 0.0
+                for first, second in pairs.tolist()
+            ]
         )
-        for x in shifts
-        for y in shifts
-    ]
 
 
-def _unit(pictures: np.ndarray) -> np.ndarray:
-    rows = pictures.reshape(len(pictures), -1)
-    rows = rows - rows.mean(axis=1, keepdims=True)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-6)
+def _correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the highest correlation of two pictures, as they are and aligned either way."""
+    plain = float(np.corrcoef(first.ravel(), second.ravel())[0, 1])
+    if plain < _ALIGNED_FROM:
+        return plain
+    return max(plain, _aligned(first, second), _aligned(second, first))
+
+
+def _aligned(still: np.ndarray, moved: np.ndarray) -> float:
+    """Return the correlation of two pictures once one is aligned; -1 where no small change aligns it."""
+    warp = np.eye(2, 3, dtype=np.float32)
+    try:
+        found, _ = cv2.findTransformECC(still, moved, warp, cv2.MOTION_AFFINE, _STOP, np.empty(0, np.uint8), _BLUR)
+    except cv2.error:  # it does not converge
+        return -1.0
+    change = np.abs(warp - np.eye(2, 3)) / [1, 1, _SIDE]
+    return found if change.max() <= _LARGEST_CHANGE else -1.0
