@@ -198,6 +198,7 @@ report run --data shards --out report.html
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
 resolutions --help
+audit --checkpoint run --data shards --out audit
 """
 
 
