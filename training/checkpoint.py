@@ -19,13 +19,14 @@ from torch import Tensor
 
 from hgld.errors import InputError, SchemaError, StorageError
 from hgld.files import write_atomic, write_folder
-from hgld.training.config import read_json_object
+from hgld.training.config import is_validation, read_json_object
 
 SCHEMA_VERSION = 1
 FOLDER = "checkpoints"
 BEST = "best.json"
 STATE = "state.json"
 _NAME = re.compile(r"step-(\d{8,})\Z")
+LAST = "the last of its run"
 _ASIDE = re.compile(r"\.step-\d{8,}\.part\Z")
 
 
@@ -95,13 +96,14 @@ def checkpoint_step(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
-def mark_best(run: Path, checkpoint: Path, metric: str, value: float) -> None:
-    """Record the best checkpoint, and the metric's value there.
+def mark_best(run: Path, checkpoint: Path, metric: str, value: float, chosen_on: str) -> None:
+    """Record the best checkpoint, the metric's value there, and the entry of ``evaluate_on`` that it is measured on.
 
     Raises:
         StorageError: the disk is full or not writable.
     """
-    _write_json(run / FOLDER / BEST, {"checkpoint": checkpoint.name, "metric": metric, "value": value})
+    record = {"checkpoint": checkpoint.name, "metric": metric, "value": value, "on": chosen_on}
+    _write_json(run / FOLDER / BEST, record)
 
 
 def forget_best(run: Path) -> None:
@@ -160,6 +162,25 @@ def find_checkpoint(place: Path, which: str = "best") -> Path:
     if found is None:
         raise InputError(f"{place} holds no checkpoint; expected a run of hgld train, or its {FOLDER}/step-N.")
     return found
+
+
+def selection_of(checkpoint: Path) -> str:
+    """Describe how a checkpoint was chosen: by a metric on a split, or not at all.
+
+    Marks of earlier versions do not state the split: it is that of the checkpoint's state.
+    """
+    run = checkpoint.parent.parent
+    newest = newest_checkpoint(run)
+    if _best(run) == checkpoint:
+        mark = read_json_object(run / FOLDER / BEST)
+        stated = [mark.get("on"), *(read_state(checkpoint).get("best_of") or [])]
+        return described_selection(mark.get("metric"), next((entry for entry in stated if entry), "test"))
+    return LAST if newest == checkpoint else "neither the best nor the last of its run"
+
+
+def described_selection(metric: object, entry: object) -> str:
+    """Describe a choice by a metric on an entry of ``evaluate_on``; one on a test split is called that."""
+    return f"chosen by {metric} on {entry}{'' if is_validation(str(entry)) else ', a test split'}"
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -8,6 +8,7 @@ named configs (``training/recipes``); a run's folder keeps its config as ``confi
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -253,7 +254,10 @@ class RunConfig:
     metrics: tuple[str, ...] = setting(
         ("R@1", "AP", "H-AP", "NDCG", "ASI"), "What is measured on splits; protocols measure their own."
     )
-    best_by: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the first split evaluated.")
+    best_by: str = setting("H-AP", "Metric by which the best checkpoint is chosen, on the split val.")
+    select_on_test: bool = setting(
+        False, "Choose the best checkpoint on the first of evaluate_on, though that is a test split; reports say so."
+    )
     checkpoint_every: int = setting(0, "Steps between checkpoints; 0: at the end of every epoch.", least=0)
     keep: int = setting(1, "Newest checkpoints that are kept beside the best one.", above=0)
     log_every: int = setting(10, "Steps between lines of the log.", above=0)
@@ -297,6 +301,18 @@ SECTIONS = {
     "Optimizer": OptimizerConfig,
     "Run": RunConfig,
 }
+
+
+_VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
+
+
+def is_validation(entry: str) -> bool:
+    """Tell whether an entry of ``evaluate_on`` is made of splits for choosing: ``val``, ``validation``, ``dev`` ...
+
+    Splits that are called otherwise are test splits, and so is everything that a protocol evaluates.
+    """
+    splits = entry.rpartition(":")[2].split("/")
+    return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]
 
 
 # -- Configs as files and as flags: read, changed by name, written --

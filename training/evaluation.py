@@ -39,7 +39,7 @@ from hgld.evaluation.protocols.benchmark import (
 from hgld.evaluation.protocols.levels import AVERAGE
 from hgld.evaluation.report import RetrievalReport
 from hgld.training.batches import evaluation_view
-from hgld.training.config import TrainConfig
+from hgld.training.config import TrainConfig, is_validation
 from hgld.training.inference.classification import Classifier, targets_of, trained_classes
 from hgld.training.inference.embedder import Embedded, Embedder
 from hgld.training.inference.embedding import labels_file, write_embeddings
@@ -47,6 +47,7 @@ from hgld.training.models.embedding_model import EmbeddingModel
 
 EMBEDDINGS = "embeddings"
 REPORTS = "reports"
+VAL = "val"
 PROTOCOL = "protocol"  # in place of a split: by the dataset's own protocol
 _LONGEST_NAME = 48  # letters, of at most 4 bytes each, of the 255 bytes of a file's name
 _MOST_NAMED = 20  # unreadable items in a report; the file beside the embeddings names them all
@@ -105,38 +106,56 @@ def parse_task(entry: str, place: str) -> RetrievalTask:
     return RetrievalTask(other or place, query, gallery)
 
 
-def check_evaluation(config: TrainConfig, place: str) -> tuple[str, ...]:
+def check_evaluation(config: TrainConfig, place: str) -> tuple[TrainConfig, tuple[str, ...]]:
     """Refuse evaluations that cannot be made, before the epochs that they would follow.
+
+    Checkpoints are chosen on the first entry of ``evaluate_on`` that is for choosing
+    (:func:`hgld.training.config.is_validation`). Where none is, and the dataset has a split ``val``, that is
+    evaluated too. On a test split they are chosen only if ``select_on_test`` says so: then on the first entry.
 
     Args:
         config: of the run.
         place: the run's dataset directory, or its address.
 
     Returns:
-        entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if nothing is evaluated.
+        the config with all that is evaluated; entry of ``evaluate_on`` and metric by which the best checkpoint is
+        chosen, empty if none is.
 
     Raises:
-        ConfigError: an entry or metric that is not understood, a ``best_by`` that is not measured, or a view of images
-            that cannot be.
+        ConfigError: an entry or metric that is not understood, a ``best_by`` that is not measured, a
+            ``select_on_test`` without effect, or a view of images that cannot be.
         InputError: a dataset that cannot be read, or has no such split.
     """
     asked = config.run
+    if asked.select_on_test and (not asked.evaluate_on or is_validation(asked.evaluate_on[0])):
+        first = asked.evaluate_on[0] if asked.evaluate_on else "nothing"
+        raise ConfigError(
+            f"--select-on-test has no effect: the first of evaluate_on is {first}, no test split. Leave it out."
+        )
     if not asked.evaluate_on:
-        return ()
+        return config, ()
     for scale in config.images.test_scales:
         evaluation_view(config.images).scaled(scale)
+    chosen = asked.evaluate_on[0] if asked.select_on_test else next(filter(is_validation, asked.evaluate_on), "")
+    if not chosen and not asked.select_on_test and not split_top_k(asked.metrics)[0]:
+        chosen = VAL if VAL in filled_splits(open_dataset(place)) else ""
+        asked = asked if not chosen else replace(asked, evaluate_on=(*asked.evaluate_on, VAL))
 
     @cache
     def classes() -> tuple[str, tuple[str, ...]]:
         trained = open_dataset(place, asked.train_split)
         return trained_classes(config.loss, trained.hierarchy, trained.labels)
 
-    found = [_measured(entry, parse_task(entry, place), asked.metrics, classes) for entry in asked.evaluate_on]
-    first, (finest, measured), best = asked.evaluate_on[0], found[0], asked.best_by
-    for name in (best, f"{best}/{AVERAGE}", f"{best}/{finest}"):
+    found = {e: _measured(e, parse_task(e, place), asked.metrics, classes) for e in asked.evaluate_on}
+    finest, measured = found[chosen or asked.evaluate_on[0]]
+    best, kind = asked.best_by, asked.best_by.partition("/")[0]
+    own = any(name in names for _, names in found.values() for name in (best, f"{best}/{AVERAGE}"))
+    also = (f"{kind}/{finest}",) if chosen == VAL and own else ()  # val lacks what only a protocol measures
+    for name in (best, f"{best}/{AVERAGE}", f"{best}/{finest}", *also):
         if name in measured:
-            return first, name
-    raise ConfigError(f"best_by is {best!r}; measured on {first} are {', '.join(measured)}. Name one of them.")
+            return replace(config, run=asked), (chosen, name) if chosen else ()
+    where = chosen or asked.evaluate_on[0]
+    raise ConfigError(f"best_by is {best!r}; measured on {where} are {', '.join(measured)}. Name one of them.")
 
 
 def _measured(
@@ -535,6 +554,7 @@ def _model(embedder: Embedder, embedded: Sequence[Embedded]) -> dict[str, Any]:
     """Return a report's settings about the model that embedded, and its view of the images."""
     stated: dict[str, Any] = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
     named: dict[str, Any] = {"checkpoint": embedder.checkpoint} if embedder.checkpoint else {}
+    named |= {"selection": embedder.selection} if embedder.selection else {}
     named |= {"recipe": embedder.recipe} if embedder.recipe else {}
     if embedder.network is not None:
         named = {"model": embedder.network.name, "model_weights": embedder.network.weights}

@@ -178,7 +178,7 @@ class RunSummary:
         finished: whether it completed its last epoch and its last evaluation.
         step: steps done.
         epoch: epochs done.
-        best: metric, value, epoch and step of the best checkpoint; empty before the first evaluation.
+        best: metric, value, epoch, step and entry (``on``) of the best checkpoint; empty if none was chosen.
         values: the last evaluation's metrics by split.
         seconds: duration of this call.
         images_per_second: over this call's steps, without evaluations.
@@ -214,7 +214,8 @@ class RunSummary:
         for split, metrics in self.values.items():
             lines.append(f"{split}: {', '.join(f'{name} {value:.4f}' for name, value in metrics.items())}")
         if self.best:
-            lines.append(f"best: {self.best['metric']} {self.best['value']:.4f} after epoch {self.best['epoch']}")
+            on = f" on {self.best['on']}" if "on" in self.best else ""
+            lines.append(f"best: {self.best['metric']} {self.best['value']:.4f}{on} after epoch {self.best['epoch']}")
         return "\n".join(lines)
 
 

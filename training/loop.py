@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,9 @@ from hgld.data.batch import Batch
 from hgld.distributed import Processes, StopRequests, stop_requests
 from hgld.errors import DivergenceError, HgldError, InputError, StorageError
 from hgld.evaluation.metric import lower_is_better
+from hgld.evaluation.report import RetrievalReport
 from hgld.files import file_lock, write_atomic
-from hgld.training.checkpoint import checkpoint_folder, newest_checkpoint
+from hgld.training.checkpoint import LAST, checkpoint_folder, described_selection, newest_checkpoint
 from hgld.training.config import TrainConfig, flat
 from hgld.training.config_checks import check_config
 from hgld.training.evaluation import evaluate_splits, keep_reports
@@ -165,6 +166,13 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
     reporter.begin(state.step, state.total)
     if log is not None and log.note:
         reporter.note(log.note)
+    asked = state.config.run
+    if asked.evaluate_on and not state.best_of and 0 < asked.evaluate_every < asked.epochs:
+        reporter.note(
+            "no checkpoint is chosen: all that is evaluated is a test split, and the last one is kept. A split val "
+            "(hgld build-shards --val-classes) is chosen on where the dataset has one; --select-on-test chooses on "
+            f"{asked.evaluate_on[0]} all the same."
+        )
     try:
         finished = _epochs(state, monitor)
     finally:
@@ -386,7 +394,7 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
         )
     values: dict[str, dict[str, float]] = {}
     if state.processes.is_main:
-        keep_reports(state.folder, state.epoch, reports)
+        keep_reports(state.folder, state.epoch, {entry: _with_choice(state, one) for entry, one in reports.items()})
         for split, report in reports.items():
             values[split] = {name: float(value) for name, value in report.values.items() if math.isfinite(value)}
             if "unreadable" in report.settings:
@@ -401,7 +409,16 @@ def _evaluate(state: TrainState, monitor: TrainingMonitor) -> None:
     _choose_best(state, monitor)
 
 
+def _with_choice(state: TrainState, report: RetrievalReport) -> RetrievalReport:
+    """Return a report whose settings say how the run's best checkpoint is chosen."""
+    entry, metric = state.best_of or ("", "")
+    told = described_selection(metric, entry) if entry else LAST
+    return replace(report, settings=report.settings | {"best_checkpoint": told})
+
+
 def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
+    if not state.best_of:
+        return
     entry, metric = state.best_of
     value = state.values[entry].get(metric)
     if value is None:
@@ -409,4 +426,4 @@ def _choose_best(state: TrainState, monitor: TrainingMonitor) -> None:
             f"{entry}: {metric} is undefined for every query; best_by cannot choose a checkpoint by it"
         )
     elif not state.best or (value < state.best["value"] if lower_is_better(metric) else value > state.best["value"]):
-        state.best = {"metric": metric, "value": value, "epoch": state.epoch, "step": state.step}
+        state.best = {"metric": metric, "value": value, "epoch": state.epoch, "step": state.step, "on": entry}

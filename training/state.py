@@ -1,7 +1,7 @@
 """The state of a training run: made anew, restored from a checkpoint, and kept as one."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ def _are_numbers(values: Any) -> bool:
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
     *("log_every", "gradient_shares", "keep", "checkpoint_every", "wandb", "sharding"),
-    *("evaluate_on", "evaluate_every", "metrics", "best_by"),
+    *("evaluate_on", "evaluate_every", "metrics", "best_by", "select_on_test"),
 }
 
 
@@ -141,7 +141,7 @@ class TrainState:
         scaler: the scale of the loss under fp16.
         average: the average of the weights, if one is kept.
         step: steps done.
-        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty without evaluations.
+        best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
         judged: epochs whose evaluation is done (or was not asked for).
         best: metric, value, epoch and step of the best evaluation; empty before the first.
         values: the last evaluation's metrics by split.
@@ -225,11 +225,12 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     """
     source = TrainingData(config, data, processes)
     _check_warmup(config, source)
-    best_of = check_evaluation(config, data)
+    config, best_of = check_evaluation(config, data)
     newest = distributed.from_main(str(newest_checkpoint(out) or ""), processes)
     before = read_checkpoint(Path(newest)) if newest else None
     if before is not None:
         _check_facts(source, before, out)
+        _check_selection(config, best_of, before, out)
     config = replace(config, init_from=_init_from(config, out, init_from, fresh=before is None))
     model, criterion = _build_modules(config, source, processes, fresh=before is None)
     if before is not None:
@@ -244,6 +245,16 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if processes.is_main:
         _write_folder(state)
     return state
+
+
+def _check_selection(config: TrainConfig, best_of: Sequence[str], before: Checkpoint, out: Path) -> None:
+    """Refuse to go on without choosing where the run has chosen on a test split: its best checkpoint would be lost."""
+    chosen = before.state.get("best_of")
+    if config.run.evaluate_on and not best_of and chosen and before.state.get("best"):
+        raise ConfigError(
+            f"{out}: its best checkpoint was chosen on {chosen[0]}, a test split, and nothing says that it may be. "
+            "--select-on-test goes on so; another --out begins a run that keeps its last checkpoint."
+        )
 
 
 def _check_warmup(config: TrainConfig, source: TrainingData) -> None:
@@ -444,7 +455,7 @@ def _write_folder(state: TrainState) -> None:
         raise StorageError(f"cannot write {path} ({error.strerror}); take another --out.") from error
     newest = newest_checkpoint(state.folder)
     if newest is not None and state.best.get("step") == checkpoint_step(newest):
-        mark_best(state.folder, newest, state.best["metric"], state.best["value"])
+        mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
     elif not state.best:
         forget_best(state.folder)
 
@@ -465,7 +476,7 @@ def save_run(state: TrainState) -> None:
         else:
             newest = write_checkpoint(state.folder, Checkpoint(state.step, tensors, _record(state)))
         if state.best.get("step") == state.step:
-            mark_best(state.folder, newest, state.best["metric"], state.best["value"])
+            mark_best(state.folder, newest, state.best["metric"], state.best["value"], state.best_of[0])
         prune_checkpoints(state.folder, state.config.run.keep)
     distributed.wait_for_all(state.processes)
 

@@ -1,5 +1,6 @@
 """The verbs that use a trained model: embed, search, export; and the options by which a model is opened."""
 
+import json
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -214,6 +215,12 @@ def say_reduced(facts: Mapping[str, object]) -> None:
         echo(f"images of more than {facts['max_pixels']:,} pixels, made smaller (--max-pixels): {reduced}", err=True)
 
 
+def say_selection(checkpoint: str, selection: str) -> None:
+    """Say which checkpoint of a run is used, and how it was chosen; nothing of other models."""
+    if checkpoint:
+        echo(f"checkpoint {checkpoint}: {selection}", err=True)
+
+
 def open_embedder(
     source: "Path | Network", device: str | None, options: dict[str, Any], data: str
 ) -> "AbstractContextManager[Embedder]":
@@ -296,6 +303,7 @@ def embed_command() -> click.Command:
             Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power, complete=True).save(fit_whitening)
             echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
         say_reduced(embedder.view_facts([dataset]))
+        say_selection(embedder.checkpoint, embedder.selection)
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
         if unreadable:
@@ -304,6 +312,7 @@ def embed_command() -> click.Command:
             files = {"embeddings": str(out), "labels": str(labels_file(out)), "faults": named if unreadable else None}
             sizes = {"items": count, "unreadable": unreadable, "dimensions": dim}
             made = {} if embedder.gem_p is None else {"gem_p": embedder.gem_p}
+            made |= {"checkpoint": embedder.checkpoint, "selection": embedder.selection} if embedder.checkpoint else {}
             print_json({**files, **sizes, "levels": list(dataset.levels), **made})
         else:
             pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
@@ -378,6 +387,7 @@ def search_command() -> click.Command:
             answer = search_images(embedder, images, dataset, k=k, gallery=gallery, index=index, progress=progress)
             if not embedder.processes.is_main:
                 return
+        say_selection(embedder.checkpoint, embedder.selection)
         if answer.left_out:
             echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
         try:
@@ -429,6 +439,8 @@ def export_command() -> click.Command:
         from hgld.training.inference.export import export_model
 
         record = export_model(checkpoint, out, formats[out.suffix], which, whitening)
+        told = json.loads(record.read_text(encoding="utf-8"))
+        say_selection(told["checkpoint"], told["selection"])
         if as_json:
             print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]})
         else:

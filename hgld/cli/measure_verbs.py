@@ -13,6 +13,7 @@ from hgld.cli.embed_verbs import (
     open_embedder,
     refuse_view_options,
     say_reduced,
+    say_selection,
     source_options,
     take_sources,
     take_view_options,
@@ -313,6 +314,7 @@ def _unreadable_said(report: "RetrievalReport") -> "RetrievalReport":
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
     say_reduced({} if report is None else report.settings)
+    say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
     return report
 
 

@@ -84,6 +84,8 @@ def train_command() -> click.Command:
             raise click.UsageError(
                 "--data and --out say what to train on and where to; --show prints the recipe alone."
             )
+        if given["best_by"] is not None:
+            _refuse_test_choice(config, data)
         if sweeps:
             return _sweep(config, sweeps, data, out, as_json, init_from=init_from, profile=profile)
         return _train(config, data, out, as_json, init_from=init_from, profile=profile)
@@ -106,6 +108,19 @@ def _changed(config: "TrainConfig", given: dict[str, Any]) -> "TrainConfig":
     config = with_fields(config, {name: value for name, value in given.items() if value is not None})
     check_config(config)
     return config
+
+
+def _refuse_test_choice(config: "TrainConfig", data: str) -> None:
+    """Refuse ``--best-by`` where all that is evaluated is a test split, on which no checkpoint is chosen."""
+    from hgld.errors import ConfigError
+    from hgld.training.evaluation import check_evaluation
+
+    if config.run.evaluate_on and not check_evaluation(config, data)[1]:
+        entries = ", ".join(config.run.evaluate_on)
+        raise ConfigError(
+            f"--best-by {config.run.best_by}: all that is evaluated is a test split ({entries}), and no checkpoint is "
+            "chosen on test. Give the dataset a split val (hgld build-shards --val-classes), or say --select-on-test."
+        )
 
 
 def _print_recipes(as_json: bool) -> None:

@@ -43,19 +43,20 @@ def options(**fields: Any) -> TrainConfig:
     return with_fields(TrainConfig(), QUICK | fields)
 
 
-def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: int = 0) -> Path:
+def write_small(folder: Path, held_out: Sequence[int] = range(12, 18), order: int = 0, val: Sequence[int] = ()) -> Path:
     """18 classes of 4 images, 4 classes a coarse one: those to train on in groups of 2, in 4 shards, 6 for testing.
 
     Args:
         folder: to write to.
         held_out: the classes for testing.
         order: seed of the order of the groups.
+        val: those of ``held_out`` that are the split ``val``.
     """
     rng = np.random.default_rng(0)
     trained = [c for c in range(18) if c not in held_out]
     groups = [[Item((c, c // 4), "train", jpeg(rng)) for _ in range(2)] for c in trained for _ in range(2)]
     random.Random(order).shuffle(groups)
-    test = [Item((c, c // 4), "test", jpeg(rng)) for c in held_out for _ in range(4)]
+    test = [Item((c, c // 4), "val" if c in val else "test", jpeg(rng)) for c in held_out for _ in range(4)]
     write_streamed(folder, [item for group in groups for item in group] + test, per_shard=12)
     return folder
 

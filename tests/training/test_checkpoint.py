@@ -49,7 +49,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     for step in (1, 2, 3, 4, 5):
         path = write_checkpoint(tmp_path, a_checkpoint(step))
         if step == 2:
-            mark_best(tmp_path, path, "H-AP", 0.5)
+            mark_best(tmp_path, path, "H-AP", 0.5, "val")
     prune_checkpoints(tmp_path, keep=2)
     names = {p.name for p in (tmp_path / "checkpoints").iterdir()}
     assert names == {"best.json", "step-00000002", "step-00000004", "step-00000005"}

@@ -345,7 +345,7 @@ def test_a_trained_run_and_its_checkpoints_agree(tmp_path, ema):
         loss=LossConfig(loss="SupHAP"),
         optimizer=OptimizerConfig(lr=1e-3, ema=ema),
     )
-    config = replace(config, run=replace(config.run, epochs=2))
+    config = replace(config, run=replace(config.run, epochs=2, select_on_test=True))
     summary = train(config, str(tmp_path / "data"), tmp_path / "run")
     reports = {}
     for which in ("best", "last"):

@@ -62,9 +62,10 @@ def test_evaluations_that_cannot_be_made_are_refused_before_the_first_step(field
 
 def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
     """What is evaluated may change; by another measure the newest checkpoint is judged again and the best forgotten."""
-    first = train(options(epochs=1), data, tmp_path)
+    first = train(options(epochs=1, select_on_test=True), data, tmp_path)
     assert first.best["metric"] == "H-AP"
-    same_measure = train(options(epochs=1, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
+    fields = {"epochs": 1, "select_on_test": True}
+    same_measure = train(options(**fields, metrics=("H-AP", "ASI"), evaluate_every=2), data, tmp_path)
     assert same_measure.best == first.best
     another = train(options(epochs=1, metrics=("AP",), best_by="AP", evaluate_on=("train", "test")), data, tmp_path)
     assert (another.best["metric"], another.best["step"]) == ("AP/fine", STEPS)
@@ -77,7 +78,9 @@ def test_a_run_goes_on_with_other_evaluations(data, tmp_path):
 def test_the_first_set_may_have_other_levels(data, tmp_path):
     write_dataset(tmp_path / "other", items_of_classes([3, 3, 3], ["test"]), levels=("species", "genus"))
     entry = f"{tmp_path / 'other'}:test"
-    summary = train(options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1"), data, tmp_path / "run")
+    summary = train(
+        options(epochs=1, evaluate_on=(entry, "test"), best_by="R@1", select_on_test=True), data, tmp_path / "run"
+    )
     assert summary.best["metric"] == "R@1/species"
 
 
@@ -86,7 +89,8 @@ def test_a_best_metric_that_is_nowhere_defined_is_told_and_chooses_nothing(tmp_p
     single = [Item((c, c // 2), "single", jpeg(np.random.default_rng(c))) for c in range(4)]
     write_dataset(tmp_path / "other", single)
     told = Notes()
-    config = options(epochs=1, evaluate_on=(f"{tmp_path / 'other'}:single", "test"), best_by="AP")
+    entries = (f"{tmp_path / 'other'}:single", "test")
+    config = options(epochs=1, evaluate_on=entries, best_by="AP", select_on_test=True)
     summary = train(config, place, tmp_path / "run", progress=told)
     assert summary.finished
     assert summary.best == {}

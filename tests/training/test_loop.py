@@ -17,7 +17,7 @@ import torch
 from hgld.data.index import read_index
 from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
 from hgld.training import loop, state
-from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint
+from hgld.training.checkpoint import Checkpoint, find_checkpoint, read_checkpoint, selection_of
 from hgld.training.inference.embedder import load_model
 from hgld.training.log import read_rows
 from hgld.training.loop import train
@@ -58,10 +58,16 @@ VARIANTS = {
 
 
 def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
-    config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,))
+    config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,), select_on_test=True)
     summary = train(config, data, tmp_path / "run")
     assert (summary.finished, summary.step, summary.epoch) == (True, 0, 0)
-    assert summary.best == {"metric": "H-AP", "value": summary.values["test"]["H-AP"], "epoch": 0, "step": 0}
+    assert summary.best == {
+        "metric": "H-AP",
+        "value": summary.values["test"]["H-AP"],
+        "epoch": 0,
+        "step": 0,
+        "on": "test",
+    }
     assert read_rows(tmp_path / "run" / "evaluations.csv")
     assert (tmp_path / "run" / "reports" / "test-epoch-0.json").is_file()
     again = train(config, data, tmp_path / "run")
@@ -206,8 +212,9 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
 
     evaluate = loop.evaluate_splits
     monkeypatch.setattr(loop, "evaluate_splits", judged)
-    summary = train(options(epochs=3), data, tmp_path)
-    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 2 * STEPS}
+    summary = train(options(epochs=3, select_on_test=True), data, tmp_path)
+    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 2 * STEPS, "on": "test"}
+    assert selection_of(find_checkpoint(tmp_path)) == "chosen by H-AP on test, a test split"
     assert find_checkpoint(tmp_path).name == f"step-{2 * STEPS:08d}"
     assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000012", "step-00000018"]
 

@@ -42,8 +42,9 @@ def named(folder: Path, protocol: str) -> Path:
     return folder
 
 
-def asking(*entries, best_by="H-AP"):
-    return replace(CONFIG_OF_RUN, run=replace(CONFIG_OF_RUN.run, evaluate_on=entries, best_by=best_by))
+def asking(*entries, best_by="H-AP", select_on_test=False):
+    asked = replace(CONFIG_OF_RUN.run, evaluate_on=entries, best_by=best_by, select_on_test=select_on_test)
+    return replace(CONFIG_OF_RUN, run=asked)
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +88,11 @@ def test_a_run_is_evaluated_by_protocols(model, place, judged, tmp_path):
 
 
 def test_the_best_checkpoint_is_chosen_by_a_value_that_the_protocol_prints(place, judged):
-    assert check_evaluation(asking("protocol", best_by="R@1"), str(place)) == ("protocol", "R@1/fine")
     entry = f"{judged}:protocol"
-    assert check_evaluation(asking(entry, best_by="mAP/medium"), str(place)) == (entry, "mAP/medium")
+    for asked, best_by, chosen in (("protocol", "R@1", "R@1/fine"), (entry, "mAP/medium", "mAP/medium")):
+        config = asking(asked, best_by=best_by, select_on_test=True)
+        assert check_evaluation(config, str(place)) == (config, (asked, chosen))
+        assert check_evaluation(asking(asked, best_by=best_by), str(place))[1] == ()
     with pytest.raises(ConfigError, match=r"measured on .* are mAP/easy"):
         check_evaluation(asking(entry), str(place))
     with pytest.raises(InputError, match=r"no query has a relevant item.*--evaluate-on protocol"):

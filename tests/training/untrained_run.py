@@ -35,5 +35,5 @@ def write_run(
             tensors = {"model": small_model(9).state_dict(), "ema": model.state_dict()}
         path = write_checkpoint(folder, Checkpoint(step, tensors, {}))
         if step == 1:
-            mark_best(folder, path, "H-AP", 0.5)
+            mark_best(folder, path, "H-AP", 0.5, "val")
     return best, last

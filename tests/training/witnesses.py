@@ -321,6 +321,7 @@ TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), 
 @witness(ModelConfig, TRIAL, channels_last=False)
 @witness(BatchConfig, TRIAL, chunk=4)
 @witness(RunConfig, TRIAL, epochs=1, seed=1, evaluate_on=("train",), evaluate_every=2, metrics=("R@1",), best_by="AP")
+@witness(RunConfig, TRIAL, epochs=1, select_on_test=True)
 @witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", wandb="project")
 @witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
 def trained(config: TrainConfig, world: World) -> Any:

@@ -21,7 +21,7 @@ from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
 from hgld.training.batches import evaluation_view
-from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors
+from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors, selection_of
 from hgld.training.config import CONFIG, TrainConfig, read_config
 from hgld.training.inference.classification import (
     Classifier,
@@ -151,6 +151,7 @@ class Embedder:
         workers: threads that read and decode, a process.
         amp: precision of the model's arithmetic.
         checkpoint: name of the checkpoint that the model is from; empty in training and for a network.
+        selection: how that checkpoint was chosen (:func:`hgld.training.checkpoint.selection_of`).
         network: the network that the model is; None: a run's.
         gem_p: exponent of GeM that the model was given for this view; None: its own.
         classifier: what the network's classes are told by; None: it has none.
@@ -168,6 +169,7 @@ class Embedder:
     workers: int = 2
     amp: Amp = "off"
     checkpoint: str = ""
+    selection: str = ""
     network: Network | None = None
     gem_p: float | None = None
     classifier: Classifier | None = None
@@ -355,7 +357,8 @@ def trained_embedder(
 def _of_run(found: Path, processes: Processes) -> tuple[Embedder, TrainConfig]:
     model, config = load_model(found)
     usual = Embedder.as_trained(model.to(processes.device), config, processes)
-    return replace(usual, checkpoint=found.name, classifier=read_classifier(found, config)), config
+    told = {"checkpoint": found.name, "selection": selection_of(found)}
+    return replace(usual, **told, classifier=read_classifier(found, config)), config
 
 
 def _of_network(network: Network, processes: Processes, size: int | None, geometry: Geometry | None) -> Embedder:

@@ -17,7 +17,7 @@ from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import put_in_place
 from hgld.training.batches import square_view
-from hgld.training.checkpoint import find_checkpoint
+from hgld.training.checkpoint import find_checkpoint, selection_of
 from hgld.training.config import TrainConfig
 from hgld.training.inference.classification import WhitenedHead, read_classifier, require_classifier
 from hgld.training.inference.embedder import load_model
@@ -116,11 +116,12 @@ def export_model(
         with takes_extra("onnx", "format onnx", "Or take format torchscript."):
             for name in _ONNX_PACKAGES:
                 import_module(name)
-    model, config = load_model(place, which)
+    found = find_checkpoint(place, which)
+    model, config = load_model(found)
     size, classes = square_view(config.images).size, ()
     embedder: nn.Module = ImageEmbedder(model).eval()
     if whitening is not None:
-        classifier = require_classifier(read_classifier(find_checkpoint(place, which), config))
+        classifier = require_classifier(read_classifier(found, config))
         head, classes = WhitenedHead(classifier, Whitening.load(whitening)), classifier.names
         embedder = ImageClassifier(ImageEmbedder(model), head).eval()
     record = out.with_name(out.name + ".json")
@@ -131,7 +132,8 @@ def export_model(
             aside = Path(folder) / out.name
             _write(write, embedder, size, aside, format)
             _compare(run(aside), embedder, size, format)
-            text = json.dumps(_description(config, model, out.name, format, classes), indent=2)
+            described = _description(config, model, out.name, format, classes)
+            text = json.dumps(described | {"checkpoint": found.name, "selection": selection_of(found)}, indent=2)
             (Path(folder) / record.name).write_text(text + "\n", encoding="utf-8")
             put_in_place(aside, out)
             put_in_place(Path(folder) / record.name, record)

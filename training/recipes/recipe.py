@@ -6,10 +6,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hgld.published.results import PublishedValue
-from hgld.training.config import TrainConfig, with_fields
+from hgld.training.config import TrainConfig, is_validation, with_fields
 from hgld.training.recipes.published import Published
 
 NOT_CONFIRMED = "not confirmed"
+_CHOICE = (
+    "no checkpoint is chosen on test, as released codes do (--select-on-test): the last is kept, or the best on val "
+    "where the dataset has one"
+)
 _WIDTH = 109  # letters of a fact, behind its label
 
 
@@ -99,7 +103,14 @@ class Recipe:
     @property
     def all_deviations(self) -> tuple[str, ...]:
         """Differences from what the paper states or its authors released: those of its setting, then its own."""
-        return (*self.setting.deviates, *self.deviates)
+        return (*self.setting.deviates, *self.deviates, *self._choice)
+
+    @property
+    def _choice(self) -> tuple[str, ...]:
+        run = self().run
+        several = 0 < run.evaluate_every < run.epochs  # of one evaluation nothing can be chosen
+        on_test = run.evaluate_on and not any(map(is_validation, run.evaluate_on))
+        return (_CHOICE,) if several and on_test and isinstance(self.published, Published) else ()
 
     @property
     def values(self) -> tuple[PublishedValue, ...]:

@@ -346,7 +346,10 @@ _MINUTES = "3 minutes of one core (250 steps of it took 45 s: benchmarks/README.
 
 
 def _small(suffix: str, short: str, title: str, levels: str) -> Setting:
-    made = f"hgld build-shards manifest --source labels.csv --images . --levels {levels} --test-classes 0.5 --out DIR"
+    made = (
+        f"hgld build-shards manifest --source labels.csv --images . --levels {levels} --test-classes 0.5 "
+        "--val-classes 0.2 --out DIR"
+    )
     return Setting("manifest", short, f"{title}; {made}", "two CPU cores", _SMALL, _MINUTES, suffix)
 
 

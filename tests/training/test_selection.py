@@ -1,0 +1,108 @@
+"""On what a run's best checkpoint is chosen: on val, on test only where that is said, and stated where it is used."""
+
+import json
+
+import pytest
+
+from hgld.errors import ConfigError
+from hgld.evaluation.report import RetrievalReport
+from hgld.training.checkpoint import find_checkpoint, read_state, rewrite_state, selection_of
+from hgld.training.config import is_validation, read_config
+from hgld.training.evaluation import check_evaluation
+from hgld.training.inference.embedder import trained_embedder
+from hgld.training.loop import train
+from hgld.training.progress import SilentReporter
+from tests.training.small_runs import STEPS, options, write_small
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("data") / "small"))
+
+
+@pytest.fixture(scope="module")
+def with_val(tmp_path_factory):
+    return str(write_small(tmp_path_factory.mktemp("val") / "small", val=range(12, 15)))
+
+
+class Notes(SilentReporter):
+    """Keeps what people are told."""
+
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        *((entry, True) for entry in ("val", "validation", "dev", "val_query/val_gallery", "shards:val", "train")),
+        *((entry, False) for entry in ("test", "query/gallery", "val/test", "protocol", "protocol=sop", "x:test")),
+        *((entry, False) for entry in ("valley", "val:test", "holdout")),
+    ],
+)
+def test_what_is_for_choosing_is_known_by_its_name(entry, expected):
+    assert is_validation(entry) == expected
+
+
+def test_val_is_evaluated_and_chosen_on_where_the_dataset_has_it(with_val, tmp_path):
+    summary = train(options(), with_val, tmp_path / "run")
+    assert list(summary.values) == ["test", "val"]
+    assert summary.best["on"] == "val"
+    assert "on val after epoch" in summary.to_text()
+    assert selection_of(find_checkpoint(tmp_path / "run")) == "chosen by H-AP on val"
+    with trained_embedder(tmp_path / "run") as embedder:
+        assert embedder.selection == "chosen by H-AP on val"
+    kept = RetrievalReport.load_json(tmp_path / "run" / "reports" / "test-epoch-2.json")
+    assert kept.settings["best_checkpoint"] == "chosen by H-AP on val"
+    assert train(options(), with_val, tmp_path / "run").best == summary.best
+    assert train(read_config(tmp_path / "run" / "config.json"), with_val, tmp_path / "run").best == summary.best
+
+
+def test_val_lacks_what_only_a_protocol_measures(with_val):
+    entry = "protocol=leave-one-out"
+    for best_by, chosen in (("mAP@R", ConfigError), ("R@1", "R@1/fine")):
+        config = options(evaluate_on=(entry,), best_by=best_by)
+        if chosen is ConfigError:
+            with pytest.raises(ConfigError, match="best_by is 'mAP@R'; measured on val are"):
+                check_evaluation(config, with_val)
+        else:
+            found, best_of = check_evaluation(config, with_val)
+            assert (found.run.evaluate_on, best_of) == ((entry, "val"), ("val", chosen))
+
+
+def test_test_is_chosen_on_only_where_that_is_said(data, with_val, tmp_path):
+    told = Notes()
+    last = train(options(), data, tmp_path / "last", progress=told)
+    assert last.best == {}
+    assert any("no checkpoint is chosen" in note for note in told.notes)
+    assert not (tmp_path / "last" / "checkpoints" / "best.json").exists()
+    assert selection_of(find_checkpoint(tmp_path / "last")) == "the last of its run"
+    kept = RetrievalReport.load_json(tmp_path / "last" / "reports" / "test-epoch-2.json")
+    assert kept.settings["best_checkpoint"] == "the last of its run"
+    config, best_of = check_evaluation(options(select_on_test=True), with_val)
+    assert (config.run.evaluate_on, best_of) == (("test",), ("test", "H-AP"))
+    for fields in ({"evaluate_on": ("val", "test")}, {"evaluate_on": ()}):
+        with pytest.raises(ConfigError, match="--select-on-test has no effect"):
+            check_evaluation(options(**fields, select_on_test=True), with_val)
+
+
+def test_an_earlier_run_is_chosen_on_what_it_was(data, tmp_path):
+    """Its config and its mark of the best say nothing; it goes on only as it was chosen."""
+    run = tmp_path / "run"
+    train(options(epochs=1, select_on_test=True), data, run)
+    mark = run / "checkpoints" / "best.json"
+    stated = json.loads(mark.read_text())
+    del stated["on"]
+    mark.write_text(json.dumps(stated))
+    best = find_checkpoint(run)
+    assert selection_of(best) == "chosen by H-AP on test, a test split"
+    state = read_state(best)
+    del state["best"]["on"]
+    rewrite_state(best, state)
+    with pytest.raises(ConfigError, match=r"chosen on test, a test split.*--select-on-test goes on so"):
+        train(options(epochs=1), data, run)
+    assert mark.is_file()
+    assert train(options(epochs=1, select_on_test=True), data, run).best["step"] == STEPS
