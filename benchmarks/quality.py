@@ -1,13 +1,20 @@
 """Scores of losses at every level: the small net from scratch on three sets of real photographs and handwriting.
 
-    python benchmarks/quality.py --data DIR --work DIR [--sets grocery ...] [--losses HAPPIER ...] [--seeds 0 1 2]
+    python benchmarks/quality.py --data DIR --work DIR [--sets grocery ...] [--losses HAPPIER ...] [--jobs 2]
 
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
-level) and ``images``. Half of the finest classes are trained on, the others are searched, every image a query. All
-losses have the same net, batches, steps and schedule; ``TUNED`` holds the differences. A run takes about a minute of
-one core, uses one thread, and is kept as a line of WORK/results.jsonl: the same call makes only the missing runs, and
-prints the tables (Markdown: mean and standard deviation over the seeds, per cent) of the finished ones. --table only
-prints.
+level) and ``images``. A fifth of the finest classes of a set, always the same, is ``val``; the others are halved into
+``train`` and ``test``, anew for each of the (class split, seed) pairs. So no class that anything is chosen on is ever
+tested.
+
+Every loss has the same net, batches, steps and schedule, and the same search: eight settings a set, its four learning
+rates and two values of an option of its own (``SEARCHED``), at a quarter of the steps, judged by H-AP on val. The best
+is trained once a pair; its checkpoint is the best by H-AP on val; test is seen once, at the end. Raw pixels (32 px,
+mean-centred) and the net before training are rows of every table.
+
+Each finished run is a line of WORK/results.jsonl with the digest of its config. Stopped anywhere, the same call goes
+on, in the middle of a run too; --table only prints what is there. WORK/curves-SET.svg shows H-AP on val over the
+steps. A run is to take 7 minutes of a core at most (--steps 2000), the whole some 20 core-hours.
 """
 
 import argparse
@@ -20,12 +27,16 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
+from hgld.files import write_atomic
 from hgld.pipelines.shards.build import build_shards
+from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.recipes import load_recipe
@@ -35,158 +46,309 @@ LEVELS = {
     "gldv2_washington": ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
     "omniglot": ("fine", "alphabet", "script_type"),
 }
-LOSSES = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP", "CSL", "RODNDCG", "HAPPIER", "HAPPIER_F")
-FINE_ONLY = LOSSES[:4]
-BUDGET = {"epochs": 10, "steps_per_epoch": 25, "evaluate_every": 0}
-# Chosen among rates of 1e-3 and 2e-3 (proxies: 3e-3 and 1e-2) on grocery, for NormSoftmax and CSL on omniglot too, by a
-# seed that is in no table. The others have the recipes' rates.
-_SLOWER = {"lr": 1e-3, "lr_head": 1e-3}
-TUNED: dict[str, dict[str, Any]] = {
-    "SmoothAP": {"loss": "SmoothAP", **_SLOWER},
-    "NormSoftmax": {"loss": "NormSoftmax", **_SLOWER, "lr_proxies": 3e-3},
-    "Triplet": {"loss": "Triplet", **_SLOWER},
-    "ROADMAP": {"loss": "ROADMAP", "decomposability": "proxy"},
-    "CSL": {"loss": "CSL", **_SLOWER, "lr_proxies": 3e-3},
-    "RODNDCG": {"loss": "RODNDCG"},
-    "HAPPIER": {"loss": "HAPPIER"},
-    "HAPPIER_F": {"loss": "HAPPIER", "alpha": 3.0},
+RECIPES = {"grocery": "small-grocery", "gldv2_washington": "small-gldv2-washington", "omniglot": "small-omniglot"}
+RATES = (5e-4, 1e-3, 2e-3, 4e-3)  # of backbone and head alike
+_PROXIES = ("lr_proxies", (3e-3, 1e-2))
+SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # fields of a loss; its own option
+    "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),
+    "NormSoftmax": ({"loss": "NormSoftmax"}, _PROXIES),
+    "Triplet": ({"loss": "Triplet"}, ("margin", (0.1, 0.2))),
+    "ROADMAP": ({"loss": "ROADMAP", "decomposability": "proxy"}, _PROXIES),
+    "CSL": ({"loss": "CSL"}, _PROXIES),
+    "RODNDCG": ({"loss": "RODNDCG"}, _PROXIES),
+    "HAPPIER": ({"loss": "HAPPIER"}, _PROXIES),
+    "HAPPIER_F": ({"loss": "HAPPIER", "alpha": 3.0}, _PROXIES),
 }
+FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
+PIXELS, UNTRAINED = "raw pixels, 32 px", "untrained net"
+OURS, JUDGE = "HAPPIER", "H-AP"
+VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
+EVALUATIONS = 10  # of a run, on val: its curve
+_RESAMPLES = 2000
+_MOST_SECONDS = 7 * 60
+_KEY = ("stage", "dataset", "loss", "pair", "config")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training run, with its folder and the key that identifies it."""
+    """A run, with its folder and the key that identifies it; without a config it is one of raw pixels."""
 
+    stage: str
     dataset: str
     loss: str
-    seed: int
-    config: TrainConfig
+    pair: int
+    config: TrainConfig | None
     data: Path
-    out: Path
+    work: Path
 
     @property
-    def key(self) -> dict[str, str]:
+    def key(self) -> dict[str, Any]:
         """Columns that identify a result; a result with another digest is another experiment's."""
-        text = json.dumps(flat(self.config), sort_keys=True, default=list)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        return {"dataset": self.dataset, "loss": self.loss, "seed": str(self.seed), "config": digest}
+        build = json.loads((self.data / "dataset.json").read_text())["provenance"]["build_key"]
+        fields = {} if self.config is None else flat(self.config)
+        text = json.dumps([build, fields], sort_keys=True, default=list)
+        values = (self.stage, self.dataset, self.loss, self.pair, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return dict(zip(_KEY, values, strict=True))
+
+    @property
+    def out(self) -> Path:
+        """Folder of the run while it is not finished."""
+        return self.work / "runs" / "-".join(map(str, self.key.values())).replace(" ", "_").replace(",", "")
 
 
-def shards(data: Path, work: Path, name: str) -> Path:
-    """Build the shards of a set: half of the finest classes in ``train``, the others in ``test``."""
-    out, table = work / name, work / f"{name}.csv"
-    levels = LEVELS[name]
+# -- the sets ---------------------------------------------------------------------------------------------------------
+
+
+def shards(data: Path, work: Path, name: str, pair: int) -> Path:
+    """Build the shards of a set: ``val`` is the same for all pairs, the other classes are halved by the pair."""
+    out, table, levels = work / f"{name}-{pair}", work / f"{name}-{pair}.csv", LEVELS[name]
     work.mkdir(parents=True, exist_ok=True)
     rows = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
-    rows.select("path", *levels).write_csv(table)
-    source = SourceConfig(images=data / name, levels=levels, test_classes=0.5, seed=0)
-    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), _silent)
+    classes = set(rows[levels[0]])
+    val = draw_classes(classes, VAL_CLASSES, (0, 1))
+    test = draw_classes(classes - val, TEST_CLASSES, pair)
+    splits = ["val" if name in val else "test" if name in test else "train" for name in rows[levels[0]]]
+    rows.select("path", *levels).with_columns(split=pl.Series(splits)).write_csv(table)
+    source = SourceConfig(images=data / name, levels=levels)
+    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), lambda *_: None)
     return out
 
 
-def _silent(task: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
+# -- the runs ---------------------------------------------------------------------------------------------------------
 
 
-def plan(options: argparse.Namespace) -> Iterator[Job]:
-    recipes = {"grocery": "small-grocery", "gldv2_washington": "small-gldv2-washington", "omniglot": "small-omniglot"}
-    for name in options.sets:
-        data = shards(options.data, options.work, name)
-        for seed in options.seeds:
-            for loss in options.losses:
-                fields = BUDGET | TUNED[loss] | {"seed": seed}
-                if loss == "CSL" and len(LEVELS[name]) in CSL_MARGINS:
-                    fields["csl_margins"] = CSL_MARGINS[len(LEVELS[name])]
-                config = with_fields(load_recipe(recipes[name]), fields)
-                yield Job(name, loss, seed, config, data, options.work / "runs" / f"{name}-{loss}-{seed}")
+def settings_of(loss: str, count: int) -> list[dict[str, Any]]:
+    """Return the settings that are searched for a loss: the first ``count`` of the eight."""
+    fields, (own, values) = SEARCHED[loss]
+    return [{**fields, "lr": rate, "lr_head": rate, own: value} for rate, value in product(RATES, values)][:count]
 
 
-def measure(job: Job) -> dict[str, Any]:
-    """Train, and evaluate on the classes that were not trained on."""
-    import torch
-
-    from hgld.training.loop import train
-
-    torch.set_num_threads(1)
-    shutil.rmtree(job.out, ignore_errors=True)  # left by an earlier config
-    began = os.times()
-    summary = train(job.config, str(job.data), job.out)
-    ended = os.times()
-    seconds = ended.user + ended.system - began.user - began.system
-    shutil.rmtree(job.out)
-    return (
-        job.key | {"processor_seconds": round(seconds, 1)} | {k: round(v, 6) for k, v in summary.values["test"].items()}
+def config_of(
+    dataset: str, loss: str, fields: Mapping[str, Any], steps: int, seed: int, evaluations: int
+) -> TrainConfig:
+    evaluations = min(evaluations, steps)
+    margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
+    budget: dict[str, Any] = {"epochs": evaluations, "steps_per_epoch": max(1, steps // evaluations), "seed": seed}
+    budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "best_by": JUDGE, "warmup_steps": min(30, steps // 10)}
+    return with_fields(
+        load_recipe(RECIPES[dataset]), budget | dict(fields) | ({"csl_margins": margins} if margins else {})
     )
 
 
-def kept(path: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def searches(options: argparse.Namespace) -> list[Job]:
+    jobs = []
+    for name in options.sets:
+        data = shards(options.data, options.work, name, 0)
+        for loss in options.losses:
+            for fields in settings_of(loss, options.settings):
+                config = config_of(name, loss, fields, max(1, options.steps // 4), seed=1000, evaluations=1)
+                jobs.append(Job("search", name, loss, 0, config, data, options.work))
+    return jobs
+
+
+def finals(options: argparse.Namespace, results: Path) -> list[Job]:
+    """Return the runs whose values are printed; those of losses whose search is not finished are left out."""
+    chosen = choices(options, results)
+    jobs = []
+    for name, pair in product(options.sets, range(options.pairs)):
+        data = shards(options.data, options.work, name, pair)
+        jobs.append(Job("final", name, PIXELS, pair, None, data, options.work))
+        bare = with_fields(load_recipe(RECIPES[name]), {"epochs": 0, "evaluate_on": ("val",), "seed": pair})
+        jobs.append(Job("final", name, UNTRAINED, pair, bare, data, options.work))
+        for loss in options.losses:
+            if (name, loss) in chosen:
+                config = config_of(name, loss, chosen[name, loss], options.steps, pair, EVALUATIONS)
+                jobs.append(Job("final", name, loss, pair, config, data, options.work))
+    return jobs
+
+
+def choices(options: argparse.Namespace, results: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the settings that were best on val, by set and loss, where the whole search is finished."""
+    rows, chosen = finished(results), {}
+    jobs = searches(options)
+    for name, loss in product(options.sets, options.losses):
+        own = [job for job in jobs if (job.dataset, job.loss) == (name, loss)]
+        found = [rows.get(tuple(job.key.values())) for job in own]
+        if all(row is not None for row in found):
+            worth = [row["val"] for row in found if row is not None]
+            chosen[name, loss] = settings_of(loss, options.settings)[int(np.argmax(worth))]
+    return chosen
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Train, or go on, and evaluate: a search on val, a final run on test, once."""
+    import torch
+
+    from hgld.training.inference.embedder import trained_embedder
+    from hgld.training.log import EVALUATIONS as EVALUATED
+    from hgld.training.log import read_rows
+    from hgld.training.loop import train
+    from hgld.training.models.networks import Network
+
+    torch.set_num_threads(1)
+    began, resumed = os.times(), (job.out / "checkpoints").is_dir()
+    row: dict[str, Any] = dict(job.key)
+    source: Path | Network = Network("pixels")
+    if job.config is not None:
+        source = job.out
+        summary = train(job.config, str(job.data), job.out)
+        row["val"] = round(summary.values["val"][JUDGE], 6)
+        rows = read_rows(job.out / EVALUATED)
+        row["curve"] = [[int(r["step"]), round(float(r[JUDGE]), 4)] for r in rows if r["split"] == "val"]
+    if job.stage == "final":
+        with trained_embedder(source, device="cpu", data=str(job.data)) as embedder:
+            row |= _on_test(embedder, job)
+    ended = os.times()
+    row["processor_seconds"] = round(ended.user + ended.system - began.user - began.system, 1)
+    row |= {"resumed": True} if resumed else {}  # the seconds are then of the last call alone
+    shutil.rmtree(job.out, ignore_errors=True)
+    return row
+
+
+def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
+    """Return the values on test, and their means over the queries of each class, for the intervals."""
+    from hgld.data.dataset import open_dataset
+    from hgld.evaluation.evaluate import EvaluationOptions
+    from hgld.training.evaluation import RetrievalTask, evaluate_trained
+
+    options = EvaluationOptions(metrics=("R@1", "AP", "H-AP", "NDCG", "ASI"))
+    report = evaluate_trained(embedder, RetrievalTask(str(job.data), "test"), options=options)
+    assert report is not None  # one process
+    dataset = open_dataset(job.data, "test")
+    names = dataset.hierarchy.names[0]
+    table = report.per_query.with_columns(label=pl.Series([names[i] for i in dataset.labels[:, 0].tolist()]))
+    means = table.fill_nan(None).group_by("label").agg(pl.len(), pl.col(report.query_metrics).mean()).sort("label")
+    values = {name: round(value, 6) for name, value in report.values.items()}
+    classes = {column: [round(v, 4) if isinstance(v, float) else v for v in means[column]] for column in means.columns}
+    return {"test": values, "classes": classes}
+
+
+def finished(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the finished runs by their keys; a line that a kill cut short is none."""
+    rows = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        rows[tuple(row[name] for name in _KEY)] = row
+    return rows
 
 
 def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
-    done = [{name: row[name] for name in ("dataset", "loss", "seed", "config")} for row in kept(results)]
-    missing = [job for job in jobs if job.key not in done]
+    done = finished(results)
+    missing = [job for job in jobs if tuple(job.key.values()) not in done]
+    print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there, {len(missing)} to make", flush=True)
+    if done:
+        write_atomic(results, "".join(json.dumps(row) + "\n" for row in done.values()))  # without a line cut short
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
+    with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
         for future in as_completed([pool.submit(measure, job) for job in missing]):
             row = future.result()
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(f"{row['dataset']} {row['loss']} seed {row['seed']}: {row['processor_seconds']} s", flush=True)
+                file.flush()
+                os.fsync(file.fileno())
+            print(" ".join(str(row[name]) for name in _KEY), f"{row['processor_seconds']} s", flush=True)
 
 
-Values = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]  # (set, loss) -> metric -> a value a seed
+# -- what is printed --------------------------------------------------------------------------------------------------
+
+Rows = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]  # (set, loss) -> a row a pair
 
 
-def collect(jobs: Sequence[Job], results: Path) -> Values:
-    """Collect the values of the finished ones among the planned runs, in the order of the seeds."""
-    rows = {tuple(row[name] for name in ("dataset", "loss", "seed", "config")): row for row in kept(results)}
-    values: dict[tuple[str, str], dict[str, list[float]]] = {}
+def collect(jobs: Sequence[Job], results: Path) -> Rows:
+    rows, found = finished(results), {}
     for job in jobs:
         row = rows.get(tuple(job.key.values()))
-        for metric, value in row.items() if row else ():
-            if metric not in (*job.key, "processor_seconds"):
-                values.setdefault((job.dataset, job.loss), {}).setdefault(metric, []).append(100 * float(value))
-    return values
+        if row is not None:
+            found.setdefault((job.dataset, job.loss), []).append(row)
+    return found
 
 
 def spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"
 
 
-def tables(values: Values) -> Iterator[str]:
-    for name, levels in LEVELS.items():
-        of_set = {loss: values[name, loss] for loss in LOSSES if (name, loss) in values}
+def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Return the mean difference over the pairs, per cent, and its 95 % interval.
+
+    The paired percentile bootstrap over classes: a resample gives every finest class of the set a weight, which it has
+    in all pairs where it is tested; queries count alike within a class.
+    """
+    by_pair = {row["pair"]: row for row in theirs}
+    both = [(row, by_pair[row["pair"]]) for row in ours if row["pair"] in by_pair]
+    names = sorted({name for row, _ in both for name in row["classes"]["label"]})
+    if not both:
+        return ""
+    weights = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
+    weights = np.vstack([np.ones(len(names)), weights])  # first the classes as they are
+    place, total, pairs = {name: i for i, name in enumerate(names)}, np.zeros(len(weights)), np.zeros(len(weights))
+    for row, other in both:
+        assert row["classes"]["label"] == other["classes"]["label"], "results of other splits"
+        values = [np.array(r["classes"][metric], dtype=float) for r in (row, other)]
+        known = ~np.isnan(values[0] - values[1])
+        here = np.array([place[name] for name in row["classes"]["label"]])[known]
+        counted = weights[:, here] * np.array(row["classes"]["len"])[known]
+        some = counted.sum(1) > 0
+        total[some] += (counted @ (values[0] - values[1])[known])[some] / counted.sum(1)[some]
+        pairs += some
+    means = 100 * total / np.maximum(pairs, 1)
+    low, high = np.percentile(means[1:], [2.5, 97.5])
+    return f"{means[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def tables(
+    found: Rows, options: argparse.Namespace, chosen: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Iterator[str]:
+    for name in options.sets:
+        levels = LEVELS[name]
+        of_set = {loss: found[name, loss] for loss in (PIXELS, UNTRAINED, *options.losses) if (name, loss) in found}
         if not of_set:
             continue
         metrics = [f"R@1/{levels[0]}", *(f"AP/{level}" for level in levels), "H-AP", "NDCG", "ASI"]
-        seeds = sorted({len(v["H-AP"]) for v in of_set.values()})
-        yield f"\n{name}, {' or '.join(map(str, seeds))} seeds\n"
-        yield f"| loss | {' | '.join(metrics)} |\n|---|{'---|' * len(metrics)}"
-        for loss, found in of_set.items():
+        yield f"\n{name}: per cent on test classes, mean ± standard deviation over (class split, seed) pairs\n"
+        yield f"| loss | pairs | {' | '.join(metrics)} | val, last fifth | CPU s |"
+        yield f"|---|---|{'---|' * len(metrics)}---|---|"
+        for loss, rows in of_set.items():
+            cells = [spread([100 * row["test"][metric] for row in rows]) for metric in metrics]
+            gains = [100 * (row["curve"][-1][1] - row["curve"][-3][1]) for row in rows if len(row.get("curve", ())) > 2]
+            slowest = max(row["processor_seconds"] for row in rows)
+            over = " (over 7 minutes)" if slowest > _MOST_SECONDS else ""
             shown = f"{loss} (fine only)" if loss in FINE_ONLY else loss
-            yield f"| {shown} | {' | '.join(spread(found[metric]) for metric in metrics)} |"
+            gain = f"{statistics.mean(gains):+.1f}" if gains else ""
+            yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f}{over} |"
+        shown = [metrics[0], f"AP/{levels[-1]}", "H-AP", "ASI"]
+        against = [(OURS, loss) for loss in of_set if loss != OURS]
+        against += [(loss, PIXELS) for loss in of_set if loss not in (OURS, PIXELS)]
+        yield f"\n| differences, 95 % over classes | {' | '.join(shown)} |\n|---|{'---|' * len(shown)}"
+        for ours, theirs in against:
+            if ours in of_set and theirs in of_set:
+                cells = [interval(of_set[ours], of_set[theirs], metric) for metric in shown]
+                yield f"| {ours} - {theirs} | {' | '.join(cells)} |"
+        for loss in options.losses:
+            if (name, loss) in chosen:
+                picked = {key: value for key, value in chosen[name, loss].items() if key not in SEARCHED[loss][0]}
+                yield f"\nchosen on val for {loss}: {', '.join(f'{key} {value:g}' for key, value in picked.items())}"
 
 
-def claims(values: Values) -> Iterator[str]:
-    """Compare the papers' claims with the results: differences of the means over the seeds."""
-    yield "\n| set | hierarchical or not | R@1 fine | AP coarsest | H-AP | ASI |\n|---|---|---|---|---|---|"
-    for name, levels in LEVELS.items():
-        means = {
-            loss: {metric: statistics.mean(v) for metric, v in values[name, loss].items()}
-            for loss in LOSSES
-            if (name, loss) in values
-        }
-        rivals = [("HAPPIER", "CSL"), *(("HAPPIER", loss) for loss in FINE_ONLY)]
-        for ours, theirs in rivals:
-            if ours in means and theirs in means:
-                shown = [f"R@1/{levels[0]}", f"AP/{levels[-1]}", "H-AP", "ASI"]
-                yield (
-                    f"| {name} | {ours} - {theirs} | "
-                    + " | ".join(f"{means[ours][metric] - means[theirs][metric]:+.1f}" for metric in shown)
-                    + " |"
-                )
+def draw_curves(found: Rows, options: argparse.Namespace) -> None:
+    """Draw H-AP on val over the steps of every run, a figure a set: flat ends are converged runs."""
+    from matplotlib.figure import Figure
+
+    for name in options.sets:
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        axes = figure.subplots()
+        for number, loss in enumerate(loss for loss in options.losses if (name, loss) in found):
+            for row in found[name, loss]:
+                steps, values = zip(*row["curve"], strict=True)
+                axes.plot(steps, [100 * v for v in values], f"C{number}", label=loss if not row["pair"] else None)
+        axes.set(xlabel="step", ylabel=f"{JUDGE} on val classes, per cent", title=name)
+        if axes.lines:
+            axes.legend(fontsize=7)
+            figure.savefig(options.work / f"curves-{name}.svg")
 
 
 def main() -> None:
@@ -194,16 +356,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
-    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=list(LOSSES))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
+    parser.add_argument("--steps", type=int, default=2000, help="of a run; a quarter of them in the search")
+    parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
-    jobs = list(plan(options))
+    results = options.work / "results.jsonl"
+    print(
+        f"search: {options.settings} settings of {options.steps // 4} steps for each loss and set, judged by {JUDGE} "
+        f"on val; then {options.pairs} runs of {options.steps} steps, whose checkpoints val chooses"
+    )
     if not options.table:
-        run(jobs, options.work / "results.jsonl", options.jobs)
-    values = collect(jobs, options.work / "results.jsonl")
-    print("\n".join([*tables(values), *claims(values)]))
+        run(searches(options), results, options.jobs)
+        run(finals(options, results), results, options.jobs)
+    found = collect(finals(options, results), results)
+    draw_curves(found, options)
+    print("\n".join(tables(found, options, choices(options, results))))
 
 
 if __name__ == "__main__":
