@@ -111,8 +111,12 @@ def shards(data: Path, work: Path, name: str, pair: int) -> Path:
     splits = ["val" if name in val else "test" if name in test else "train" for name in rows[levels[0]]]
     rows.select("path", *levels).with_columns(split=pl.Series(splits)).write_csv(table)
     source = SourceConfig(images=data / name, levels=levels)
-    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), lambda *_: None)
+    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), _silent)
     return out
+
+
+def _silent(task: str, done: int, total: int | None) -> None:
+    """Tell nobody."""
 
 
 # -- the runs ---------------------------------------------------------------------------------------------------------
