@@ -218,7 +218,7 @@ def say_reduced(facts: Mapping[str, object]) -> None:
 def say_selection(checkpoint: str, selection: str) -> None:
     """Say which checkpoint of a run is used, and how it was chosen; nothing of other models."""
     if checkpoint:
-        echo(f"checkpoint {checkpoint}: {selection}", err=True)
+        echo(f"checkpoint {checkpoint}: {selection}")
 
 
 def open_embedder(
@@ -303,7 +303,6 @@ def embed_command() -> click.Command:
             Whitening.fit(embedded.vectors, fitted_on=fitted_on, power=power, complete=True).save(fit_whitening)
             echo(f"{fit_whitening}: a whitening learned on {fitted_on}", err=as_json)
         say_reduced(embedder.view_facts([dataset]))
-        say_selection(embedder.checkpoint, embedder.selection)
         count, dim = embedded.vectors.shape
         unreadable, named = len(embedded.faults), str(faults_file(out))
         if unreadable:
@@ -317,6 +316,7 @@ def embed_command() -> click.Command:
         else:
             pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
             echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
+            say_selection(embedder.checkpoint, embedder.selection)
 
     return embed
 
@@ -387,7 +387,6 @@ def search_command() -> click.Command:
             answer = search_images(embedder, images, dataset, k=k, gallery=gallery, index=index, progress=progress)
             if not embedder.processes.is_main:
                 return
-        say_selection(embedder.checkpoint, embedder.selection)
         if answer.left_out:
             echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
         try:
@@ -395,9 +394,12 @@ def search_command() -> click.Command:
                 write_search_page(page, answer.found, dataset)
         finally:  # what cannot be written is shown all the same
             if as_json:
-                print_json({"queries": [one.to_dict() for one in answer.found], "left_out": answer.left_out})
+                made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
+                found = [one.to_dict() for one in answer.found]
+                print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
             else:
                 echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
+                say_selection(embedder.checkpoint, embedder.selection)
 
     return search
 
@@ -440,11 +442,12 @@ def export_command() -> click.Command:
 
         record = export_model(checkpoint, out, formats[out.suffix], which, whitening)
         told = json.loads(record.read_text(encoding="utf-8"))
-        say_selection(told["checkpoint"], told["selection"])
         if as_json:
-            print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]})
+            facts = {name: told[name] for name in ("checkpoint", "selection")}
+            print_json({"model": str(out), "description": str(record), "format": formats[out.suffix]} | facts)
         else:
             echo(f"{out}: {formats[out.suffix]}; how to prepare images: {record}")
+            say_selection(told["checkpoint"], told["selection"])
 
     return export
 

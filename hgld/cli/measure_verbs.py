@@ -171,6 +171,7 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
         print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
     else:
         echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
+        say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
 
 
 def _measure(
@@ -314,7 +315,6 @@ def _unreadable_said(report: "RetrievalReport") -> "RetrievalReport":
         count, named = report.settings["unreadable"].values()
         echo(f"images that could not be read and are left out: {count}; the first: {named[0]}", err=True)
     say_reduced({} if report is None else report.settings)
-    say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
     return report
 
 

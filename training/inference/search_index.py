@@ -197,7 +197,7 @@ INDEX, RECORD = "index.faiss", "index.json"
 
 _MOST_LEFT_OUT = 10_000  # index.json lists them
 # Fields of an embedder that do not change embeddings, or (the model) are known in another way.
-_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint", "network", "spent")
+_NOT_SEEN = ("model", "processes", "batch_size", "workers", "checkpoint", "selection", "network", "spent")
 
 
 @dataclass(frozen=True, eq=False)
