@@ -50,6 +50,10 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
     "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
     "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld has such protocols",
+    "hgld evaluate --checkpoint run --data roxford": "the same",
+    "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",
+    "hgld embed --model": "the same",
+    "hgld search photo.jpg --model": "the same",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # a command that takes long: what its run here takes besides

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from hgld.pipelines.shards.build import build_shards, read_release, result_summa
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.class_split import draw_classes, with_val_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 from tests.fake_releases.__main__ import maker
 from tests.pipelines.toy_release import LEVELS, ToyRelease
 
@@ -34,10 +36,10 @@ def test_draws_that_cannot_be():
         draw_classes("a", 0.5, 0)
 
 
-def catalog(rows: list[tuple[str, str | None]], **fields: object) -> Catalog:
+def catalog(rows: list[tuple[str, str | None]], **fields: Any) -> Catalog:
     """A catalog of (split, class) an item, in one level."""
     items = [(str(i), split, f"{i}.jpg", name) for i, (split, name) in enumerate(rows)]
-    schema = dict.fromkeys(("key", "split", "file", "fine"), pl.String)
+    schema = ["key", "split", "file", "fine"]
     return Catalog("toy", ("fine",), pl.DataFrame(items, schema=schema, orient="row"), Path(), **fields)
 
 
@@ -109,7 +111,7 @@ def test_counts_are_stated_wherever_the_build_is(tmp_path):
     table = tmp_path / "labels.csv"
     release.items().select("file", *LEVELS).rename({"file": "path"}).write_csv(table)
     options = SourceConfig(images=tmp_path / "images", levels=LEVELS, test_classes=0.4, val_classes=0.5)
-    built = build_shards("manifest", table, str(tmp_path / "out"), options, ShardConfig(workers=1), lambda *_: None)
+    built = build_shards("manifest", table, str(tmp_path / "out"), options, ShardConfig(workers=1), silent)
     stated = json.loads((tmp_path / "out" / MANIFEST).read_text())
     count = stated["splits"]["val"]["items"]
     assert count

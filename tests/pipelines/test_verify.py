@@ -261,6 +261,7 @@ def hgld(capsys):
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:
             main([*map(str, arguments)])
+        assert isinstance(stop.value.code, int)
         return subprocess.CompletedProcess(arguments, stop.value.code, *capsys.readouterr())
 
     return run

@@ -6,7 +6,8 @@ import sys
 
 import torch
 from safetensors.torch import save_file
-from torch import multiprocessing, nn
+from torch import nn
+from torch.multiprocessing.spawn import start_processes
 
 from hgld import distributed, losses
 from hgld.training.step import Backward, StepInput
@@ -110,4 +111,4 @@ if __name__ == "__main__":
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = str(free.getsockname()[1])
     # Forked, so that torch, which takes most of the time of this test, is imported once.
-    multiprocessing.start_processes(answer, (sys.argv[1], address), nprocs=2, start_method="fork")
+    start_processes(answer, (sys.argv[1], address), nprocs=2, start_method="fork")

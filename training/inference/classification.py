@@ -229,7 +229,7 @@ def _is_names(names: Any) -> bool:
 class WhitenedHead(nn.Module):
     """Whitening of embeddings with the classifier folded behind it, so that one vector serves both tasks.
 
-    With Phi(e) = S (e / |e| - mu), <w, e> + b = |e| (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
+    With Phi(e) = S (e / ‖e‖ - mu), <w, e> + b = ‖e‖ (<w', Phi(e)> + b') + b for w' = S^-T w and b' = <w, mu>
     (MultiGrain, section 3.4): the scores are those of the classifier before. They need all components of the
     whitening; a whitening to fewer dimensions has lost what the classifier reads.
 
