@@ -26,6 +26,7 @@ settings.load_profile("hgld")
 # Without bytecode every process that a test starts compiles the whole package again, as every worker does the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+os.fsync = lambda fd: None  # no test cuts the power, and what the disk takes is time of every test that writes
 gc.disable()  # while modules are imported and tests collected: nothing of it is ever garbage
 
 SLOW_SECONDS = 900  # of a slow test or a check; pyproject.toml has the limit of the fast ones
