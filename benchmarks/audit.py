@@ -30,7 +30,7 @@ import cv2
 import numpy as np
 import polars as pl
 import torch
-from cleanlab.rank import get_label_quality_scores
+from cleanlab.rank import get_label_quality_scores  # pyright: ignore[reportMissingImports]
 from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score

@@ -136,18 +136,17 @@ class Page:
             raise PageError(f"{script}: {json.dumps(answer['exceptionDetails'])[:500]}")
         return answer["result"].get("value")
 
-    def until(self, script: str, seconds: float = 60) -> Any:
-        """Wait until an expression is true; returns its value. The page may be on its way to another document."""
-        end = time.monotonic() + seconds
+    def until(self, script: str, seconds: float = 15) -> Any:
+        """Wait until an expression is true; returns its value. One that throws is not true yet: the page is loading."""
+        end, thrown = time.monotonic() + seconds, ""
         while time.monotonic() < end:
             try:
                 if value := self.run(script):
                     return value
             except PageError as error:
-                if not any(gone in str(error) for gone in _NAVIGATED):
-                    raise
+                thrown = f"; it threw: {error}"
             time.sleep(0.02)
-        raise PageError(f"never came true: {script}; errors: {self.errors}")
+        raise PageError(f"never came true: {script}{thrown}; errors: {self.errors}")
 
     def press(self, key: str, *, text: str | None = None, modifiers: int = 0) -> None:
         text = text if text is not None else (key if len(key) == 1 else {"Enter": "\r"}.get(key, ""))
