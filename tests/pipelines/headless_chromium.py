@@ -24,7 +24,6 @@ _FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
-_NAVIGATED = ("context was destroyed", "Cannot find context", "navigated or closed")
 
 
 class PageError(AssertionError):
@@ -136,8 +135,8 @@ class Page:
             raise PageError(f"{script}: {json.dumps(answer['exceptionDetails'])[:500]}")
         return answer["result"].get("value")
 
-    def until(self, script: str, seconds: float = 15) -> Any:
-        """Wait until an expression is true; returns its value. One that throws is not true yet: the page is loading."""
+    def until(self, script: str, seconds: float = 60) -> Any:
+        """Wait until an expression is true; returns its value. One that throws is not true yet: a page is loading."""
         end, thrown = time.monotonic() + seconds, ""
         while time.monotonic() < end:
             try:
