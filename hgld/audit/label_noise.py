@@ -31,6 +31,8 @@ _LEAST_CANDIDATES = 32
 _SIMILARITY_SCALE = 0.1  # of the exponential by which nearer neighbours count more
 _PRIOR_SHARE = 0.1  # of a level's classes in the neighbours' votes
 _LEAST_SIZE = 0.5  # items, of a class that has no other
+_SIZE = 1  # column of the evidence: log size
+_LEAST_SIZE_SPREAD = 0.25
 _DRAWS = 2000
 _BLOCK = 1024
 _STEPS = 60
@@ -218,6 +220,8 @@ def _fit(candidates: Candidates, ancestors: np.ndarray) -> _Fitted:
     evidence = torch.from_numpy(candidates.evidence)
     filled = torch.from_numpy(found < 0)
     spread = evidence[~filled].std(dim=0).clamp_min(1e-6)
+    # Of classes of one size only the item's own has another number of others: magnified, that would tell its label.
+    spread[_SIZE] = spread[_SIZE].clamp_min(_LEAST_SIZE_SPREAD)
     evidence = evidence / spread
     met_, chance = torch.from_numpy(met), torch.from_numpy(-np.log(np.maximum(number, 1))).float()
     weights = evidence.shape[2]

@@ -152,3 +152,14 @@ def test_fewer_items_than_neighbours():
     rows, classes = clusters(each=2)
     assert find_wrong_labels(rows, classes, TREE, silent).neighbors.shape == (14, 13)
     assert NEIGHBORS > 13
+
+
+def test_in_classes_of_one_size_nothing_but_the_label_is_left_out():
+    """The item's own class has one other fewer than every other class, which must not tell its label."""
+    ancestors = np.stack([np.arange(60), np.arange(60) // 6], axis=1)
+    rng = np.random.default_rng(0)
+    classes = np.repeat(np.arange(60), 12)
+    centres = rng.standard_normal((10, 24))[ancestors[:, 1]] + 0.5 * rng.standard_normal((60, 24))
+    rows = centres[classes] + 0.2 * rng.standard_normal((720, 24))
+    rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    assert find_wrong_labels(rows, classes, ancestors, silent).rates.rates.max() < 0.02
