@@ -518,20 +518,21 @@ def report_command() -> click.Command:
 
         if out is None and not papers:
             raise click.UsageError("name the page to write (--out), or a paper's table to print (--paper).")
-        tables = paper_tables(read_runs(runs), papers, _published_of) if papers else []
-        if not as_json:
-            print_tables(tables)
         if out is None:
+            tables = paper_tables(read_runs(runs), papers, _published_of)
             if as_json:
                 print_json({"papers": [asdict(table) for table in tables]})
+            else:
+                print_tables(tables)
             return
         with progress_bars() as progress:
             facts = write_report_page(runs, out, papers=papers, published_of=_published_of, progress=progress, **given)
         for note in facts.notes:
             echo(note, err=True)
         if as_json:
-            print_json(asdict(facts) | {"papers": [asdict(table) for table in tables]})
+            print_json(asdict(facts))
             return
+        print_tables(facts.papers)
         echo(f"{facts.out}: {facts.bytes / 1e6:.1f} MB, runs: {len(facts.runs)}, pictures: {facts.pictures}")
         for reason in facts.unreadable[:3]:
             echo(f"not shown: {reason}", err=True)

@@ -1,5 +1,6 @@
 """The verb published: results that papers print, found by their names; and a paper's table as text."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,7 +94,7 @@ def _print_contents() -> None:
             echo(f"  {table}: {', '.join(dict.fromkeys(value.dataset for value in found))} ({len(found)})")
 
 
-def print_tables(tables: "list[PaperTable]") -> None:
+def print_tables(tables: "Sequence[PaperTable]") -> None:
     """Print papers' tables; ¹ and ² stand at the best and the second best value of a column."""
     import shutil
 

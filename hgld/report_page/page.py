@@ -315,6 +315,7 @@ class PageFacts:
         plots: files in the folder of plots.
         analyses: values of the analyses, by split, analysis and run.
         notes: mismatches of ``data`` and of the published rows with the runs, as the page states them too.
+        papers: tables of papers with the runs in them.
     """
 
     out: str
@@ -327,6 +328,7 @@ class PageFacts:
     plots: tuple[str, ...]
     analyses: Mapping[str, Mapping[str, Mapping[str, Any]]]
     notes: tuple[str, ...]
+    papers: tuple[PaperTable, ...]
 
 
 def write_report_page(
@@ -405,6 +407,7 @@ def write_report_page(
         tuple(figures.files),
         {section.split: section.analyses.values for section in sections if section.analyses.values},
         tuple(notes),
+        tuple(tables),
     )
 
 
