@@ -8,18 +8,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
-from hgld import __version__
 from hgld.errors import HgldError
 from hgld.evaluation.metric import is_per_cent, lower_is_better
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport, compare, markdown, markdown_table, number
-from hgld.report_page.page import glossary
+from hgld.report_page.page import glossary, render, settings_text
 from hgld.report_page.score_table import GRADED
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _SURE = 0.05  # a smaller p-value tells two models apart
 
 
@@ -129,7 +126,7 @@ class Leaderboard:
 
     def to_dict(self) -> dict[str, Any]:
         """Return models with their settings, and the scores a level (None for NaN), ready for JSON."""
-        entries = {entry.name: entry for table in self.tables for entry, _ in table.rows}
+        entries = self._entries()
         models = [
             {
                 "model": entry.name,
@@ -149,34 +146,25 @@ class Leaderboard:
         ]
         return {"models": models, "scores": scores, "failed": dict(self.failed)}
 
+    def _entries(self) -> dict[str, Entry]:
+        return {entry.name: entry for table in self.tables for entry, _ in table.rows}
+
     def to_html(self, title: str = "Leaderboard") -> str:
         """Return a page of its own, without scripts and without anything to load."""
-        entries = {entry.name: entry for table in self.tables for entry, _ in table.rows}
+        entries = self._entries()
         values = [metric for entry in entries.values() for metric in entry.report.values]
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_TEMPLATES),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        settings = {
-            name: {key: _shown(value) for key, value in entry.report.settings.items()}
-            for name, entry in entries.items()
-        }
         some = next(iter(entries.values()), None)
-        return environment.get_template("leaderboard.html").render(
+        return render(
+            "leaderboard.html",
             title=title,
             board=self,
             task={} if some is None else {key: some.report.settings.get(key) for key in ("queries", "gallery")},
             dataset="" if some is None else some.report.settings.get("dataset", ""),
-            settings=settings,
+            settings={name: settings_text(entry.report) for name, entry in entries.items()},
             terms=glossary(values),
             about=about,
             breakable=breakable,
             speed=speed,
-            style=Markup((_TEMPLATES / "page.css").read_text(encoding="utf-8")),  # noqa: S704  # our own file
-            version=__version__,
         )
 
 
@@ -295,10 +283,6 @@ def speed(entry: Entry) -> str:
 def _text(score: Score) -> str:
     interval = f" ({score.interval})" if score.interval else ""
     return f"{score.shown}{'*' if score.level_with_best else ''}{interval}"
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _or_none(value: float) -> float | None:

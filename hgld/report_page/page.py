@@ -16,6 +16,7 @@ from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
+from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.analyses import Analyses, analyse, check_analyses
@@ -475,26 +476,21 @@ def _render(
     terms: Sequence[tuple[str, str]],
     thumbnails: Thumbnails,
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
-    return environment.get_template("page.html").render(
+    return render(
+        "page.html",
         title=title,
-        version=__version__,
         runs=runs,
         sections=sections,
         tables=tables,
         training=training,
         terms=terms,
         thumbnails=thumbnails,
-        settings={run.name: _settings(run) for run in runs},
-        style=Markup((_TEMPLATES / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours
+        settings={
+            run.name: {split: settings_text(evaluation.report) for split, evaluation in run.evaluations.items()}
+            for run in runs
+        },
         script=Markup(script),  # noqa: S704 - a file of ours
         script_hash=f"sha256-{digest}",
         series=SERIES,
@@ -502,13 +498,24 @@ def _render(
     )
 
 
-def _settings(run: Run) -> Mapping[str, Mapping[str, str]]:
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of this folder, with the pages' style and the version; all values are escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup((_TEMPLATES / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
+    return environment.get_template(template).render(style=style, version=__version__, **values)
+
+
+def settings_text(report: RetrievalReport) -> dict[str, str]:
+    """Return the settings of a report as a page shows them."""
     return {
-        split: {
-            key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            for key, value in evaluation.report.settings.items()
-        }
-        for split, evaluation in run.evaluations.items()
+        key: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        for key, value in report.settings.items()
     }
 
 
