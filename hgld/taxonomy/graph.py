@@ -165,6 +165,9 @@ class TaxonomyBuilder:
     def __contains__(self, class_id: object) -> bool:
         return class_id in self._places
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     @property
     def ids(self) -> tuple[str, ...]:
         """Ids of the classes so far."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hgld.errors import HierarchyError, StorageError
 from hgld.taxonomy.formats.document import Document
-from hgld.taxonomy.graph import MOST_NODES, MOST_STEPS, Taxonomy, TaxonomyBuilder, short
+from hgld.taxonomy.graph import MOST_STEPS, Taxonomy, TaxonomyBuilder, short
 
 FORMAT = "folders"
 _LONGEST_NAME = 255  # bytes, on all usual file systems
@@ -23,7 +23,7 @@ def read_folders(document: Document) -> Taxonomy:
     waiting = [(document.path, "", 0)]
     while waiting:
         place, above, depth = waiting.pop()
-        if depth > MOST_STEPS or len(made.ids) > MOST_NODES:
+        if depth > MOST_STEPS:
             raise HierarchyError(f"{place} lies deeper than {MOST_STEPS:,} folders; that is no taxonomy.")
         below = []
         with os.scandir(place) as entries:
@@ -36,9 +36,9 @@ def read_folders(document: Document) -> Taxonomy:
                     below.append(entry.name)
         for name in sorted(below):
             here = f"{above}/{name}" if above else name
-            made.add(here, name, row=len(made.ids) + 1)
+            made.add(here, name, row=len(made) + 1)
             if above:
-                made.link(here, above, len(made.ids))
+                made.link(here, above, len(made))
             waiting.append((place / name, here, depth + 1))
     return made.finish()
 
