@@ -166,7 +166,10 @@ def read_taxonomy(path: str | Path, format: str = AUTO, *, columns: Sequence[str
         ConfigError: there is no such format.
         InputError: the file is not a taxonomy of that format.
     """
-    document = Document(path)
+    return _read(Document(path), format, columns)
+
+
+def _read(document: Document, format: str, columns: Sequence[str]) -> Taxonomy:  # noqa: A002
     if format != AUTO and format not in FORMATS:
         raise ConfigError(f"there is no format {format!r}; expected {AUTO} or one of {', '.join(FORMATS)}.")
     are_columns = format == AUTO and columns and set(columns) <= set(document.columns)
@@ -204,7 +207,7 @@ def read_levels(
     if name in _OWN and not cut and not levels:
         hierarchy = _OWN[name](document)
         return levels_as_they_are(hierarchy, taxonomy_of(hierarchy, str(path)))
-    taxonomy = read_taxonomy(path, name, columns=levels)
+    taxonomy = _read(document, name, levels)  # what was read to find out the format is not read again
     if taxonomy.format == level_columns.FORMAT and levels and not cut:
         cut = f"ranks:{','.join(levels)}"
     return even_levels(taxonomy, parents=parents, cut=cut, levels=levels)
