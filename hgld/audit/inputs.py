@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,21 +117,15 @@ class Audited:
         """Audit the items; copies across splits are looked for in the pictures where there are any."""
         pictures, unreadable = None, []
         if self.dataset is not None and self.splits is not None and len(set(self.splits)) > 1:
-            pictures = PictureCopies(partial(_picture, self.dataset), len(self.dataset), options.progress)
+            pictures = PictureCopies(self.dataset.image, len(self.dataset), options.progress)
             unreadable = pictures.unreadable
         given: dict[str, Any] = {"keys": self.keys, "splits": self.splits, "pictures": pictures}
         found = audit(self.embeddings, self.labels, levels=self.levels, names=self.names, options=options, **given)
-        return (
-            found
-            if not unreadable
-            else found.noted(
-                f"{len(unreadable):,} pictures cannot be read and are compared with none; the first: {unreadable[0]}"
-            )
+        if not unreadable:
+            return found
+        return found.noted(
+            f"{len(unreadable):,} pictures cannot be read and are compared with none; the first: {unreadable[0]}"
         )
-
-
-def _picture(dataset: "ShardDataset", item: int) -> Any:
-    return dataset.image(item)
 
 
 def _coded(column: pl.Series) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -62,14 +62,12 @@ class LabelNoise:
         proposed: (N, L) likeliest finest class of the item if its label is wrong at each level.
         rates: of wrong labels.
         neighbors: (N, K) indices of the nearest items.
-        similarities: (N, K) cosines to them.
     """
 
     wrong: np.ndarray
     proposed: np.ndarray
     rates: NoiseRates
     neighbors: np.ndarray
-    similarities: np.ndarray
 
 
 def find_wrong_labels(
@@ -90,7 +88,7 @@ def find_wrong_labels(
     progress("judge labels", 0, None)
     fitted = _fit(_candidates(ClassModel.fit(embeddings, classes), near, alike, classes, ancestors), ancestors)
     wrong = _judgeable(fitted.wrong, classes)
-    return LabelNoise(wrong, fitted.proposed, fitted.rates, near, alike)
+    return LabelNoise(wrong, fitted.proposed, fitted.rates, near)
 
 
 def _judgeable(wrong: np.ndarray, classes: np.ndarray) -> np.ndarray:

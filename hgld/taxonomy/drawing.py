@@ -13,7 +13,6 @@ from hgld.hierarchy import Hierarchy
 from hgld.terminal import printable
 
 MOST_BELOW = 8
-MOST_LINES = 60
 _MOST_HTML = 500
 _LEAST_NAME = 8
 
