@@ -1,8 +1,8 @@
-"""Rows of tables that other people wrote, from bytes that may be anything, with errors that name the line."""
+"""Rows of tables: those that other people wrote, with errors that name the line, and those of ours as text."""
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hgld.errors import TableError
@@ -63,3 +63,10 @@ def table_rows(
             f"{path}, line {line + 1:,}: not valid {kind} ({error}); expected {cells}-separated cells{quoted}, of at "
             "most 131,072 characters."
         ) from error
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows of cells as CSV, quoted where they must be, each with a newline at its end."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,9 +1,7 @@
 """The audit's files: the page for eyes, the lists that other verbs take, and everything as JSON."""
 
 import base64
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from hgld.audit.audit import Audit
 from hgld.errors import StorageError
 from hgld.files import write_atomic
 from hgld.report_page.gallery import Thumbnails
+from hgld.table_text import csv_text
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
@@ -106,25 +105,20 @@ def exclusion_text(audit: Audit) -> str:
     rows: dict[str, str] = {}
     for line, key in [*_label_lines(audit), *_copy_lines(audit)]:
         rows.setdefault(key, line)
-    return _line(EXCLUSION_COLUMNS) + "".join(rows.values())
+    return csv_text([EXCLUSION_COLUMNS]) + "".join(rows.values())
 
 
 def _label_lines(audit: Audit) -> Iterator[tuple[str, str]]:
     for row in audit.images.iter_rows(named=True):
         cells = (row["key"], "wrong-label", row["level"], row["given"], row["proposed"], f"{row['probability']:.4f}")
-        yield _line(cells), row["key"]
+        yield csv_text([cells]), row["key"]
 
 
 def _copy_lines(audit: Audit) -> Iterator[tuple[str, str]]:
     for row in audit.copies.iter_rows(named=True):
         of = f"{row['other_split']}: {row['other_key']}"
-        yield _line((row["key"], "copy-of-other-split", "", of, "", f"{row['probability']:.4f}")), row["key"]
-
-
-def _line(cells: Sequence[str]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(cells)
-    return out.getvalue()
+        cells = (row["key"], "copy-of-other-split", "", of, "", f"{row['probability']:.4f}")
+        yield csv_text([cells]), row["key"]
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -159,7 +153,7 @@ def audit_page(
         sections=sections,
         thumbnails=Thumbnails(dataset, _MOST_PICTURE_BYTES),
         pictured=dataset is not None,
-        exclusion_header=_line(EXCLUSION_COLUMNS),
+        exclusion_header=csv_text([EXCLUSION_COLUMNS]),
         decisions_header=decisions_header,
         digest=hashlib.sha256(lines.encode()).hexdigest()[:16],
         style=Markup((_TEMPLATES / "audit.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours

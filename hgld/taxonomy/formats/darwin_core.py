@@ -5,10 +5,8 @@ further names of the accepted one. Without parents the columns kingdom, phylum, 
 ``scientificName``.
 """
 
-import csv
-import io
-
 from hgld.errors import HierarchyError, TableError
+from hgld.table_text import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.formats.ranked_chain import BETWEEN, add_chain
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
@@ -95,9 +93,7 @@ def write_darwin_core(taxonomy: Taxonomy) -> str:
         raise HierarchyError(
             f"{taxonomy.source}: {short(taxonomy.names[torn[0]])} has several parents; Darwin Core has one a taxon."
         )
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("taxonID", "parentNameUsageID", "scientificName", "taxonRank"))
+    rows = [("taxonID", "parentNameUsageID", "scientificName", "taxonRank")]
     for taxon, name, parents, rank in zip(taxonomy.ids, taxonomy.names, taxonomy.parents, taxonomy.ranks, strict=True):
-        rows.writerow((taxon, taxonomy.ids[parents[0]] if parents else "", name, rank or ""))
-    return text.getvalue()
+        rows.append((taxon, taxonomy.ids[parents[0]] if parents else "", name, rank or ""))
+    return csv_text(rows)

@@ -4,11 +4,10 @@ Columns ``child`` and ``parent``, by comma or tab; if there, ``name`` and ``rank
 declares a class at the top.
 """
 
-import csv
-import io
 from collections.abc import Iterator
 
 from hgld.errors import TableError
+from hgld.table_text import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder
 
@@ -52,11 +51,9 @@ def _pairs(document: Document) -> Iterator[tuple[int, list[str]]]:
 
 def write_edge_list(taxonomy: Taxonomy) -> str:
     """Return the text of an edge list: child, parent, name, rank."""
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    for place, child in enumerate(taxonomy.ids):
-        facts = (taxonomy.names[place], taxonomy.ranks[place] or "")
-        for parent in taxonomy.parents[place] or (None,):
-            rows.writerow((child, "" if parent is None else taxonomy.ids[parent], *facts))
-    return text.getvalue()
+    rows = (
+        (child, taxonomy.ids[parent] if parent >= 0 else "", taxonomy.names[place], taxonomy.ranks[place] or "")
+        for place, child in enumerate(taxonomy.ids)
+        for parent in taxonomy.parents[place] or (-1,)
+    )
+    return csv_text([COLUMNS, *rows])

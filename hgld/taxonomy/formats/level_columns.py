@@ -1,10 +1,9 @@
 """Tables with a column a level, a row an item or class: GLDv2's label files, manifests, anybody's spreadsheet."""
 
-import csv
-import io
 from collections.abc import Sequence
 
 from hgld.errors import HierarchyError, TableError
+from hgld.table_text import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 
@@ -52,14 +51,12 @@ def write_level_columns(taxonomy: Taxonomy) -> str:
     if taxonomy.with_several_parents or not all(taxonomy.ranks):
         raise HierarchyError(f"{taxonomy.source}: a table of levels has one parent and one level a class.")
     levels = list(dict.fromkeys(str(rank) for rank in taxonomy.ranks))
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(levels)
+    rows = [levels]
     for leaf in taxonomy.leaves.tolist():
         cells, place = dict.fromkeys(levels, ""), leaf
         cells[str(taxonomy.ranks[place])] = taxonomy.names[place]
         while taxonomy.parents[place]:
             place = taxonomy.parents[place][0]
             cells[str(taxonomy.ranks[place])] = taxonomy.names[place]
-        rows.writerow(cells.values())
-    return text.getvalue()
+        rows.append([*cells.values()])
+    return csv_text(rows)

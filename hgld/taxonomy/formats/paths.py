@@ -3,10 +3,8 @@
 A column ``name`` or ``label``, if there, says what the last part is called.
 """
 
-import csv
-import io
-
 from hgld.errors import HierarchyError, TableError
+from hgld.table_text import csv_text
 from hgld.taxonomy.formats.document import Document
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 
@@ -59,9 +57,6 @@ def write_paths(taxonomy: Taxonomy) -> str:
     Raises:
         HierarchyError: a class has several parents, or a name cannot be part of a path.
     """
-    text = io.StringIO(newline="")
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(("path",))
     whole: dict[int, str] = {}
     for place in taxonomy.order.tolist():
         name, parents = taxonomy.names[place], taxonomy.parents[place]
@@ -71,5 +66,4 @@ def write_paths(taxonomy: Taxonomy) -> str:
                 "so it has no path. Write an edge list."
             )
         whole[place] = f"{whole[parents[0]]} {BETWEEN} {name}" if parents else name
-    rows.writerows((whole[place],) for place in range(len(taxonomy)))
-    return text.getvalue()
+    return csv_text([("path",), *((whole[place],) for place in range(len(taxonomy)))])
