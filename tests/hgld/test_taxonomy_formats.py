@@ -14,8 +14,8 @@ from hgld import Hierarchy
 from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError, TableError
 from hgld.taxonomy.format_names import FORMAT_LINES, PARENTS_RULES
 from hgld.taxonomy.formats import FORMATS, read_levels, read_taxonomy, sniff
-from hgld.taxonomy.formats.categories import RANKS
 from hgld.taxonomy.formats.document import Document
+from hgld.taxonomy.formats.ranked_chain import RANKS
 from hgld.taxonomy.levels import ParentsRule
 from tests.hgld.small_trees import LETTERS, hierarchies, in_order
 

@@ -7,12 +7,11 @@ import json
 from typing import Any
 
 from hgld.errors import HierarchyError, SchemaError
-from hgld.taxonomy.formats.document import Document
-from hgld.taxonomy.formats.ranked_chain import add_chain
+from hgld.taxonomy.formats.document import Document, text_of
+from hgld.taxonomy.formats.ranked_chain import RANKS, add_chain
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 
 INATURALIST, COCO = "inaturalist", "coco"
-RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")
 SPECIES = "species"
 
 
@@ -37,14 +36,14 @@ def read_inaturalist(document: Document) -> Taxonomy:
     """
     made = TaxonomyBuilder(str(document.path), INATURALIST, "entry")
     for number, entry in enumerate(_checked(document), 1):
-        above = add_chain(made, RANKS, [_text(entry.get(rank)) for rank in RANKS], number)
+        above = add_chain(made, RANKS, [text_of(entry.get(rank)) for rank in RANKS], number)
         leaf = f"id {entry['id']}"
         made.add(leaf, entry["name"], SPECIES, number)
         if above:
             made.link(leaf, above, number)
-        if common := _text(entry.get("common_name")):
+        if common := text_of(entry.get("common_name")):
             made.call(common, leaf)
-        made.count("supercategories (across the ranks)", int(bool(_text(entry.get("supercategory")))))
+        made.count("supercategories (across the ranks)", int(bool(text_of(entry.get("supercategory")))))
     return made.finish()
 
 
@@ -57,7 +56,7 @@ def read_coco(document: Document) -> Taxonomy:
     """
     made = TaxonomyBuilder(str(document.path), COCO, "entry")
     for number, entry in enumerate(_checked(document), 1):
-        leaf, above = f"id {entry['id']}", _text(entry.get("supercategory"))
+        leaf, above = f"id {entry['id']}", text_of(entry.get("supercategory"))
         made.add(leaf, entry["name"], "category", number)
         if not above:
             continue
@@ -125,14 +124,10 @@ def _checked(document: Document) -> list[dict[str, Any]]:
     if not entries:
         raise SchemaError(f"{document.path}: expected a JSON list of categories, or an object that has one.")
     for number, entry in enumerate(entries, 1):
-        fits = isinstance(entry, dict) and isinstance(entry.get("id"), int) and _text(entry.get("name"))
+        fits = isinstance(entry, dict) and isinstance(entry.get("id"), int) and text_of(entry.get("name"))
         if not fits:
             raise SchemaError(
                 f"{document.path}: category {number:,} is {short(str(entry))}; expected an object with a number id and "
                 "a name."
             )
     return entries
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""

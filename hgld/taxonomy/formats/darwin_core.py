@@ -8,11 +8,10 @@ further names of the accepted one. Without parents the columns kingdom, phylum, 
 from hgld.errors import HierarchyError, TableError
 from hgld.table_text import csv_text
 from hgld.taxonomy.formats.document import Document
-from hgld.taxonomy.formats.ranked_chain import BETWEEN, add_chain
+from hgld.taxonomy.formats.ranked_chain import BETWEEN, RANKS, add_chain
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 
 FORMAT = "darwin-core"
-RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")
 _BY_ID = ("taxonID", "parentNameUsageID", "acceptedNameUsageID", "scientificName", "taxonRank", "vernacularName")
 
 

@@ -122,3 +122,8 @@ class Document:
         if len(data) > most:
             raise HierarchyError(f"{self.path} has more than {most >> 20:,} MiB; that is too large for a taxonomy.")
         return data
+
+
+def text_of(value: Any) -> str:
+    """Return a text of JSON without blanks around it; empty for a value that is no text."""
+    return value.strip() if isinstance(value, str) else ""

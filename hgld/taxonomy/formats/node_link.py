@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from hgld.errors import HierarchyError, SchemaError
-from hgld.taxonomy.formats.document import Document
+from hgld.taxonomy.formats.document import Document, text_of
 from hgld.taxonomy.graph import Taxonomy, TaxonomyBuilder, short
 
 DOWN, UP = "node-link", "node-link-up"
@@ -55,7 +55,7 @@ def read_node_link(document: Document, direction: str) -> Taxonomy:
     for number, node in enumerate(data["nodes"], 1):
         if not isinstance(node, dict) or "id" not in node:
             raise SchemaError(f"{where}: node {number:,} is {short(str(node))}; expected an object with an id.")
-        name, rank = _text(node.get("name", node.get("label"))), _text(node.get("rank"))
+        name, rank = text_of(node.get("name", node.get("label"))), text_of(node.get("rank"))
         made.add(_id(node["id"], f"{where}: node {number:,}"), name, rank or None, row=number)
     for number, (source, target) in enumerate(_pairs(data, where), 1):
         made.link(*((target, source) if direction == DOWN else (source, target)), number)
@@ -75,10 +75,6 @@ def write_node_link(taxonomy: Taxonomy) -> str:
     ]
     graph = {"directed": True, "multigraph": False, "graph": {"links_lead": "down"}, "nodes": nodes, "edges": edges}
     return json.dumps(graph, ensure_ascii=False, indent=1) + "\n"
-
-
-def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""
 
 
 def _id(value: Any, where: str) -> str:

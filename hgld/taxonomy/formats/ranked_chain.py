@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from hgld.taxonomy.graph import TaxonomyBuilder
 
+RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # above the species, coarsest first
 BETWEEN = " > "
 
 
