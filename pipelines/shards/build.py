@@ -168,7 +168,7 @@ def read_release(name: str, source: Path, options: SourceConfig) -> Catalog:
     if options.labels is None or not build_labels.is_build(options.labels, source_name(name)):
         catalog = read(source, options)
     else:
-        catalog = build_labels.with_levels_of(read(source, build_labels.without_labels(options)), options.labels)
+        catalog = build_labels.with_levels_of(read(source, replace(options, labels=None)), options.labels)
     if asked.exclude is not None:
         catalog = without_excluded(catalog, asked.exclude)
     return with_val_classes(catalog, asked) if asked.val_classes else catalog

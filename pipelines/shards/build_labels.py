@@ -9,7 +9,6 @@ is counted and named, and its images stay.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,9 +16,6 @@ from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.hierarchy.names.clean import name_key
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
-
-if TYPE_CHECKING:
-    from hgld.pipelines.shards.config import SourceConfig
 
 LABELS = "labels.csv"
 _BESIDE_LEVELS = ("id", "name")
@@ -43,11 +39,6 @@ def is_build(folder: Path, source: str) -> bool:
         f"--labels {folder} holds no {LABELS}; expected the folder of a build of names of anything: hgld "
         f"build-hierarchy --classes FILE --out {folder}."
     )
-
-
-def without_labels(options: "SourceConfig") -> "SourceConfig":
-    """Return the options for a source that does not read the labels itself."""
-    return replace(options, labels=None)
 
 
 @dataclass(frozen=True)
