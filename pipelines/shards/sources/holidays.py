@@ -38,8 +38,8 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     """
     refuse_options(options, (), "holidays")
     numbers, dropped = numbered_images(source, "jpg", r"([1-9][0-9]{5})\.jpg", "100000.jpg", OBTAIN)
-    queries = {number // _GROUP for number in numbers.values() if number % _GROUP == 0}
-    lost = sorted({number // _GROUP for number in numbers.values()} - queries)
+    queries = [number for number in numbers.values() if number % _GROUP == 0]
+    lost = sorted({number // _GROUP for number in numbers.values()} - {query // _GROUP for query in queries})
     if lost:
         raise InputError(
             f"{source}: {len(lost)} groups have no query, the first {lost[0]}: {lost[0] * _GROUP}.jpg is missing. The "
@@ -53,13 +53,12 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
             "instance": [str(number // _GROUP) for number in numbers.values()],
         }
     )
-    keys = [str(number) for number in numbers.values() if number % _GROUP == 0]
     return Catalog(
         name="holidays",
         levels=LEVELS,
         items=keep_splits(items, options.splits, "holidays"),
         root=source,
-        lists=pl.DataFrame({"list": [QUERIES] * len(keys), "key": keys}),
+        lists=pl.DataFrame({"list": [QUERIES] * len(queries), "key": list(map(str, queries))}),
         dropped=dropped,
         protocol="holidays",
     )
