@@ -23,10 +23,12 @@ _LONGEST_FILE, _LONGEST_CLASS = 4_096, 1_000  # bytes
 _SHOWN = 5
 _BESIDE_LEVELS = {"file", "row", "reason", "detail", "origin", "source_offset", "label"}
 _ITEM_COLUMNS = ("key", "split", "file")
+DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
+"""Columns of the files that an adapter leaves out."""
 _TABLES = {
     "lists": ("list", "key"),
     "judgements": ("query", "item", "verdict"),
-    "dropped": ("file", "split", "reason", "detail"),
+    "dropped": tuple(DROPPED),
 }
 
 

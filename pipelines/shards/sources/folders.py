@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.catalog import DROPPED, Catalog
 from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.sources.image_files import (
     OWN_OPTIONS,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SPLIT_FOLDERS = frozenset({"train", "test", "query", "gallery", "val"})
 _DEEPEST = 16
 _SHOWN = 5
-_DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
@@ -77,7 +76,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         levels=levels,
         items=keep_splits(items, options.splits, str(source)),
         root=source,
-        dropped=pl.DataFrame(dropped, schema=_DROPPED, orient="row"),
+        dropped=pl.DataFrame(dropped, schema=DROPPED, orient="row"),
         disjoint=bool(options.test_classes),
         protocol=options.protocol,
     )

@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.pipelines.shards.catalog import Catalog
+from hgld.pipelines.shards.catalog import DROPPED, Catalog
 from hgld.pipelines.shards.sources.cars196 import refuse_large_mat
 from hgld.pipelines.shards.sources.folders import find_images
 from hgld.pipelines.shards.sources.image_files import keys_of_paths
@@ -46,7 +46,6 @@ _TRUTH, _META, _SOLUTION = "ILSVRC2012_validation_ground_truth.txt", "meta.mat",
 _SYNSET = re.compile(r"n[0-9]{8}\Z")
 _CLASSES = 1000  # the first synsets of meta.mat; the others are groups of them
 _MOST_BYTES = 128 << 20  # limit of a decompressed MATLAB file; the release's is far smaller
-_DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
@@ -86,7 +85,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         levels=LEVELS,
         items=items,
         root=source,
-        dropped=pl.DataFrame(dropped, schema=_DROPPED, orient="row"),
+        dropped=pl.DataFrame(dropped, schema=DROPPED, orient="row"),
         sources=sources,
         disjoint=False,
         protocol="classification",

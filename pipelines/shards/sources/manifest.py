@@ -18,7 +18,7 @@ import polars as pl
 
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.shards.catalog import Catalog, check_level_names
+from hgld.pipelines.shards.catalog import DROPPED, Catalog, check_level_names
 from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.sources.image_files import (
     OWN_OPTIONS,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 PATH_COLUMNS = ("path", "file", "image", "filename")
 SPLIT = "split"
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
-_DROPPED = {"file": pl.String, "split": pl.String, "reason": pl.String, "detail": pl.String}
 
 
 def read(source: Path, options: "SourceConfig") -> Catalog:
@@ -130,7 +129,7 @@ def _lists(items: pl.DataFrame, columns: list[str]) -> pl.DataFrame | None:
 
 def _judgements(items: pl.DataFrame, verdicts: list[str]) -> tuple[pl.DataFrame | None, pl.DataFrame]:
     """Return the judged pairs, and the paths in cells of verdicts that the table does not list, as dropped."""
-    none = pl.DataFrame(schema=_DROPPED)
+    none = pl.DataFrame(schema=DROPPED)
     if not verdicts:
         return None, none
     named = pl.concat([_entries(items, name).with_columns(verdict=pl.lit(name)) for name in verdicts])
@@ -144,7 +143,7 @@ def _judgements(items: pl.DataFrame, verdicts: list[str]) -> tuple[pl.DataFrame 
     )
     known = pairs.filter(pl.col("item").is_not_null()).select("item", "verdict", query=pl.col("key"))
     judged = known.select("query", "item", "verdict").unique(maintain_order=True)
-    return judged, strange.cast(_DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
+    return judged, strange.cast(DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -228,7 +227,7 @@ def _usable(table: pl.DataFrame, source: Path, levels: tuple[str, ...]) -> tuple
     split = pl.col(SPLIT) if SPLIT in table.columns else pl.lit("train")
     dropped = bad.select(
         file=pl.col("stated"), split=split, reason=pl.col("reason"), detail=pl.format("row {}", pl.col("row"))
-    ).cast(_DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
+    ).cast(DROPPED)  # pyright: ignore[reportArgumentType]  # polars' stubs miss dicts of names
     if good.is_empty():
         raise TableError(f"{source}: none of its {len(table)} rows names an image; the first: {bad['reason'][0]}.")
     return good, dropped

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError
+from hgld.pipelines.shards.catalog import DROPPED
 
 if TYPE_CHECKING:
     from hgld.pipelines.shards.config import SourceConfig
@@ -91,9 +92,8 @@ def numbered_images(
         for name in names
         if prefix + name not in found
     ]
-    schema = dict.fromkeys(("file", "split", "reason", "detail"), pl.String)
     ordered = dict(sorted(found.items(), key=lambda image: image[1]))
-    return ordered, pl.DataFrame(others, schema=schema, orient="row")
+    return ordered, pl.DataFrame(others, schema=DROPPED, orient="row")
 
 
 def need(path: Path, obtain: str) -> Path:
