@@ -34,7 +34,7 @@ class PictureCopies:
         progress: called with a task, the pictures read and their number.
 
     Attributes:
-        unreadable: items whose picture could not be read, with the reason; they are like no other.
+        unreadable: reasons why pictures could not be read; their items are like no other.
     """
 
     def __init__(self, opened: Callable[[int], Image.Image], count: int, progress: Progress) -> None:
@@ -43,11 +43,10 @@ class PictureCopies:
         for item in range(count):
             try:
                 grey = np.asarray(opened(item).convert("L"))
+                if grey.std() >= _LEAST_CONTRAST:
+                    self._small[item] = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
             except InputError as error:
                 self.unreadable.append(str(error))
-                continue
-            if grey.std() >= _LEAST_CONTRAST:
-                self._small[item] = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
             if item % 100 == 99 or item + 1 == count:
                 progress("compare pictures", item + 1, count)
         self._shown = np.asarray(self._small.any(axis=(1, 2)))
