@@ -7,8 +7,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from hgld.pipelines.hierarchy.build import build_hierarchy
+from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.names.landmark_tables import DROPPED
-from hgld.pipelines.stage import StageResult, StageRun, run_stage, write_dropped, write_json
+from hgld.pipelines.hierarchy.report import report
+from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent, write_dropped, write_json
 
 TEXTS = pl.List(pl.String)
 HOSTILE = '<script>alert(1)</script> "quoted", $x$ | =cmd()'
@@ -179,5 +182,22 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
             "review": reviewed,
             "levels": _stage("levels", root, lambda folder: _levels(reviewed, folder)),
         }
+
+    return make
+
+
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
+    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
+
+    def make(text, out="out", **options):
+        file = tmp_path / "list.csv"
+        file.write_text(text if isinstance(text, str) else "\n".join(text))
+        config = BuildConfig(
+            "classes", (("classes", file),), embed=EmbedConfig("lexical", cache=tmp_path / "cache"), **options
+        )
+        return build_hierarchy(tmp_path / out, config, silent)
 
     return make

@@ -1,6 +1,5 @@
 """Builds from lists of names of anything, from the file to the label table."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -10,42 +9,15 @@ import pytest
 
 from hgld import Hierarchy
 from hgld.errors import ConfigError
-from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
+from hgld.pipelines.hierarchy.build import build_table
 from hgld.pipelines.hierarchy.config import (
     AssignConfig,
-    BuildConfig,
     ClusterConfig,
-    EmbedConfig,
     LevelsConfig,
     NamesConfig,
     ReviewConfig,
 )
-from hgld.pipelines.hierarchy.report import report
-from hgld.pipelines.stage import silent
-
-THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
-
-    def make(text, out="out", **options):
-        file = tmp_path / "list.csv"
-        file.write_text(text if isinstance(text, str) else "\n".join(text))
-        config = BuildConfig(
-            "classes", (("classes", file),), embed=EmbedConfig("lexical", cache=tmp_path / "cache"), **options
-        )
-        return build_hierarchy(tmp_path / out, config, silent)
-
-    return make
-
-
-def labels(made) -> list[dict[str, str]]:
-    with open(made.directory / "labels.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
 
 
 def test_items_and_groups_are_the_levels_of_a_plain_list(build):

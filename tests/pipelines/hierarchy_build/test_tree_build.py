@@ -1,6 +1,5 @@
 """Builds from names with a taxonomy of these: as evidence, and as the levels themselves."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from hgld.pipelines.hierarchy.build import build_hierarchy, build_table
 from hgld.pipelines.hierarchy.config import (
     BuildConfig,
     ClusterConfig,
-    EmbedConfig,
     LevelsConfig,
     NamesConfig,
     ReviewConfig,
@@ -21,34 +19,9 @@ from hgld.pipelines.hierarchy.config import (
     TreeConfig,
 )
 from hgld.pipelines.hierarchy.levels.given_levels import has_given_levels
-from hgld.pipelines.hierarchy.report import report
 from hgld.pipelines.stage import silent
+from tests.pipelines.hierarchy_build.class_lists import THINGS, labels
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer
-
-THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
-
-
-@pytest.fixture
-def build(tmp_path, monkeypatch):
-    """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
-
-    def make(text, out="out", **options):
-        file = tmp_path / "list.csv"
-        file.write_text(text if isinstance(text, str) else "\n".join(text))
-        config = BuildConfig(
-            "classes", (("classes", file),), embed=EmbedConfig("lexical", cache=tmp_path / "cache"), **options
-        )
-        return build_hierarchy(tmp_path / out, config, silent)
-
-    return make
-
-
-def labels(made) -> list[dict[str, str]]:
-    with open(made.directory / "labels.csv", encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
 
 LINKS = """child,parent
 red apple,fruit
