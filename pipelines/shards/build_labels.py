@@ -14,7 +14,7 @@ import polars as pl
 
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.csv_rows import CsvText
-from hgld.pipelines.hierarchy.names.clean import name_key
+from hgld.pipelines.hierarchy.names.name_classes import match_key
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
 
 LABELS = "labels.csv"
@@ -75,21 +75,17 @@ class BuildLabels:
         loose: dict[str, _Labels | None] = {}
         for _, (id_, name, *cells) in table.select([*_BESIDE_LEVELS, *levels]):
             labels = tuple(cell or None for cell in cells)
-            for found, key in ((ids, id_), (names, name), (loose, _loose(name))):
+            for found, key in ((ids, id_), (names, name), (loose, match_key(name))):
                 found[key] = labels if found.get(key, labels) == labels else None
         return cls(file, levels, {**loose, **names, **ids})
 
     def of(self, text: str) -> tuple[_Labels | None, str]:
         """Return the labels of a class; or None, with the reason."""
-        for key in (text, _loose(text)):
+        for key in (text, match_key(text)):
             if key in self.by_key:
                 labels = self.by_key[key]
                 return labels, "" if labels else "names several items with different labels"
         return None, "not in the build"
-
-
-def _loose(name: str) -> str:
-    return " ".join(name_key(name).replace("_", " ").split())
 
 
 def with_levels_of(catalog: Catalog, folder: Path) -> Catalog:
