@@ -211,7 +211,7 @@ def _clean(
         .select(*_LANDMARK, "category", "title", "supercategory", "name", "class_id")
         .sort(_LANDMARK)
     )
-    dropped = _dropped(table, mentions, kept, config)
+    dropped = _dropped(table, mentions, kept)
     if kept.is_empty():
         raise TableError(
             f"{landmarks}: none of its {len(table)} landmarks has a name that can be used "
@@ -321,7 +321,7 @@ def _less_specific(several: pl.DataFrame, graph: ClassGraph) -> pl.DataFrame:
     return together.join(less_specific, on=["class_id", "class_id_other"]).select(*_LANDMARK, "class_id").unique()
 
 
-def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame, config: CleanConfig) -> pl.DataFrame:
+def _dropped(table: pl.DataFrame, mentions: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
     """Return the landmarks without a kept name, with the scrape's status or the reason that left out their names."""
     fate = mentions.group_by(_LANDMARK).agg(
         pl.col("reason").is_null().any().alias("usable"),

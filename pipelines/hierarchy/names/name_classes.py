@@ -10,7 +10,6 @@ import polars as pl
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.clean import name_key
 
-MATCHES = "matches.parquet"
 MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how", "detail"), pl.String))
 SEVERAL = "several-meanings"
 
