@@ -12,6 +12,7 @@ from hgld.pipelines.hierarchy.names.clean import name_key
 
 MATCH_COLUMNS = pl.Schema(dict.fromkeys(("id", "name", "class_id", "how", "detail"), pl.String))
 SEVERAL = "several-meanings"
+_MOST_LISTED = 10
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,20 @@ def tally(how: Mapping[str, str]) -> str:
     """Return how often each way was taken, the most usual first."""
     counted = sorted(Counter(how.values()).items(), key=lambda pair: (-pair[1], pair[0]))
     return ", ".join(f"{number:,} {way}" for way, number in counted)
+
+
+def names_without_class(items: Sequence[Item], how: Mapping[str, str], reasons: Mapping[str, str]) -> list[str]:
+    """Return a note for each reason that left items without a class, with their first names.
+
+    Args:
+        items: in order.
+        how: as of :attr:`NameClasses.how`.
+        reasons: in words, by how ``how`` has them.
+    """
+    notes = []
+    for reason, said in reasons.items():
+        names = [item.name for item in items if how[item.id] == reason]
+        if names:
+            more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
+            notes.append(f"{said}: {', '.join(name[:60] for name in names[:_MOST_LISTED])}{more}.")
+    return notes

@@ -21,6 +21,7 @@ from hgld.pipelines.hierarchy.names.name_classes import (
     ClassFinder,
     NameClasses,
     match_key,
+    names_without_class,
     one_class_a_name,
     tally,
 )
@@ -30,7 +31,6 @@ from hgld.taxonomy.graph import Taxonomy
 from hgld.taxonomy.levels import EvenLevels, even_levels
 
 NOT_THERE = "not-in-tree"
-_MOST_LISTED = 10
 _SAME_ID, _SAME_NAME, _FURTHER_NAME, _USUAL = "by id", "by name", "by a further name", "by its most usual meaning"
 
 
@@ -175,9 +175,5 @@ def _graph(taxonomy: Taxonomy, class_ids: set[str]) -> pl.DataFrame:
 def _notes(taxonomy: Taxonomy, how: dict[str, str], items: Sequence[Item], of: dict[str, str]) -> tuple[str, ...]:
     read = f"{taxonomy.format} with {len(taxonomy):,} classes"
     notes = [f"the tree ({read}) has classes for {len(of):,} of {len(items):,} items: {tally(how)}."]
-    for reason, said in ((NOT_THERE, "not in the tree"), (SEVERAL, "of several classes in the tree")):
-        names = [item.name for item in items if item.id not in of and how[item.id] == reason]
-        if names:
-            more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
-            notes.append(f"{said}: {', '.join(name[:60] for name in names[:_MOST_LISTED])}{more}.")
-    return tuple(notes)
+    reasons = {NOT_THERE: "not in the tree", SEVERAL: "of several classes in the tree"}
+    return (*notes, *names_without_class(items, how, reasons))

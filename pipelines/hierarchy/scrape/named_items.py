@@ -18,7 +18,13 @@ from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
-from hgld.pipelines.hierarchy.names.name_classes import SEVERAL, NameClasses, one_class_a_name, tally
+from hgld.pipelines.hierarchy.names.name_classes import (
+    SEVERAL,
+    NameClasses,
+    names_without_class,
+    one_class_a_name,
+    tally,
+)
 from hgld.pipelines.hierarchy.scrape.questions import BATCHES, Asking
 from hgld.pipelines.hierarchy.scrape.scrape import STORE, Plan, check_options, connecting, source_of
 from hgld.pipelines.hierarchy.scrape.status import unanswered_classes
@@ -30,7 +36,6 @@ from hgld.pipelines.web import BudgetSpentError, Client
 NO_ITEM = "no-item"
 _REFRESH = "names error"
 _LONGEST_NAME = 250  # of a label, and so of what is searched
-_MOST_LISTED = 10
 WIKI_PAGES = {  # instances of these are pages of a wiki, not what a name means
     WIKIMEDIA_CATEGORY,
     "Q4167410",  # disambiguation page
@@ -216,11 +221,8 @@ def _graph(meant: list[str], store: ScrapeStore) -> pl.DataFrame:
 
 def _notes(items: Sequence[Item], of: dict[str, str], how: dict[str, str]) -> tuple[str, ...]:
     notes = [f"Wikidata has items for {len(of):,} of {len(items):,} names: {tally(how)}."]
-    for reason, said in ((NO_ITEM, "without an item"), (SEVERAL, "that may mean several items, and so have none")):
-        names = [item.name for item in items if how[item.id] == reason]
-        if names:
-            more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
-            notes.append(f"names {said}: {', '.join(name[:60] for name in names[:_MOST_LISTED])}{more}.")
+    reasons = {NO_ITEM: "names without an item", SEVERAL: "names that may mean several items, and so have none"}
+    notes += names_without_class(items, how, reasons)
     if any(reason.startswith("error(") for reason in how.values()):
         notes.append("some names ended in an error; --refresh error asks for them again.")
     return tuple(notes)
