@@ -84,6 +84,7 @@ def _principal(rows: np.ndarray) -> np.ndarray:
 # -- the stage -----------------------------------------------------------------------------------------------------
 
 VERSION = 4  # 3: groups by stability; 4: probabilities of being wrong
+CURVE = pl.Schema({"k": pl.Int32, **dict.fromkeys(("inertia", "score", "agreement", "by_chance", "error"), pl.Float64)})
 
 
 def run(
@@ -179,9 +180,7 @@ def _cluster(
     members.write_parquet(out / "names.parquet")
     groups.write_parquet(out / "groups.parquet")
     _curve(found).write_parquet(out / "k_curve.parquet")
-    names.select("name").with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1])).write_parquet(
-        out / "map.parquet"
-    )
+    write_map(out, names, places)
     return _stage_result(found, wrong, config, similarity)
 
 
@@ -227,7 +226,17 @@ def _curve(found: Clustering) -> pl.DataFrame:
         "by_chance": [*[None] * len(tried.k), *stability.by_chance],
         "error": [*[None] * len(tried.k), *stability.error],
     }
-    return pl.DataFrame(columns, schema={"k": pl.Int32, **dict.fromkeys(list(columns)[1:], pl.Float64)})
+    return pl.DataFrame(columns, schema=CURVE)
+
+
+def write_map(out: Path, names: pl.DataFrame, places: np.ndarray) -> None:
+    """Write ``map.parquet``: every name with its point, as of :func:`name_map`."""
+    names.select("name").with_columns(x=places[:, 0], y=places[:, 1]).write_parquet(out / "map.parquet")
+
+
+def write_no_curve(out: Path) -> None:
+    """Write the ``k_curve.parquet`` of groups that are given: no number of them was tried."""
+    pl.DataFrame(schema=CURVE).write_parquet(out / "k_curve.parquet")
 
 
 def _stage_result(

@@ -28,7 +28,7 @@ from hgld.pipelines.hierarchy.config import EmbedConfig, LevelsConfig
 from hgld.pipelines.hierarchy.encoders.head_noun import singular
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, is_fitted_on_names
 from hgld.pipelines.hierarchy.evidence.embed import encoder_of, read_embeddings
-from hgld.pipelines.hierarchy.groups.cluster import check_rows, name_map
+from hgld.pipelines.hierarchy.groups.cluster import check_rows, name_map, write_map, write_no_curve
 from hgld.pipelines.hierarchy.groups.doubt import DOUBTFUL, Given, wrong_probabilities
 from hgld.pipelines.hierarchy.groups.given_groups import NONE, GivenGroup, GivenGroups
 from hgld.pipelines.hierarchy.groups.kmeans import unit
@@ -36,7 +36,7 @@ from hgld.pipelines.hierarchy.names.clean import name_key
 from hgld.pipelines.hierarchy.names.languages import EVERY, English, read_english
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 
-VERSION = 3  # 2: probabilities of being wrong; 3: descriptions of names
+VERSION = 4  # 2: probabilities of being wrong; 3: descriptions of names; 4: all columns of the empty curve
 COMMON = 0.5  # share of a group's mean score that is taken off
 UNRELATED = 0.05  # of names of another list .65-1.0 are told apart, for 0-.08 of the right places (11 pairs of lists)
 
@@ -318,12 +318,8 @@ def _write(out: Path, members: pl.DataFrame, given: GivenGroups, embedded: Group
     pl.DataFrame(above, schema=schema, orient="row").write_parquet(out / "above.parquet")
     whole = np.vstack([embedded.means, np.zeros((1, embedded.means.shape[1]), dtype=np.float32)])
     np.save(out / "group_rows.npy", whole, allow_pickle=False)
-    pl.DataFrame(schema={"k": pl.Int32, "inertia": pl.Float64, "score": pl.Float64}).write_parquet(
-        out / "k_curve.parquet"
-    )
-    members.select("name").with_columns(pl.Series("x", places[:, 0]), pl.Series("y", places[:, 1])).write_parquet(
-        out / "map.parquet"
-    )
+    write_no_curve(out)
+    write_map(out, members, places)
 
 
 def _sizes(members: pl.DataFrame) -> pl.DataFrame:

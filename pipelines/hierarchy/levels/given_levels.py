@@ -13,7 +13,7 @@ import polars as pl
 from hgld.errors import ConfigError
 from hgld.pipelines.hierarchy.config import BuildConfig, TreeConfig
 from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
-from hgld.pipelines.hierarchy.groups.cluster import name_map
+from hgld.pipelines.hierarchy.groups.cluster import name_map, write_map, write_no_curve
 from hgld.pipelines.hierarchy.levels.levels import LevelPlan, check_names
 from hgld.pipelines.hierarchy.levels.toplevel import Decision, level_table, with_decisions
 from hgld.pipelines.hierarchy.names.classes import read_items
@@ -21,7 +21,7 @@ from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, r
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
 from hgld.taxonomy.levels import EvenLevels
 
-VERSION = 2
+VERSION = 3  # 3: all columns of the empty curve
 METHOD = "tree"
 ITEM = "item"
 
@@ -91,10 +91,8 @@ def run_cluster(
         )
         members.write_parquet(out / "names.parquet")
         _groups(members, number, found).write_parquet(out / "groups.parquet")
-        pl.DataFrame(schema={"k": pl.Int32, "inertia": pl.Float64, "score": pl.Float64}).write_parquet(
-            out / "k_curve.parquet"
-        )
-        names.select("name").with_columns(x=places[:, 0], y=places[:, 1]).write_parquet(out / "map.parquet")
+        write_no_curve(out)
+        write_map(out, names, places)
         found.changes.write_parquet(out / "changes.parquet")
         counts = {"names": len(names), "groups": len(number), "doubtful": 0, **found.counts}
         details = {"criterion": METHOD, "cut": found.cut, "parents": found.parents}
