@@ -54,6 +54,16 @@ ACTIONS = [
 ]
 
 
+def test_an_item_is_shown_with_the_label_of_its_group_whatever_the_number(build):
+    review = opened(build)
+    for number, label in sorted(review.tables.labels.items()):
+        landmark = review.name_details("mountain", 0, 1)["landmarks"][0]
+        said = {"action": "item", "split": landmark["split"], "id": landmark["id"], "group": label}
+        review.decide([[said]], review.revision)
+        shown = review.name_details("mountain", 0, 1)["landmarks"][0]["given"]
+        assert shown == {"name": None, "group": label}, number
+
+
 @pytest.mark.parametrize(("given", "moved"), ACTIONS, ids=[f"{a['action']}-{i}" for i, (a, _) in enumerate(ACTIONS)])
 def test_a_decision_is_on_the_disk_with_who_and_why_and_can_be_taken_back(build, given, moved):
     review = opened(build)

@@ -16,7 +16,7 @@ from hgld.errors import InputError
 from hgld.pipelines.hierarchy.review.decisions.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
 from hgld.pipelines.hierarchy.review.decisions.decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem
-from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
+from hgld.pipelines.hierarchy.review.decisions.grouping import Given, GroupId, Grouping, Subject
 from hgld.pipelines.hierarchy.review.decisions.journal import Journal, StaleError, next_time
 from hgld.pipelines.hierarchy.review.decisions.side_by_side import check_annotators, record, side_by_side
 from hgld.pipelines.hierarchy.review.learning import proposals
@@ -464,11 +464,12 @@ class Review:
     def _item(self, row: dict[str, Any]) -> dict[str, Any]:
         key = row["split"], row["id"]
         claim = self._view.grouping.claims.get(Subject("item", *key))
-        given = self._view.grouping.items.get(key) if claim else None
+        given = claim.value if claim and isinstance(claim.value, Given) else None
+        group = None if given is None or given.group is None else self._view.grouping.label_of(given.group)
         return {
             **row,
             "images": self.thumbnails.count((row["split"], row["landmark_id"])),
-            "given": given and {"name": given.name, "group": given.group and self._view.grouping.label_of(given.group)},
+            "given": given and {"name": given.name, "group": group},
         }
 
     def labels(self, names: Sequence[str]) -> list[dict[str, str]]:
