@@ -144,13 +144,6 @@ def _read_block(folder: Path, name: str) -> np.ndarray:
     return read_embeddings(folder / f"block-{name}.npy")
 
 
-def wording_encoder(names_file: Path, domain: str) -> Encoder:
-    """Return the encoder of the block ``wording``, fitted on clean's names, for other texts in the same space."""
-    names = pl.read_parquet(names_file, columns=["name"])["name"].to_list()
-    english = read_english(names_file, domain)
-    return make_encoder("lexical", names=names, lexicon=domain == "landmarks", english=english)
-
-
 class _Maker:
     """The blocks that there are for some names."""
 
@@ -251,7 +244,9 @@ class _Maker:
         return rows
 
     def _wording(self, progress: Progress) -> np.ndarray:
-        return wording_encoder(self._inputs["clean/names"], self._domain).encode(self._names["name"].to_list())
+        names, english = self._names["name"].to_list(), read_english(self._inputs["clean/names"], self._domain)
+        encoder = make_encoder("lexical", names=names, lexicon=self._domain == "landmarks", english=english)
+        return encoder.encode(names)
 
     def _descriptions(self, progress: Progress) -> np.ndarray:
         texts = self._names["description"].to_list()

@@ -157,7 +157,7 @@ class BuildTables:
         """
         ids, _ = self._classes.get(name, ([], []))
         return [
-            [[step, self._graph.label(step) or step, wikidata_link(step)] for step in self._path(class_id)]
+            [[step, self.graph.label(step) or step, wikidata_link(step)] for step in self._path(class_id)]
             for class_id in ids[:_MOST_CLASSES]
         ]
 
@@ -166,7 +166,8 @@ class BuildTables:
         return list(self._classes.get(name, ([], []))[1])
 
     @cached_property
-    def _graph(self) -> ClassGraph:
+    def graph(self) -> ClassGraph:
+        """The class graph; empty where the build has none."""
         return ClassGraph.read(self._stages / "scrape" / "classes.parquet")
 
     @cached_property
@@ -201,16 +202,11 @@ class BuildTables:
                 f"{file}: does not say the domain of the names. Run hgld build-hierarchy again."
             ) from error
 
-    @property
-    def graph(self) -> ClassGraph:
-        """The class graph; empty where the build has none."""
-        return self._graph
-
     def _path(self, class_id: str) -> tuple[str, ...]:
-        above = {class_id: 0, **self._graph.ancestors(class_id)}
+        above = {class_id: 0, **self.graph.ancestors(class_id)}
         known = above.keys() & self._anchors.classes.keys()
         nearest = min(known, key=lambda other: (above[other], other), default=class_id)
-        return self._graph.path(class_id, nearest)
+        return self.graph.path(class_id, nearest)
 
 
 _LONGEST_LINK = 2_000
