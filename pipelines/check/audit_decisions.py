@@ -11,11 +11,11 @@ from typing import Any
 import polars as pl
 
 from hgld.errors import InputError
-from hgld.pipelines.hierarchy.review.decisions.decision_files import SCHEMA_VERSION, format_decision
+from hgld.pipelines.hierarchy.review.decisions.decision_files import file_header, format_decision
 from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Merge, Move, SetTop, Split
 
 WHO = "hgld audit"
-HEADER = f"schema_version: {SCHEMA_VERSION}\nrole: annotator\ndecisions:\n"
+HEADER = file_header()
 _NAMES, _GROUPS = 0, 1  # columns of the levels
 
 

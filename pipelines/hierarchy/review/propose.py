@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from hgld.errors import ConfigError, InputError, ServiceError, takes_extra
 from hgld.files import write_atomic
-from hgld.pipelines.hierarchy.review.decisions.decision_files import SCHEMA_VERSION, format_decision
+from hgld.pipelines.hierarchy.review.decisions.decision_files import file_header, format_decision
 from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Merge, Move, Rename, check_text
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 from hgld.pipelines.stage import Progress, json_text, silent
@@ -492,7 +492,7 @@ def _unfit(name: str, taken: set[str]) -> str:
 
 
 def _text(decisions: Sequence[Decision]) -> str:
-    return f"schema_version: {SCHEMA_VERSION}\nrole: annotator\ndecisions:\n" + "".join(map(format_decision, decisions))
+    return file_header() + "".join(map(format_decision, decisions))
 
 
 # -- the server, and the answers that are kept ---------------------------------------------------------------------

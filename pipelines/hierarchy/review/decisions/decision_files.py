@@ -313,6 +313,11 @@ def _located(path: Path, text: str, error: YamlTextError) -> str:
     return f"{path}: {where}: {error}{cut if last and error.item else ''}"
 
 
+def file_header(role: Role = "annotator") -> str:
+    """Return the lines that a file of decisions begins with."""
+    return f"schema_version: {SCHEMA_VERSION}\nrole: {role}\ndecisions:\n"
+
+
 def format_decision(decision: Decision) -> str:
     """Return a decision as an entry of a file: one field a line, its time last and quoted."""
     names = [f.name for f in fields(decision) if f.name not in ("who", "why", "when")]
@@ -387,7 +392,7 @@ def append_locked(file: FileIO, path: Path, decisions: Sequence[Decision], role:
     file.seek(0)
     before = file.read(MAX_BYTES + 1)
     if not before.strip():
-        entries = f"schema_version: {SCHEMA_VERSION}\nrole: {role}\ndecisions:\n".encode() + entries
+        entries = file_header(role).encode() + entries
     else:
         _check_appendable(path, before, decisions)
         entries = entries if before.endswith(b"\n") else b"\n" + entries
