@@ -25,21 +25,16 @@ from hgld.samplers import BatchSampler, RepeatedAugmentation
 from hgld.training.batches import train_view
 from hgld.training.config import ImagesConfig
 from hgld.training.inference.classification import Classifier
+from hgld.training.inference.embedding import evaluating
 from hgld.training.models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
 _IMAGES, _VIEWS = 2000, 5  # as the paper
 EXPONENTS = tuple(range(1, 11))  # likewise
-_RATE, _MOMENTUM, _POWER, _TUNING_BATCH, _TUNING_IMAGES = (
-    0.005,
-    0.9,
-    0.9,
-    4,
-    50,
-)  # of the authors' scripts/finetune_p.py
+_RATE, _MOMENTUM, _POWER = 0.005, 0.9, 0.9  # of the authors' scripts/finetune_p.py, like the two that follow
+_TUNING_BATCH, _TUNING_IMAGES = 4, 50
 
 
-@torch.no_grad()
 def best_gem_p(
     model: EmbeddingModel,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -67,15 +62,11 @@ def best_gem_p(
     pools = gem_pools(model, candidates)
     embedded: dict[float, list[Tensor]] = {p: [] for p in pools}
     instances: list[Tensor] = []
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for images, views_of in batches:
             for p, rows in pooled_by_each(model, images, pools).items():
                 embedded[p].append(normalize(rows, dim=1).cpu())
             instances.append(views_of.cpu())
-    finally:
-        model.train(was_training)
     if not instances:
         raise InputError("there are no images to choose p by.")
     numbers = torch.cat(instances)
@@ -234,9 +225,7 @@ def learned_gem_p(
     pool = GeM(float(cast("GeM", model.pooling).p.detach()), learned=True)
     parameter = cast("torch.nn.Parameter", pool.p)
     optimizer = torch.optim.SGD([parameter], lr=rate, momentum=momentum)
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model), torch.enable_grad():
         for step, (images, targets) in enumerate(batches):
             with torch.no_grad():
                 maps = model.backbone(images)
@@ -251,8 +240,6 @@ def learned_gem_p(
                     f"GeM's p became {found:g} after {step + 1} of {steps} steps (the loss is "
                     f"{float(loss.detach()):.4g}); take a number, or --gem-p auto."
                 )
-    finally:
-        model.train(was_training)
     return float(parameter.detach())
 
 
