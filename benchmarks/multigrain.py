@@ -25,6 +25,7 @@ from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.report import markdown_table
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.evaluation import RetrievalTask, evaluate_trained
 from hgld.training.inference.classification import WhitenedHead, require_classifier
@@ -59,7 +60,7 @@ def shards(data: Path, work: Path) -> Path:
     rows = pl.read_csv(data / "grocery" / "labels.csv").rename({"original_split": "split"})
     rows.select("path", "fine", "split").write_csv(table)
     source = SourceConfig(images=data / "grocery", levels=("fine",))
-    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), lambda task, done, total: None)
+    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), silent)
     return out
 
 

@@ -38,6 +38,7 @@ from hgld.files import write_atomic
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.class_split import draw_classes
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 from hgld.training.config import TrainConfig, flat, with_fields
 from hgld.training.recipes import load_recipe
 
@@ -111,12 +112,8 @@ def shards(data: Path, work: Path, name: str, pair: int) -> Path:
     splits = ["val" if name in val else "test" if name in test else "train" for name in rows[levels[0]]]
     rows.select("path", *levels).with_columns(split=pl.Series(splits)).write_csv(table)
     source = SourceConfig(images=data / name, levels=levels)
-    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), _silent)
+    build_shards("manifest", table, str(out), source, ShardConfig(workers=1), silent)
     return out
-
-
-def _silent(task: str, done: int, total: int | None) -> None:
-    """Tell nobody."""
 
 
 # -- the runs ---------------------------------------------------------------------------------------------------------

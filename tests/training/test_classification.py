@@ -257,7 +257,8 @@ def test_a_complete_whitening_folds_whatever_it_was_learned_on(items, dim, seed)
     learned_on = torch.rand(items, dim + 2, generator=generator)
     learned_on[:, -1] = 1e-6
     new = torch.rand(7, dim + 2, generator=generator)  # where the last feature fires
-    classifier = Classifier(torch.randn(3, dim + 2, generator=generator), torch.randn(3), None, "fine", tuple("abc"))
+    weight, bias = torch.randn(3, dim + 2, generator=generator), torch.randn(3, generator=generator)
+    classifier = Classifier(weight, bias, None, "fine", tuple("abc"))
     head = WhitenedHead(classifier, Whitening.fit(learned_on, fitted_on="few", power=0.5, complete=True))
     torch.testing.assert_close(head(new)[1], classifier.logits(new), atol=1e-4, rtol=1e-4)
 
