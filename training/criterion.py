@@ -74,7 +74,7 @@ def build_criterion(
     Raises:
         ConfigError: a level that the dataset does not have, or options that the loss refuses.
     """
-    level = 0 if not config.level else _level(hierarchy, config.level)
+    level = level_number(hierarchy, config.level)
     sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
     parts = _Parts(config, sizes, dim, _training_tree(hierarchy, train_labels), train_labels)
     if config.sum_levels:
@@ -132,7 +132,14 @@ class _Parts:
         return counts.sum() / (len(counts) * counts.double())
 
 
-def _level(hierarchy: Hierarchy, name: str) -> int:
+def level_number(hierarchy: Hierarchy, name: str) -> int:
+    """Return the number of the level that ``--level`` names; empty: the finest, 0.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    if not name:
+        return 0
     if name not in hierarchy.levels:
         raise ConfigError(f"--level {name!r}: the dataset's levels are {', '.join(hierarchy.levels)}.")
     return hierarchy.levels.index(name)

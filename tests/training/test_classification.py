@@ -156,6 +156,12 @@ def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, 
     assert not list(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="loss SupAP has no classifier"):
         train(options(loss="SupAP", metrics=("top-1",), best_by="top-1"), str(folder / "data"), tmp_path)
+    with pytest.raises(ConfigError, match="--level 'genus': the dataset's levels are fine, coarse"):
+        train(
+            options(loss="NormSoftmax", level="genus", metrics=("top-1",), best_by="top-1"),
+            str(folder / "data"),
+            tmp_path,
+        )
     with trained_embedder(folder / "run", device="cpu") as embedder:
         monkeypatch.setattr(type(embedder), "embed_dataset", pytest.fail)
         asked = EvaluationOptions(metrics=("top-1",))

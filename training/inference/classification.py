@@ -23,6 +23,7 @@ from hgld.hierarchy import Hierarchy
 from hgld.training.checkpoint import read_tensors
 from hgld.training.config import LossConfig, TrainConfig, read_json_object
 from hgld.training.config_checks import has_classifier
+from hgld.training.criterion import level_number
 from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.heads import check_synsets, library_head
 
@@ -146,11 +147,13 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
         config: the loss.
         hierarchy: of the dataset.
         labels: (N, L) of the training split; classes without an item have no row.
+
+    Raises:
+        ConfigError: the hierarchy has no such level.
     """
-    level = config.level or hierarchy.levels[0]
-    column = hierarchy.levels.index(level)
+    column = level_number(hierarchy, config.level)
     present = labels[:, column][labels[:, column] >= 0].unique().tolist()
-    return level, tuple(hierarchy.names[column][number] for number in present)
+    return hierarchy.levels[column], tuple(hierarchy.names[column][number] for number in present)
 
 
 def write_classes(run: Path, level: str, names: Iterable[str]) -> None:
