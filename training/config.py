@@ -309,7 +309,8 @@ _VALIDATION = re.compile(r"(val|valid|validation|dev)(_[A-Za-z0-9_]+)?\Z")
 def is_validation(entry: str) -> bool:
     """Tell whether an entry of ``evaluate_on`` is made of splits for choosing: ``val``, ``validation``, ``dev`` ...
 
-    Splits that are called otherwise are test splits, and so is everything that a protocol evaluates.
+    ``train`` alone is no test split either. Splits that are called otherwise are test splits, and so is everything that
+    a protocol evaluates.
     """
     splits = entry.rpartition(":")[2].split("/")
     return all(_VALIDATION.match(split) for split in splits) or splits == ["train"]

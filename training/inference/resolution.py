@@ -80,11 +80,16 @@ def gem_pools(model: EmbeddingModel, exponents: Sequence[float]) -> dict[float, 
     Raises:
         ConfigError: the model does not pool by GeM, there is no exponent, or one is not above 0.
     """
-    if not isinstance(model.pooling, GeM):
-        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
+    _gem_of(model)
     if not exponents:
         raise ConfigError("there are no candidates for p; expected numbers above 0.")
     return {float(p): GeM(p, learned=False) for p in sorted(exponents)}
+
+
+def _gem_of(model: EmbeddingModel) -> GeM:
+    if not isinstance(model.pooling, GeM):
+        raise ConfigError("p* is the exponent of GeM, and this model pools otherwise; take pooling gem.")
+    return model.pooling
 
 
 @torch.no_grad()
@@ -221,8 +226,7 @@ def learned_gem_p(
         ConfigError: the model does not pool by GeM.
         DivergenceError: p leaves the numbers above 0.
     """
-    gem_pools(model, EXPONENTS)
-    pool = GeM(float(cast("GeM", model.pooling).p.detach()), learned=True)
+    pool = GeM(float(_gem_of(model).p.detach()), learned=True)
     parameter = cast("torch.nn.Parameter", pool.p)
     optimizer = torch.optim.SGD([parameter], lr=rate, momentum=momentum)
     with evaluating(model), torch.enable_grad():
