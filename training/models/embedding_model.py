@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hgld.data.batch import normalize
 from hgld.errors import ConfigError
 
 _LEAST = 1e-6  # smaller features are raised to it, so that powers and their gradients stay finite
@@ -170,7 +171,5 @@ def build_pooling(kind: str, gem_p: float, gem_learned: bool) -> nn.Module | Non
 def prepare_images(images: Tensor, model: EmbeddingModel, device: torch.device, *, channels_last: bool) -> Tensor:
     """Normalise (B, 3, H, W) uint8 images as the model's backbone expects, in float32 on the device."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    placed = images.to(device, non_blocking=True).to(torch.float32, memory_format=layout)
-    mean = torch.tensor(model.image_mean, device=device).view(3, 1, 1) * 255
-    std = torch.tensor(model.image_std, device=device).view(3, 1, 1) * 255
-    return placed.sub_(mean).div_(std)
+    placed = images.to(device, non_blocking=True).contiguous(memory_format=layout)
+    return normalize(placed, model.image_mean, model.image_std)
