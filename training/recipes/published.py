@@ -101,8 +101,8 @@ def published_of(name: str, dataset: str) -> Published | str:
         dataset: that it trains on.
     """
     if name in REACHED:
-        measured = "benchmarks/quality.py, mean of 3 seeds"
-        return f"none; 250 of its steps reached, on unseen classes, {REACHED[name]} ({measured})"
+        measured = "mean of 3 seeds, with rates chosen on the same classes: benchmarks/README.md"
+        return f"none; 250 of its steps reached, on classes not trained on, {REACHED[name]} ({measured})"
     found = ROWS.get(name) or next((f for pattern, f in ROWS.items() if fnmatchcase(name, pattern)), ())
     own = (replace(row, datasets=row.datasets or (dataset,)) for row in found if isinstance(row, Row))
     if rows := tuple(row for row in own if row.values):
