@@ -275,6 +275,7 @@ def train_view(images: ImagesConfig, size: int) -> TrainView:
         lighting=images.lighting,
         rotation=images.rotation,
         autoaugment=images.autoaugment,
+        erasing=images.erasing,
     )
 
 

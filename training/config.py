@@ -49,7 +49,9 @@ def read_json_object(path: Path, *, most: int = MOST_BYTES) -> dict[str, Any]:
 class ModelConfig:
     """Options of the model: backbone, pooling, projection."""
 
-    backbone: str = setting("torchvision:resnet50", "small, torchvision:NAME, timm:NAME or open_clip:NAME.")
+    backbone: str = setting(
+        "torchvision:resnet50", "small, small-resnet, torchvision:NAME, timm:NAME or open_clip:NAME."
+    )
     pretrained: str = setting(
         "default",
         "default: the library's own weights; their name (torchvision's IMAGENET1K_V1, a tag of timm or open_clip); a "
@@ -105,6 +107,9 @@ class ImagesConfig:
     lighting: float = setting(0.0, "Strength of the lighting noise; MultiGrain takes 0.1.", least=0)
     rotation: float = setting(0.0, "Largest angle of a random rotation.", unit="degrees", least=0, most=180)
     autoaugment: bool = setting(False, "Policies of AutoAugment for ImageNet, as torchvision has them.")
+    erasing: float = setting(
+        0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
+    )
     decoder: Literal["fast", "torchvision"] = setting("fast", "fast: simplejpeg and OpenCV; torchvision: reference.")
     workers: int = setting(2, "Threads that decode, a process.", above=0)
     prefetch: int = setting(2, "Batches decoded ahead, a process.", above=0)

@@ -75,7 +75,7 @@ def differences(images: list[EncodedImage], view: View) -> np.ndarray:
 
 
 VIEWS = [TrainView(64), TrainView(48, scale=(0.5, 1), jitter=0.3, lighting=0.1), TestView(56, 64), TestView(64, 64)]
-VIEWS += [TrainView(64, rotation=20), TestView(64, geometry="squash")]
+VIEWS += [TrainView(64, rotation=20, erasing=0.8), TestView(64, geometry="squash")]
 
 
 @pytest.mark.parametrize("path", ["fast", "torchvision"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import RandomResizedCrop
 from torchvision.transforms.v2 import functional
 
-from hgld.data.views import Geometry, TestView, TrainView, philox, places, uniforms
+from hgld.data.views import Geometry, TestView, TrainView, erase, philox, places, random_rectangles, uniforms
 from hgld.errors import ConfigError
 
 # Known answers of Random123's philox4x32-10: counter, key, result.
@@ -181,6 +181,43 @@ def test_rotation_and_policies_leave_the_other_draws_as_they_are():
     assert varied.policies.shape == (50, 5)
 
 
+def test_erased_rectangles_have_the_share_the_area_and_the_ratio_that_are_said():
+    count, size = 4000, 64
+    rectangles = random_rectangles(np.random.default_rng(0).uniform(size=(count, 5)), 0.3, size)
+    left, top, width, height = rectangles[rectangles[:, 2] > 0].T
+    assert abs(len(left) / count - 0.3) < 0.03
+    assert left.min() == top.min() == 0
+    assert (left + width).max() == (top + height).max() == size  # to the edges, and not over them
+    inside = np.maximum(width, height) < size
+    area, ratio = width * height / size**2, width / height
+    assert (area[inside].min(), area[inside].max()) == pytest.approx((0.02, 0.33), abs=0.01)
+    assert ratio.min() == pytest.approx(0.3, rel=0.1)
+    assert np.median(area) == pytest.approx(0.175, abs=0.015)
+    assert np.median(ratio) == pytest.approx(1, rel=0.05)
+
+
+def test_a_rectangle_is_painted_over_and_nothing_else():
+    pixels = np.arange(8 * 9 * 3, dtype=np.uint8).reshape(8, 9, 3)
+    found = erase(pixels, np.array([2, 3, 4, 5]))
+    inside = np.zeros((8, 9), dtype=bool)
+    inside[3:8, 2:6] = True
+    assert np.array_equal(found[~inside], pixels[~inside])
+    assert np.all(found[inside] == [124, 116, 104])
+    assert erase(pixels, np.array([2, 3, 0, 5])) is pixels
+    assert np.array_equal(pixels.ravel(), np.arange(216, dtype=np.uint8))  # the given picture stays
+
+
+def test_erasing_leaves_the_other_draws_as_they_are():
+    sizes, where = np.full((50, 2), 80), places(3, 50)
+    plain, varied = (
+        TrainView(32, jitter=0.2, rotation=15, erasing=share).parameters(*sizes.T, seed=1, epoch=0, positions=where)
+        for share in (0.0, 0.5)
+    )
+    assert plain.erased is None
+    for name in ("crop", "flip", "colors", "rotation"):
+        assert np.array_equal(getattr(plain, name), getattr(varied, name)), name
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [
@@ -191,6 +228,7 @@ def test_rotation_and_policies_leave_the_other_draws_as_they_are():
         (lambda: TrainView(flip=1.5), "flip of a view is 1.5; expected a probability."),
         (lambda: TrainView(jitter=-1), "jitter of a view is -1; expected 0 to 1."),
         (lambda: TrainView(lighting=float("nan")), "lighting of a view is nan"),
+        (lambda: TrainView(erasing=2), "erasing of a view is 2; expected a probability."),
         (lambda: TrainView(rotation=181), "rotation of a view is 181; expected 0 to 180 degrees."),
         (
             lambda: TestView(geometry=cast("Geometry", "whole")),

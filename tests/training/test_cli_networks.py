@@ -122,7 +122,7 @@ def test_namesakes_are_told_apart():
         ("evaluate --model small --split test", "a model needs --data DIR"),
         ("evaluate --model small --data DATA --split test --embeddings e.npy", "--embeddings cannot be combined"),
         ("evaluate --geometry squash", "--geometry goes with --checkpoint or --model; neither is given."),
-        ("evaluate --model none:such --data DATA --split test", "expected small, torchvision:NAME"),
+        ("evaluate --model none:such --data DATA --split test", "expected small, small-resnet, torchvision:NAME"),
         ("evaluate --model small --weights such.pt --data DATA --split test", "there is no such file"),
     ],
 )

@@ -39,6 +39,7 @@ def images(size: int = 64, count: int = 2, seed: int = 1) -> torch.Tensor:
     [
         ("small", "gem", 32, 144),
         ("small", "max", 65, 144),
+        ("small-resnet", "avg", 48, 256),
         ("torchvision:resnet18", "avg", 64, 512),
         ("torchvision:regnet_y_400mf", "gem", 64, 440),
         ("torchvision:mobilenet_v3_small", "max", 64, 576),
@@ -246,7 +247,7 @@ def test_weights_that_cannot_be_had(monkeypatch, tmp_path, backbone, options):
 @pytest.mark.parametrize(
     ("backbone", "options", "expected"),
     [
-        ("resnet50", {}, "expected small, torchvision:NAME"),
+        ("resnet50", {}, "expected small, small-resnet, torchvision:NAME"),
         ("small:net", {}, "expected small"),
         ("torchvision:", {}, "expected small"),
         ("torchvision:resnet5", {}, "nearest: .*resnet50"),
@@ -291,6 +292,7 @@ def test_patches_must_divide_a_fixed_size():
     ("backbone", "pooling", "size"),
     [
         ("small", "gem", 32),
+        ("small-resnet", "avg", 32),
         ("torchvision:resnet18", "avg", 32),
         pytest.param("torchvision:mobilenet_v3_small", "avg", 64, marks=pytest.mark.slow),
         ("timm:test_vit", "token", 64),

@@ -276,7 +276,7 @@ def outside(tmp_path) -> Network:
         (lambda place: Network(onnx_file(place / "m.onnx", [mean_over([2, 3])]).name, "w.pt"), ConfigError,
          "holds its own weights"),
         (lambda place: Network("pixels", pooling="avg"), ConfigError, "neither weights nor a pooling"),
-        (lambda place: Network("resnet50"), ConfigError, "expected small, torchvision:NAME, .*onnx:FILE or pixels"),
+        (lambda place: Network("resnet50"), ConfigError, "expected small, small-resnet, .*, onnx:FILE or pixels"),
     ],
 )  # fmt: skip
 def test_what_is_no_network_is_said(tmp_path, make, error, said):

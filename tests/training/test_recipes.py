@@ -276,7 +276,7 @@ def test_figures_are_those_of_the_papers(name, figures):
         ("off-the-shelf-resnet50", {"pretrained": "IMAGENET1K_V1", "classifier": "pretrained", "epochs": 0}),
         ("multigrain-classes-uniform", {"sampler": "shuffled", "batch_size": 512, "lambda_": 1.0}),
         ("happier-dyml-product", {"evaluate_on": ("protocol=dyml-product",), "pretrained": "IMAGENET1K_V1"}),
-        ("small-omniglot", {"backbone": "small", "flip": 0.0, "size": 48}),
+        ("small-omniglot", {"backbone": "small-resnet", "flip": 0.0, "size": 48}),
     ],
 )
 def test_recipes_hold_the_numbers_of_their_papers(name, fields):

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from torch.nn.functional import conv2d, normalize
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, normalize
 
-from hgld.training.models.small_net import SmallNet, StandardizedConv2d
+from hgld.training.models.small_net import SmallNet, SmallResNet, StandardizedConv2d
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -48,3 +48,26 @@ def test_images_lie_apart_before_training():
     rows = normalize(torch.nn.functional.layer_norm(pooled, pooled.shape[1:]))
     cosines = (rows @ rows.T)[~torch.eye(16, dtype=torch.bool)]
     assert cosines.mean() < 0.9  # 0.97 and more with plain kernels
+
+
+def test_the_residual_net_is_the_published_block_four_times():
+    torch.manual_seed(0)
+    net = SmallResNet(4).double().train()
+    images = torch.randn(6, 3, 37, 45, dtype=torch.float64)
+    expected, weights = images, iter(net.state_dict().items())
+
+    def normed(maps, stride):
+        kernel, scale, shift = (next(weights)[1] for _ in range(3))
+        for _ in range(3):
+            next(weights)  # statistics, which training does not read
+        maps = conv2d(maps, kernel, None, stride, padding=kernel.shape[-1] // 2)
+        return batch_norm(maps, None, None, scale, shift, training=True)
+
+    expected = normed(expected, 2).relu()
+    for stage in range(4):
+        stride = 2 if stage else 1
+        branch = normed(normed(expected, stride).relu(), 1)
+        short = normed(avg_pool2d(expected, 2, ceil_mode=True), 1) if stage else expected
+        expected = (branch + short).relu()
+    assert expected.shape == (6, 32, 3, 3)
+    torch.testing.assert_close(net(images), expected)

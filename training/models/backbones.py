@@ -38,6 +38,7 @@ class BackboneLibrary:
 _HERE = "hgld.training.models"
 BACKBONES: Mapping[str, BackboneLibrary] = {
     "small": BackboneLibrary("small", f"{_HERE}.small_net:small_backbone"),
+    "small-resnet": BackboneLibrary("small-resnet", f"{_HERE}.small_net:small_resnet_backbone"),
     "torchvision": BackboneLibrary(
         "torchvision:NAME", f"{_HERE}.torchvision_backbones:torchvision_backbone", "torchvision"
     ),

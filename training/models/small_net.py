@@ -1,10 +1,11 @@
-"""A small convolutional net that trains from scratch on a CPU in a minute."""
+"""Small convolutional nets that train from scratch on a CPU in minutes."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d
+from torch.nn.functional import avg_pool2d, conv2d, relu
 
 from hgld.errors import ConfigError
 from hgld.training.models.backbone import Backbone, BackboneOptions, recompute_stages
@@ -75,8 +76,67 @@ def _convolution(channels_in: int, channels_out: int, stride: int = 1) -> nn.Mod
     )
 
 
+class SmallResNet(nn.Module):
+    """A residual net (He et al., CVPR 2016) of four stages of one basic block; every stage halves the map.
+
+    Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). Its channels are
+    multiples of 32, which the bf16 matrix units of CPUs want: with ``--amp bf16`` a step takes half the time of
+    :class:`SmallNet`, with 2.6 times the parameters. Group norm, which has no fast kernel on CPUs, would double it;
+    batch norm has the usual price, features in training that depend on what else is in the batch.
+
+    Args:
+        width: channels of the first stage; the later ones have 2, 4 and 8 times as many.
+
+    Attributes:
+        num_features: F, channels of the map.
+    """
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.num_features = 8 * width
+        stages: list[nn.Module] = [nn.Sequential(*_normed(3, width, stride=2), nn.ReLU(inplace=True))]
+        before = width
+        for factor in (1, 2, 4, 8):
+            stages.append(_BasicBlock(before, factor * width, stride=1 if factor == 1 else 2))
+            before = factor * width
+        self.stages = nn.Sequential(*stages)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute the feature map: (B, 3, H, W) -> (B, F, about H / 16, about W / 16)."""
+        return self.stages(images)
+
+
+class _BasicBlock(nn.Module):
+    def __init__(self, channels_in: int, channels_out: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.first = _normed(channels_in, channels_out, stride=stride)
+        self.second = _normed(channels_out, channels_out)
+        same = channels_in == channels_out and stride == 1
+        self.shortcut = nn.Identity() if same else _normed(channels_in, channels_out, kernel_size=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        short = avg_pool2d(images, self.stride, ceil_mode=True) if self.stride > 1 else images
+        return relu(self.second(relu(self.first(images), inplace=True)) + self.shortcut(short), inplace=True)
+
+
+def _normed(channels_in: int, channels_out: int, *, kernel_size: int = 3, stride: int = 1) -> nn.Sequential:
+    convolution = nn.Conv2d(channels_in, channels_out, kernel_size, stride, kernel_size // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(channels_out))
+
+
 def small_backbone(options: BackboneOptions) -> Backbone:
-    """Build the small net as a backbone, from scratch or with the weights of a file.
+    """Build :class:`SmallNet` as a backbone; errors as :func:`_backbone`."""
+    return _backbone("small", SmallNet, options)
+
+
+def small_resnet_backbone(options: BackboneOptions) -> Backbone:
+    """Build :class:`SmallResNet` as a backbone; errors as :func:`_backbone`."""
+    return _backbone("small-resnet", SmallResNet, options)
+
+
+def _backbone(name: str, make: Callable[[], SmallNet | SmallResNet], options: BackboneOptions) -> Backbone:
+    """Build a small net as a backbone, from scratch or with the weights of a file.
 
     Raises:
         ConfigError: a token is asked for, or weights that are not a file.
@@ -84,11 +144,13 @@ def small_backbone(options: BackboneOptions) -> Backbone:
         InputError: a file of weights that is damaged or of another model.
     """
     if options.token:
-        raise ConfigError("backbone small has no token of its own; take pooling avg, gem or max.")
-    net = SmallNet()
+        raise ConfigError(f"backbone {name} has no token of its own; take pooling avg, gem or max.")
+    net = make()
     path = weights_file(options.pretrained)
     if path is None and options.pretrained not in ("default", "none"):
-        raise ConfigError(f"pretrained is {options.pretrained!r}; backbone small has no weights but a file's, or none.")
+        raise ConfigError(
+            f"pretrained is {options.pretrained!r}; backbone {name} has no weights but a file's, or none."
+        )
     if options.load_weights and path is not None:
         load_into(net, read_weights(path), str(path))
     if options.gradient_checkpointing:

@@ -337,8 +337,9 @@ PNASNET_5 = _OFF_THE_SHELF.changed(
 # Small runs from scratch, for a laptop: a small conv net at 48 px.
 _SMALL = with_fields(
     TrainConfig(),
-    {"backbone": "small", "pretrained": "none", "pooling": "avg", "dim": 128}
-    | {"size": 48, "resize": 48, "crop_min": 0.5, "workers": 1, "batch_size": 64, "images_per_class": 4}
+    {"backbone": "small-resnet", "pretrained": "none", "pooling": "avg", "dim": 128, "amp": "bf16"}
+    | {"size": 48, "resize": 48, "crop_min": 0.25, "jitter": 0.4, "erasing": 0.5, "workers": 1}
+    | {"batch_size": 64, "images_per_class": 4}
     | {"lr": 2e-3, "lr_head": 2e-3, "lr_proxies": 1e-2, "epochs": 20, "evaluate_every": 5}
     | {"warmup_steps": 30},  # without, the first steps of Adam at this rate end in one vector for all images
 )
