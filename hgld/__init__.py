@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from hgld import losses as losses
     from hgld import metrics as metrics
     from hgld import samplers as samplers
+    from hgld.answers.calibration import calibrate as calibrate
+    from hgld.answers.predict import predict as predict
     from hgld.data.dataset import open_dataset as open_dataset
     from hgld.data.streaming import stream as stream
     from hgld.evaluation.evaluate import evaluate as evaluate
@@ -24,10 +26,12 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "RetrievalReport": "hgld.evaluation.report",
+    "calibrate": "hgld.answers.calibration",
     "evaluate": "hgld.evaluation.evaluate",
     "Hierarchy": "hgld.hierarchy",
     "graded_relevance": "hgld.relevance",
     "open_dataset": "hgld.data.dataset",
+    "predict": "hgld.answers.predict",
     "shared_levels": "hgld.relevance",
     "stream": "hgld.data.streaming",
 }
@@ -38,6 +42,7 @@ __all__ = [
     "Hierarchy",
     "RetrievalReport",
     "__version__",
+    "calibrate",
     "data",
     "distributed",
     "evaluate",
@@ -45,6 +50,7 @@ __all__ = [
     "losses",
     "metrics",
     "open_dataset",
+    "predict",
     "samplers",
     "shared_levels",
     "stream",

@@ -258,3 +258,56 @@ def metric(
     if head == "wAP":
         return weighted_sum_of_aps(scores, grades, len(levels), kind.get("weights"))
     return hierarchical_ap(scores, grades, worth) if head == "H-AP" else average_set_intersection(scores, grades)
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def votes(
+    scores: Scores, labels: Sequence[Sequence[int]], temperature: float
+) -> tuple[list[int], list[float], list[float], list[float], list[int]]:
+    """Path, shares, nearest score on and off the path at every level, and the finest level of each neighbour on it.
+
+    Neighbours of score -inf are none.
+    """
+    real = [j for j in range(len(scores)) if scores[j] > -math.inf]
+    num_levels = len(labels[0])
+    weight = {j: math.exp((scores[j] - max(scores)) / temperature) for j in real}
+
+    def same(i: int, j: int, level: int) -> bool:
+        return any(labels[i][c] == labels[j][c] >= 0 for c in range(level + 1))
+
+    def share(j: int, level: int) -> float:
+        return math.fsum(weight[i] for i in real if same(i, j, level)) / math.fsum(weight.values())
+
+    def worth(j: int) -> float:
+        return math.fsum(share(j, c) for c in range(num_levels) if labels[j][c] >= 0)
+
+    best = min(real, key=lambda j: (-round(worth(j), 9), -scores[j], list(labels[j])))
+    lowest = min(scores[j] for j in real)
+    on = [[scores[j] for j in real if same(j, best, c)] for c in range(num_levels)]
+    off = [[scores[j] for j in real if not same(j, best, c)] for c in range(num_levels)]
+    return (
+        list(labels[best]),
+        [share(best, c) for c in range(num_levels)],
+        [max(found, default=lowest) for found in on],
+        [max(found, default=lowest) for found in off],
+        [next((c for c in range(num_levels) if same(j, best, c)), num_levels) for j in real],
+    )
+
+
+def calibration_error(cases: Sequence[tuple[int, bool, int]], unit: int, bins: int = 15) -> float:
+    """Expected calibration error of cases (confidence in parts of a unit, whether right, weight)."""
+    total = sum(weight for _, _, weight in cases)
+    error = 0.0
+    for b in range(bins):
+        held = [case for case in cases if min(int(case[0] / unit * bins), bins - 1) == b]
+        error += abs(math.fsum(weight * (part / unit - right) for part, right, weight in held)) / total
+    return error
+
+
+def risk_at(cases: Sequence[tuple[int, bool, int]], bound: float) -> tuple[float, float]:
+    """Share of the cases of at least a confidence, and the share of wrong ones among these."""
+    answered = [case for case in cases if case[0] >= bound - 1e-9]
+    total, held = sum(case[2] for case in cases), sum(case[2] for case in answered)
+    return held / total, sum(case[2] for case in answered if not case[1]) / held

@@ -339,15 +339,15 @@ def evaluate_labelled(
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
     device = choose_device(query[0], options.device)
     queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
-    query_labels = _labels(query[1], len(queries), "query")
+    query_labels = label_table(query[1], len(queries), "query")
     if gallery is None:
         items, gallery_labels, index = queries, query_labels, np.arange(len(queries))
     else:
         items = prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
-        gallery_labels = _labels(gallery[1], len(items), "gallery")
+        gallery_labels = label_table(gallery[1], len(items), "gallery")
         index = None if self_index is None else _self_index(self_index, len(queries))
-    names = _levels(levels, query_labels, gallery_labels)
-    _check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
+    names = level_names(levels, query_labels, gallery_labels)
+    check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
     gain = options.gain(leave_one_out=index is not None and bool((index >= 0).all()))
     stated = {
         "protocol": "leave-one-out" if leave_one_out else "query against gallery",
@@ -601,7 +601,17 @@ def _of_set(metric: Metric, gallery: Tensor, labels: np.ndarray, progress: Progr
     return float(value)
 
 
-def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
+def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarray:
+    """Return labels as (N, L) int64, -1 where unknown.
+
+    Args:
+        labels: (N, L) integers, negative where unknown; (N,) for one level.
+        num_items: N, of their embeddings.
+        side: what messages call the items.
+
+    Raises:
+        InputError: another shape or dtype.
+    """
     table = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if not np.issubdtype(table.dtype, np.integer):
         raise InputError(
@@ -619,7 +629,13 @@ def _labels(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.ndarra
     return np.maximum(table.astype(np.int64), -1)
 
 
-def _levels(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[str, ...]:
+def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_labels: np.ndarray) -> tuple[str, ...]:
+    """Return the names of the levels of two sides' (N, L) labels; None: those that :func:`evaluate` gives them.
+
+    Raises:
+        InputError: the sides have other numbers of levels.
+        ConfigError: names that repeat, are empty, or are more or fewer than the levels.
+    """
     num_levels = query_labels.shape[1]
     if gallery_labels.shape[1] != num_levels:
         raise InputError(
@@ -647,8 +663,12 @@ def _self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray
     return index.astype(np.int64)
 
 
-def _check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
-    """Refuse a class that lies under two classes of a coarser level, wherever both labels are known."""
+def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
+    """Refuse a class that lies under two classes of a coarser level, wherever both labels are known.
+
+    Raises:
+        HierarchyError: names the classes and their parents.
+    """
     for fine in range(len(levels) - 1):
         classes, member = np.unique(labels[:, fine], return_inverse=True)
         for coarse in range(fine + 1, len(levels)):

@@ -1,0 +1,413 @@
+"""Calibration of answers: from the votes of neighbours to the probability that a class is right, level by level.
+
+Platt scaling (Platt, Advances in Large Margin Classifiers, 1999) of the marks of :func:`marks_of`, one logistic
+regression a level. It is fitted on queries some of whose classes are kept out of the gallery on purpose: a query whose
+class the gallery lacks still has nearest neighbours, and they often agree. A calibration that has never seen one takes
+them for sure.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import expit, logit
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+from torch import Tensor
+
+from hgld.answers.risk import LevelRisk, level_risk
+from hgld.answers.votes import Votes, count_votes
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from hgld.evaluation.evaluate import Progress, check_tree, label_table, level_names
+from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.files import write_atomic
+
+SCHEMA_VERSION = 1
+NEIGHBORS, TEMPERATURE, UNKNOWN = 20, 0.05, 0.2
+MOST_QUERIES = 10_000
+_FOLDS = 5
+_FEWEST_CLASSES = 10  # finest ones, for folds that are worth the name
+_LEAST_SHARE = 1e-3  # shares are taken this far from 0 and 1, for their log-odds
+_MARKS = 3
+_REGULARISATION = 1.0
+_MOST_BYTES = 1 << 20
+_MOST_LEVELS, _MOST_NEIGHBORS, _MOST_TEXT = 32, 1000, 200
+
+
+def marks_of(votes: Votes, column: int) -> np.ndarray:
+    """Return (Q, 3) marks of the class voted for at a level.
+
+    They are the log-odds of its share of the votes, the score of its nearest neighbour, and how far the nearest
+    neighbour that is not of it lies behind.
+    """
+    share = votes.shares[:, column].clip(_LEAST_SHARE, 1 - _LEAST_SHARE)
+    nearest, rival = votes.nearest[:, column], votes.rival[:, column]
+    return np.stack([logit(share), nearest, nearest - rival], axis=1)
+
+
+@dataclass(frozen=True)
+class LevelScaling:
+    """The logistic regression of a level: probability = sigmoid(intercept + weights . marks)."""
+
+    weights: tuple[float, ...]
+    intercept: float
+
+    def __call__(self, marks: np.ndarray) -> np.ndarray:
+        """Return (Q,) probabilities of (Q, 3) marks."""
+        return expit(marks @ np.asarray(self.weights) + self.intercept)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration of a model's answers on a dataset's levels.
+
+    Attributes:
+        levels: names of the levels, finest first.
+        scalings: one a level.
+        neighbors: number of neighbours that vote.
+        temperature: of their votes.
+        unknown: share of queries whose class the gallery lacks, for which confidences hold.
+        risks: measured calibration by what it was measured on: ``val`` or another split, the calibration's own always
+            on queries of classes that it was not fitted on.
+        facts: what it was made with: dataset, split, items; of a model its weights and view.
+    """
+
+    levels: tuple[str, ...]
+    scalings: tuple[LevelScaling, ...]
+    neighbors: int = NEIGHBORS
+    temperature: float = TEMPERATURE
+    unknown: float = UNKNOWN
+    risks: Mapping[str, tuple[LevelRisk, ...]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def confidences(self, votes: Votes) -> np.ndarray:
+        """Return (Q, L) probabilities that the classes voted for are right; they do not fall from fine to coarse.
+
+        Whoever is right at a level is right at all coarser ones, so a coarser level has at least the probability of
+        the finer ones.
+        """
+        columns = [scale(marks_of(votes, c)) for c, scale in enumerate(self.scalings)]
+        return np.maximum.accumulate(np.stack(columns, axis=1), axis=1)
+
+    def check_levels(self, levels: Sequence[str]) -> None:
+        """Refuse other levels than those of the calibration.
+
+        Raises:
+            InputError: names both.
+        """
+        if tuple(levels) != self.levels:
+            raise InputError(
+                f"the calibration is of the levels {', '.join(self.levels)}; these labels have {', '.join(levels)}. "
+                "Calibrate on a dataset of the same levels."
+            )
+
+    def measured(
+        self,
+        embeddings: Tensor | np.ndarray,
+        labels: Tensor | np.ndarray,
+        name: str,
+        progress: Progress | None = None,
+    ) -> "Calibration":
+        """Return this calibration with its errors on other items, for instance of a test split.
+
+        Args:
+            embeddings: (N, D) of the model; every item queries the others, and again those without its class.
+            labels: (N, L).
+            name: of the items, in ``risks``.
+            progress: called with a task, the number of queries done and their total.
+
+        Raises:
+            InputError: embeddings or labels of the wrong shape or dtype.
+        """
+        table = label_table(labels, len(embeddings), "item")
+        check_tree(table, self.levels)
+        cases = _Cases.of(embeddings, table, self.neighbors, self.temperature, self.unknown, progress)
+        return replace(self, risks={**self.risks, name: cases.risks(self.confidences(cases.votes), self.levels)})
+
+    # -- its file --
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the calibration as a JSON-ready dictionary."""
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
+
+    def save(self, path: Path) -> None:
+        """Write the calibration as JSON.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(self.to_dict(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path} ({error.strerror or error}). Write it elsewhere: --out."
+            ) from error
+
+    @classmethod
+    def load(cls, path: Path) -> "Calibration":
+        """Read a calibration; the file may be anybody's.
+
+        Raises:
+            InputError: it cannot be read, or holds what a calibration cannot have.
+            SchemaError: it is of another schema version.
+        """
+        found = _read_object(path)
+        if found.get("schema_version") != SCHEMA_VERSION:
+            raise SchemaError(
+                f"{path}: schema version {found.get('schema_version')!r}; this hgld reads {SCHEMA_VERSION}. Calibrate "
+                "again: hgld calibrate."
+            )
+        try:
+            return _parsed(found)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{path} is not what hgld calibrate writes ({error}). Calibrate again.") from error
+
+
+def calibrate(
+    embeddings: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    *,
+    levels: Sequence[str] | None = None,
+    neighbors: int = NEIGHBORS,
+    temperature: float = TEMPERATURE,
+    unknown: float = UNKNOWN,
+    name: str = "val",
+    facts: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Calibration:
+    """Calibrate answers on items that the model was not trained on, best of classes that it was not trained on.
+
+    Every item queries all the others, and, for each level, the others without its class of that level, as if the
+    gallery lacked it; levels at which fewer than two classes would be left are not asked so. The queries of lacking
+    classes count together as a share ``unknown`` of all. Of more than 10,000 items as many are drawn as queries, with
+    seed 0.
+
+    Args:
+        embeddings: (N, D) of any floating dtype.
+        labels: (N, L) integers, finest level first, negative where unknown; (N,) for one level.
+        levels: names of the L levels; None: as :func:`hgld.evaluate` names them.
+        neighbors: number of neighbours that vote.
+        temperature: of the votes, in units of cosine similarity.
+        unknown: share of the queries to come whose class the gallery lacks, in [0, 1).
+        name: of these items, in ``risks``.
+        facts: what is to be kept of where they come from.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        the calibration; ``risks[name]`` is measured by cross-validation over the finest classes.
+
+    Raises:
+        InputError: embeddings or labels of the wrong shape or dtype, or fewer than 10 finest classes.
+        HierarchyError: labels that put one class under two parents.
+        ConfigError: numbers out of their range.
+    """
+    if not (1 <= neighbors <= _MOST_NEIGHBORS and 0 < temperature < math.inf and 0 <= unknown < 1):
+        raise ConfigError(
+            f"neighbors is {neighbors}, temperature {temperature}, unknown {unknown}; expected 1..{_MOST_NEIGHBORS}, "
+            "above 0, and a share of at least 0 and below 1."
+        )
+    table = label_table(labels, len(embeddings), "item")
+    names = level_names(levels, table, table)
+    check_tree(table, names)
+    classes = len(np.unique(table[table[:, 0] >= 0, 0]))
+    if classes < _FEWEST_CLASSES:
+        raise InputError(
+            f"the items are of {classes} classes of {names[0]}; a calibration takes {_FEWEST_CLASSES} at least. "
+            "Calibrate on a larger split."
+        )
+    cases = _Cases.of(embeddings, table, neighbors, temperature, unknown, progress)
+    whole = Calibration(names, cases.fit(), neighbors, temperature, unknown, {}, dict(facts or {}))
+    confidences = np.empty((len(cases.group), len(names)))
+    for others, fold in GroupKFold(_FOLDS).split(cases.group, groups=cases.group):
+        kept, left = cases.part(others), cases.part(fold)
+        confidences[fold] = replace(whole, scalings=kept.fit()).confidences(left.votes)
+    return replace(whole, risks={name: cases.risks(confidences, names)})
+
+
+# -- queries with known answers ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Cases:
+    """Queries with their votes: each with the whole gallery, and again without its classes.
+
+    Attributes:
+        votes: of M cases.
+        right: (M, L) bool, whether the class voted for is the query's; False where one is unknown.
+        known: (M, L) bool, whether the query's class is known.
+        weights: (M,) of the cases.
+        group: (M,) finest class of the query.
+    """
+
+    votes: Votes
+    right: np.ndarray
+    known: np.ndarray
+    weights: np.ndarray
+    group: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        embeddings: Tensor | np.ndarray,
+        labels: np.ndarray,
+        neighbors: int,
+        temperature: float,
+        unknown: float,
+        progress: Progress | None,
+    ) -> "_Cases":
+        hidden = [c for c in range(labels.shape[1]) if len(np.unique(labels[labels[:, c] >= 0, c])) > 2]
+        asked = np.flatnonzero(labels[:, 0] >= 0)
+        if len(asked) > MOST_QUERIES:
+            asked = np.sort(np.random.default_rng(0).permutation(asked)[:MOST_QUERIES])
+        found = list(_neighbors(embeddings, labels, asked, [-1, *(hidden if unknown else [])], neighbors, progress))
+        parts = [count_votes(scores, labels[index], temperature) for index, scores in found]
+        own = labels[asked]
+        shares = [1 - unknown if hidden else 1.0, *([unknown / max(len(hidden), 1)] * (len(parts) - 1))]
+        return cls(
+            _joined(parts),
+            np.concatenate([(votes.labels == own) & (own >= 0) for votes in parts]),
+            np.tile(own >= 0, (len(parts), 1)),
+            np.repeat(shares, len(asked)),
+            np.tile(own[:, 0], len(parts)),
+        )
+
+    def part(self, rows: np.ndarray) -> "_Cases":
+        votes = Votes(*(getattr(self.votes, name)[rows] for name in _VOTES))
+        return _Cases(votes, self.right[rows], self.known[rows], self.weights[rows], self.group[rows])
+
+    def fit(self) -> tuple[LevelScaling, ...]:
+        return tuple(self._fit(column) for column in range(self.right.shape[1]))
+
+    def _fit(self, column: int) -> LevelScaling:
+        known = self.known[:, column]
+        marks, right, weights = marks_of(self.votes, column)[known], self.right[known, column], self.weights[known]
+        share = float(np.average(right, weights=weights)) if len(right) else 0.0
+        if share in (0.0, 1.0):  # nothing to tell apart: Laplace's rule of succession
+            rate = (right.sum() + 1) / (len(right) + 2)
+            return LevelScaling((0.0,) * _MARKS, float(logit(rate)))
+        middle, spread = marks.mean(axis=0), np.maximum(marks.std(axis=0), 1e-6)
+        model = LogisticRegression(C=_REGULARISATION, max_iter=1000)
+        model.fit((marks - middle) / spread, right, sample_weight=weights / weights.mean())
+        scaled = model.coef_[0] / spread
+        return LevelScaling(tuple(scaled.tolist()), float(model.intercept_[0] - scaled @ middle))
+
+    def risks(self, confidences: np.ndarray, levels: Sequence[str]) -> tuple[LevelRisk, ...]:
+        return tuple(
+            level_risk(level, confidences[known, c], self.right[known, c], self.weights[known])
+            for c, (level, known) in enumerate(zip(levels, self.known.T, strict=True))
+        )
+
+
+_VOTES = tuple(Votes.__dataclass_fields__)
+
+
+def _joined(parts: Sequence[Votes]) -> Votes:
+    return Votes(*(np.concatenate([getattr(part, name) for part in parts]) for name in _VOTES))
+
+
+def _neighbors(
+    embeddings: Tensor | np.ndarray,
+    labels: np.ndarray,
+    asked: np.ndarray,
+    hidden: Sequence[int],
+    neighbors: int,
+    progress: Progress | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield indices and scores (Q, K) of the nearest of every query, for each level whose class is hidden; -1: none."""
+    device = choose_device(embeddings, None)
+    items = prepare_embeddings(embeddings, "item", device=device)
+    k = min(neighbors, len(items) - 1)
+    index = np.empty((len(hidden), len(asked), k), np.int64)
+    scores = np.empty((len(hidden), len(asked), k), np.float32)
+    table = torch.from_numpy(labels).to(device)
+    query = items[torch.from_numpy(asked).to(device)]
+    with exact_products(device):
+        for start, stop, block in score_blocks(query, items, block_rows(len(query), len(items), device)):
+            rows = torch.from_numpy(asked[start:stop]).to(device)
+            block[torch.arange(len(rows), device=device), rows] = -torch.inf
+            for i, column in enumerate(hidden):
+                own = table[rows, column]
+                left = block if column < 0 else block.masked_fill(own[:, None] == table[:, column], -torch.inf)
+                best, place = left.topk(k, dim=1)
+                scores[i, start:stop], index[i, start:stop] = best.cpu().numpy(), place.cpu().numpy()
+            if progress is not None:
+                progress("calibrate", stop, len(asked))
+    yield from zip(index, scores, strict=True)
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path} has {path.stat().st_size:,} bytes; a calibration has at most {_MOST_BYTES:,}.")
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}).") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: holds {type(found).__name__}; expected the object that hgld calibrate writes.")
+    return found
+
+
+def _parsed(found: Mapping[str, Any]) -> Calibration:
+    levels = tuple(_text(name) for name in _list(found["levels"], _MOST_LEVELS))
+    scalings = tuple(_scaling(one) for one in _list(found["scalings"], _MOST_LEVELS))
+    if not levels or len(set(levels)) != len(levels) or len(scalings) != len(levels):
+        raise ValueError(f"{len(scalings)} scalings of the levels {levels}")
+    risks = {}
+    for name, rows in _items(found["risks"]):
+        risks[name] = tuple(LevelRisk.parse(_object(row), _text, _number) for row in _list(rows, _MOST_LEVELS))
+        if tuple(risk.level for risk in risks[name]) != levels:
+            raise ValueError(f"risks of {name} are not of the levels {levels}")
+    neighbors = found["neighbors"]
+    if type(neighbors) is not int or not 1 <= neighbors <= _MOST_NEIGHBORS:
+        raise ValueError(f"neighbors is {neighbors!r}")
+    temperature, unknown = _number(found["temperature"]), _number(found["unknown"])
+    if not (temperature > 0 and 0 <= unknown < 1):
+        raise ValueError(f"temperature is {temperature}, unknown {unknown}")
+    facts = dict(_items(found["facts"]))
+    return Calibration(levels, scalings, neighbors, temperature, unknown, risks, facts)
+
+
+def _scaling(found: Any) -> LevelScaling:
+    weights = tuple(_number(weight) for weight in _list(_object(found)["weights"], _MARKS))
+    if len(weights) != _MARKS:
+        raise ValueError(f"{len(weights)} weights; expected {_MARKS}")
+    return LevelScaling(weights, _number(found["intercept"]))
+
+
+def _object(found: Any) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError(f"{type(found).__name__} in place of an object")
+    return found
+
+
+def _items(found: Any) -> list[tuple[str, Any]]:
+    return [(_text(name), value) for name, value in _list(list(_object(found).items()), _MOST_TEXT)]
+
+
+def _list(found: Any, most: int) -> list[Any]:
+    if not isinstance(found, list) or len(found) > most:
+        raise TypeError(f"{type(found).__name__} in place of a list of at most {most}")
+    return found
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str) or not 0 < len(found) <= _MOST_TEXT:
+        raise TypeError(f"{type(found).__name__} in place of a text of at most {_MOST_TEXT} characters")
+    return found
+
+
+def _number(found: Any) -> float:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise TypeError(f"{str(found)[:40]!r} in place of a finite number")
+    return float(found)

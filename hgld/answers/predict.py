@@ -1,0 +1,278 @@
+"""Answers to queries: for each the deepest class that its neighbours make sure, and the path above it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.answers.calibration import NEIGHBORS, TEMPERATURE, Calibration
+from hgld.answers.votes import count_votes
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import Progress, check_tree, label_table, level_names
+from hgld.evaluation.neighbors import nearest_neighbors
+
+BOUND = 0.8
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one query.
+
+    Attributes:
+        level: name of its level; None: no class is sure enough.
+        path: class by level, from the answer's level up, finest first; coarser levels where the class is unknown are
+            left out.
+        confidence: probability that the answer is right; 0 without one.
+        confidences: of the classes that the neighbours vote for, by level, finest first; those below ``level`` too.
+        neighbors: gallery indices of the neighbours that are of the answer's class, best first.
+        scores: their cosine similarities.
+    """
+
+    level: str | None
+    path: Mapping[str, int]
+    confidence: float
+    confidences: Mapping[str, float]
+    neighbors: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Sequence[Answer]):
+    """The answers to Q queries: a sequence of :class:`Answer`, and the arrays that they are made of.
+
+    Attributes:
+        levels: names of the L levels, finest first.
+        column: (Q,) int64 column of the level answered at, 0 the finest; -1: no answer.
+        paths: (Q, L) int64 class voted for at every level, -1 where it is unknown; the answer is its part from
+            ``column`` on.
+        confidences: (Q, L) probability that each of them is right; it does not fall from fine to coarse.
+        neighbors: (Q, K) int64 gallery indices, best first.
+        scores: (Q, K) cosine similarities.
+        supports: (Q, K) int64 finest column at which each neighbour is on the path; L if at none.
+        calibrated: whether confidences are calibrated; else they are shares of the votes, which are mostly too high.
+    """
+
+    levels: tuple[str, ...]
+    column: np.ndarray
+    paths: np.ndarray
+    confidences: np.ndarray
+    neighbors: np.ndarray
+    scores: np.ndarray
+    supports: np.ndarray
+    calibrated: bool = field(default=False)
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return (self._answer(i) for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = range(len(self))[index]
+        return self._answer(rows) if isinstance(rows, int) else [self._answer(row) for row in rows]
+
+    def _answer(self, row: int) -> Answer:
+        column = int(self.column[row])
+        confidences = dict(zip(self.levels, self.confidences[row].tolist(), strict=True))
+        if column < 0:
+            return Answer(None, {}, 0.0, confidences)
+        path = {self.levels[c]: int(self.paths[row, c]) for c in range(column, len(self.levels))}
+        support = self.supports[row] <= column
+        return Answer(
+            self.levels[column],
+            {level: label for level, label in path.items() if label >= 0},
+            float(self.confidences[row, column]),
+            confidences,
+            tuple(self.neighbors[row, support].tolist()),
+            tuple(self.scores[row, support].tolist()),
+        )
+
+
+def predict(
+    query_embeddings: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray,
+    gallery_labels: Tensor | np.ndarray,
+    *,
+    levels: Sequence[str] | None = None,
+    calibration: Calibration | str | Path | None = None,
+    bound: float = BOUND,
+    level: str | None = None,
+    within: Mapping[str, int | Collection[int]] | None = None,
+    self_index: np.ndarray | None = None,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> Answers:
+    """Answer what each query is, as deep as its neighbours in a gallery make it sure.
+
+    The neighbours vote (:func:`hgld.answers.votes.count_votes`), and the calibration turns their votes into the
+    probability that the class is right, level by level. The answer is the finest class whose probability is at least
+    ``bound``, with the path above it.
+
+    Args:
+        query_embeddings: (Q, D) of any floating dtype.
+        gallery_embeddings: (G, D).
+        gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level.
+        levels: names of the L levels, finest first; None: as :func:`hgld.evaluate` names them.
+        calibration: made by :func:`hgld.answers.calibrate` on the same model and levels, or its file. None: confidences
+            are shares of the votes, and say nothing of classes that the gallery lacks.
+        bound: least confidence of an answer; 0: the finest class that is known, above 1: none.
+        level: finest level to answer at; None: the finest.
+        within: class ids, one or several, by level: the gallery's items of these classes alone are searched, and the
+            answer's confidence at these levels and above is 1, because the caller knows.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
+        device: where to search; None takes the queries' own device.
+        progress: called with a task, the number of queries done and their total.
+
+    Returns:
+        the answers; neighbours' indices are those of the whole gallery.
+
+    Raises:
+        InputError: embeddings or labels of the wrong shape or dtype, a calibration of other levels, or no item of the
+            gallery ``within``.
+        HierarchyError: labels that put one class under two parents.
+        ConfigError: an unknown level, or a bound that is no number.
+
+    >>> import numpy as np, hgld
+    >>> gallery = np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    >>> labels = np.array([[0, 0], [0, 0], [1, 1], [2, 1]])  # product, kind
+    >>> answers = hgld.predict(np.array([[1.0, 0.05], [0.05, 1.0]]), gallery, labels, levels=("product", "kind"))
+    >>> [(answer.level, dict(answer.path)) for answer in answers]
+    [('product', {'product': 0, 'kind': 0}), ('kind', {'kind': 1})]
+    """
+    labels = label_table(gallery_labels, len(gallery_embeddings), "gallery")
+    names = level_names(levels, labels, labels)
+    check_tree(labels, names)
+    if isinstance(calibration, str | Path):
+        calibration = Calibration.load(Path(calibration))
+    if calibration is not None:
+        calibration.check_levels(names)
+    known = known_within(labels, names, within or {})
+    rows = np.flatnonzero(known.kept)
+    own = None if self_index is None else _moved(self_index, rows, len(labels), len(query_embeddings))
+    most = len(rows) - int(own is not None and bool((own >= 0).any()))
+    k = min(NEIGHBORS if calibration is None else calibration.neighbors, most)
+    found, scores = nearest_neighbors(
+        query_embeddings, gallery_embeddings[rows], k, self_index=own, device=device, progress=progress
+    )
+    return answers_of(
+        rows[found], scores, labels, names, calibration=calibration, bound=bound, level=level, sure=known.sure
+    )
+
+
+def answers_of(
+    neighbors: np.ndarray,
+    scores: np.ndarray,
+    gallery_labels: np.ndarray,
+    levels: tuple[str, ...],
+    *,
+    calibration: Calibration | None,
+    bound: float = BOUND,
+    level: str | None = None,
+    sure: int | None = None,
+) -> Answers:
+    """Return the answers of neighbours that are found already.
+
+    Args:
+        neighbors: (Q, K) gallery indices, best first; further ones than the calibration takes do not vote.
+        scores: (Q, K) cosine similarities.
+        gallery_labels: (G, L) int64, finest level first, -1 where unknown.
+        levels: names of the L levels.
+        calibration: see :func:`predict`, as are ``bound`` and ``level``.
+        bound: least confidence of an answer.
+        level: finest level to answer at.
+        sure: finest column at which the caller knows the class; None: none.
+
+    Raises:
+        ConfigError: an unknown level, or a bound that is no number.
+    """
+    if level is not None and level not in levels:
+        raise ConfigError(f"level is {level!r}; expected one of {', '.join(levels)}.")
+    if not bound >= 0:
+        raise ConfigError(f"bound is {bound}; expected a confidence of at least 0.")
+    k = NEIGHBORS if calibration is None else calibration.neighbors
+    temperature = TEMPERATURE if calibration is None else calibration.temperature
+    neighbors, scores = neighbors[:, :k], scores[:, :k]
+    votes = count_votes(scores, complete(gallery_labels)[neighbors], temperature)
+    confidences = votes.shares.copy() if calibration is None else calibration.confidences(votes)
+    if sure is not None:
+        confidences[:, sure:] = 1.0
+    allowed = (votes.labels >= 0) & (confidences >= bound)
+    allowed[:, : levels.index(level) if level else 0] = False
+    column = np.where(allowed.any(axis=1), allowed.argmax(axis=1), -1)
+    calibrated = calibration is not None
+    return Answers(levels, column, votes.labels, confidences, neighbors, scores, votes.supports, calibrated)
+
+
+def complete(labels: np.ndarray) -> np.ndarray:
+    """Return (G, L) labels with unknown coarser classes filled in from other items of the same finer class."""
+    labels = labels.copy()
+    for fine in range(labels.shape[1] - 1):
+        for coarse in range(fine + 1, labels.shape[1]):
+            holes = (labels[:, fine] >= 0) & (labels[:, coarse] < 0)
+            if not holes.any():
+                continue
+            told = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
+            classes, first = np.unique(labels[told, fine], return_index=True)
+            if len(classes):
+                at = np.searchsorted(classes, labels[holes, fine]).clip(max=len(classes) - 1)
+                found = classes[at] == labels[holes, fine]
+                labels[holes, coarse] = np.where(found, labels[told, coarse][first][at], -1)
+    return labels
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """The part of a gallery that the caller knows a query to be in.
+
+    Attributes:
+        kept: (G,) bool.
+        sure: finest column of the known classes; None: nothing is known.
+    """
+
+    kept: np.ndarray
+    sure: int | None
+
+
+def known_within(
+    gallery_labels: np.ndarray, levels: Sequence[str], within: Mapping[str, int | Collection[int]]
+) -> Known:
+    """Return the part of a gallery that is of given classes.
+
+    Args:
+        gallery_labels: (G, L).
+        levels: their names.
+        within: class ids by level; items have to be of one of them at every level that is named.
+
+    Raises:
+        ConfigError: an unknown level.
+        InputError: no item is left.
+    """
+    kept, columns = np.ones(len(gallery_labels), bool), []
+    for name, wanted in within.items():
+        if name not in levels:
+            raise ConfigError(f"within names the level {name!r}; expected one of {', '.join(levels)}.")
+        classes = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
+        columns.append(list(levels).index(name))
+        kept &= np.isin(gallery_labels[:, columns[-1]], [label for label in classes if label >= 0])
+        if len(classes) > 1:
+            columns.pop()  # one of several: the class itself is not known
+    if not kept.any():
+        said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())
+        raise InputError(f"no item of the gallery is within {said}; leave that out, or name classes that it has.")
+    return Known(kept, min(columns, default=None))
+
+
+def _moved(self_index: np.ndarray, rows: np.ndarray, size: int, queries: int) -> np.ndarray:
+    """Return the queries' own indices among the rows of the gallery that are searched."""
+    own = np.asarray(self_index)
+    if own.shape != (queries,) or not np.issubdtype(own.dtype, np.integer) or (len(own) and own.max() >= size):
+        raise InputError(
+            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({queries},) gallery indices."
+        )
+    place = np.full(size + 1, -1)
+    place[rows] = np.arange(len(rows))
+    return place[np.where(own >= 0, own, size)]

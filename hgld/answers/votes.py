@@ -1,0 +1,81 @@
+"""Votes of neighbours for the classes of a query, along the tree of classes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+_ROWS = 1 << 22  # comparisons of labels at a time, to bound memory
+
+
+@dataclass(frozen=True, eq=False)
+class Votes:
+    """The path of classes that the neighbours of each query vote for.
+
+    Attributes:
+        labels: (Q, L) class of the path at every level, finest first; -1 where it is unknown.
+        shares: (Q, L) share of the votes in [0, 1]; it does not fall from fine to coarse.
+        nearest: (Q, L) highest score of a neighbour that is of the path's class there.
+        rival: (Q, L) highest score of a neighbour that is not; the lowest score of all where every one is.
+        supports: (Q, K) finest level at which each neighbour is of the path's class; L if at none.
+    """
+
+    labels: np.ndarray
+    shares: np.ndarray
+    nearest: np.ndarray
+    rival: np.ndarray
+    supports: np.ndarray
+
+
+def count_votes(scores: np.ndarray, labels: np.ndarray, temperature: float) -> Votes:
+    """Count the votes of the nearest neighbours.
+
+    A neighbour of score s votes with weight exp(s / temperature). The share of a class is the weight of the neighbours
+    in it over that of all, so that those of unknown class vote for nothing. Of the neighbours' own paths that one is
+    taken whose shares have the largest sum over the levels, which is the expected number of levels that are right;
+    of equal ones the path of the nearest neighbour, then that of the lowest class ids.
+
+    Args:
+        scores: (Q, K) cosine similarities, -inf where a query has fewer neighbours than K, at least one each.
+        labels: (Q, K, L) integers, finest level first, -1 where unknown.
+        temperature: above 0.
+
+    Returns:
+        the votes; neither they nor their path depend on the order of the neighbours.
+    """
+    count, num, levels = labels.shape
+    found = Votes(
+        np.empty((count, levels), np.int64),
+        np.empty((count, levels)),
+        np.empty((count, levels)),
+        np.empty((count, levels)),
+        np.empty((count, num), np.int64),
+    )
+    rows = max(1, _ROWS // max(1, num * num * levels))
+    for begin in range(0, count, rows):
+        part = slice(begin, begin + rows)
+        _count(np.asarray(scores[part], np.float64), np.asarray(labels[part]), temperature, found, part)
+    return found
+
+
+def _count(scores: np.ndarray, labels: np.ndarray, temperature: float, found: Votes, part: slice) -> None:
+    keys = [labels[:, :, level] for level in reversed(range(labels.shape[2]))]
+    order = np.lexsort((*keys, -scores), axis=1)  # sums in this order do not depend on the given one
+    scores = np.take_along_axis(scores, order, axis=1)
+    labels = np.take_along_axis(labels, order[:, :, None], axis=1)
+    real = np.isfinite(scores)
+    weights = np.exp((scores - scores[:, :1]) / temperature)
+    weights /= weights.sum(axis=1, keepdims=True)
+    equal = (labels[:, :, None] == labels[:, None]) & (labels >= 0)[:, :, None]  # (q, K, K, L): j, i, level
+    same = np.logical_or.accumulate(equal, axis=3)  # one class at a level is one class at all coarser ones
+    shares = np.einsum("qjil,qi->qjl", same, weights)
+    worth = np.where(real, (shares * (labels >= 0)).sum(axis=2), -1.0).round(9)  # sums of one value may round apart
+    best, row = worth.argmax(axis=1), np.arange(len(scores))
+    chosen = same[row, best] & real[:, :, None]
+    lowest = np.where(real, scores, np.inf).min(axis=1, keepdims=True)
+    spread = np.broadcast_to(scores[:, :, None], chosen.shape)
+    found.labels[part] = labels[row, best]
+    found.shares[part] = np.clip(np.maximum.accumulate(shares[row, best], axis=1), 0.0, 1.0)
+    found.nearest[part] = np.where(chosen, spread, lowest[:, :, None]).max(axis=1)
+    found.rival[part] = np.where(chosen | ~real[:, :, None], lowest[:, :, None], spread).max(axis=1)
+    supports = labels.shape[2] - chosen.sum(axis=2)
+    np.put_along_axis(found.supports[part], order, supports, axis=1)

@@ -1,0 +1,323 @@
+"""Answers: votes and confidences by their twins, laws of the path and of the bound, calibration and its file."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hgld
+from hgld.answers import Calibration, calibrate, predict
+from hgld.answers.calibration import LevelScaling, marks_of
+from hgld.answers.predict import complete
+from hgld.answers.risk import calibration_error, level_risk, risk_coverage
+from hgld.answers.votes import count_votes
+from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
+from tests import reference
+
+LEVELS = ("fine", "middle", "coarse")
+
+
+@st.composite
+def neighborhoods(draw):
+    """Scores of the neighbours of some queries, with ties and missing ones, and labels of a tree with holes in them."""
+    queries, size = draw(st.integers(1, 3)), draw(st.integers(1, 7))
+    count = queries * size
+    fine = np.array(draw(st.lists(st.integers(0, 5), min_size=count, max_size=count)))
+    labels = np.stack([fine, fine // 2, fine // 4], axis=1)
+    known = np.array(draw(st.lists(st.integers(0, 7), min_size=count, max_size=count)))
+    labels[(known[:, None] >> np.arange(3)) & 1 == 1] = -1
+    scores = np.array(draw(st.lists(st.integers(-4, 8), min_size=count, max_size=count))) / 8
+    scores = -np.sort(-scores.reshape(queries, size), axis=1)
+    missing = draw(st.integers(0, size - 1))
+    scores[0, size - missing :] = -np.inf
+    return scores, labels.reshape(queries, size, 3)
+
+
+@given(neighborhoods(), st.sampled_from([0.02, 0.1, 1.0]))
+def test_votes_equal_their_twin_and_do_not_fall_from_fine_to_coarse(found, temperature):
+    scores, labels = found
+    votes = count_votes(scores, labels, temperature)
+    for row in range(len(scores)):
+        path, shares, nearest, rival, supports = reference.votes(
+            scores[row].tolist(), labels[row].tolist(), temperature
+        )
+        assert votes.labels[row].tolist() == path
+        np.testing.assert_allclose(votes.shares[row], shares, rtol=1e-9, atol=1e-12)
+        assert votes.nearest[row].tolist() == nearest
+        assert votes.rival[row].tolist() == rival
+        real = np.isfinite(scores[row])
+        assert votes.supports[row][real].tolist() == supports
+    assert (np.diff(votes.shares, axis=1) >= 0).all()
+
+
+@given(neighborhoods(), st.randoms(use_true_random=False))
+def test_votes_do_not_depend_on_the_order_of_the_neighbours(found, random):
+    scores, labels = found
+    order = list(range(scores.shape[1]))
+    random.shuffle(order)
+    votes, turned = count_votes(scores, labels, 0.1), count_votes(scores[:, order], labels[:, order], 0.1)
+    for name in ("labels", "shares", "nearest", "rival"):
+        np.testing.assert_array_equal(getattr(votes, name), getattr(turned, name))
+    np.testing.assert_array_equal(votes.supports[:, order], turned.supports)
+
+
+# -- predict ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def galleries(draw):
+    """Queries and a gallery of different scores, with labels of a tree."""
+    size = draw(st.integers(2, 12))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    fine = rng.integers(0, 6, size)
+    labels = np.stack([fine, fine // 2, fine // 4], axis=1)
+    labels[rng.random(labels.shape) < 0.2] = -1
+    return rng.normal(size=(3, 4)), rng.normal(size=(size, 4)), labels, rng.permutation(size)
+
+
+@given(galleries(), st.floats(0, 1), st.booleans())
+def test_laws_of_the_bound_the_path_and_the_order_of_the_gallery(task, bound, calibrated):
+    queries, gallery, labels, order = task
+    calibration = None
+    if calibrated:
+        scalings = tuple(LevelScaling((0.5 + c, 2.0 - 3 * c, 1.0), -0.2) for c in range(3))
+        calibration = Calibration(LEVELS, scalings, neighbors=5)
+    ask = {"levels": LEVELS, "calibration": calibration}
+    found = predict(queries, gallery, labels, bound=bound, **ask)
+    assert (np.diff(found.confidences, axis=1) >= 0).all()
+    assert found.calibrated == calibrated
+    deepest = [
+        next((level for level, label in zip(LEVELS, path, strict=True) if label >= 0), None) for path in found.paths
+    ]
+    assert [answer.level for answer in predict(queries, gallery, labels, bound=0, **ask)] == deepest
+    assert {answer.level for answer in predict(queries, gallery, labels, bound=1.01, **ask)} == {None}
+    for answer, path in zip(found, found.paths, strict=True):
+        if answer.level is None:
+            assert not answer.path
+            assert not answer.neighbors
+            continue
+        assert answer.confidence >= bound
+        finer = LEVELS[: LEVELS.index(answer.level)]
+        voted = dict(zip(LEVELS, path.tolist(), strict=True))
+        assert all(answer.confidences[level] < bound or voted[level] < 0 for level in finer)
+        assert answer.path == {name: label for name, label in voted.items() if name not in finer and label >= 0}
+        known = complete(labels)[list(answer.neighbors), LEVELS.index(answer.level)]
+        assert answer.neighbors
+        assert set(known.tolist()) <= {answer.path[answer.level], -1}
+    turned = predict(queries, gallery[order], labels[order], bound=bound, **ask)
+    np.testing.assert_array_equal(turned.paths, found.paths)
+    np.testing.assert_array_equal(turned.column, found.column)
+    np.testing.assert_array_equal(order[turned.neighbors], found.neighbors)
+
+
+GALLERY = np.array([[1.0, 0.0, 0.0], [0.9, 0.1, 0.0], [0.0, 1.0, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])
+TREE = np.array([[0, 0], [0, 0], [1, 1], [2, 1], [-1, 1]])
+
+
+def test_what_the_caller_knows_is_certain_and_alone_searched():
+    query = np.array([[1.0, 0.05, 0.0]])
+    (answer,) = predict(query, GALLERY, TREE, within={"level_1": 1}, bound=0.0)
+    assert answer.path["level_1"] == 1
+    assert answer.confidences["level_1"] == 1
+    assert set(answer.neighbors) <= {2, 3, 4}
+    (answer,) = predict(query, GALLERY, TREE, within={"level_0": [1, 2]}, bound=0.99)
+    assert set(answer.neighbors) == {2, 3}
+    assert answer.level == "level_1"
+    with pytest.raises(InputError, match="within level_0=9"):
+        predict(query, GALLERY, TREE, within={"level_0": 9})
+    with pytest.raises(ConfigError, match="level 'kind'; expected one of level_0, level_1"):
+        predict(query, GALLERY, TREE, within={"kind": 9})
+
+
+def test_the_finest_level_asked_for_and_the_query_in_the_gallery():
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level_1")
+    assert (answer.level, dict(answer.path)) == ("level_1", {"level_1": 0})
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), bound=0)
+    assert 0 not in answer.neighbors
+    (answer,) = predict(GALLERY[:1], GALLERY, TREE, self_index=np.array([0]), within={"level_1": 1}, bound=0)
+    assert answer.neighbors[0] == 3
+
+
+def test_answers_are_a_sequence_and_bad_requests_are_named():
+    found = hgld.predict(GALLERY[:3], GALLERY, TREE)
+    assert len(found) == 3
+    assert found[-1].path == found[2].path
+    assert [a.level for a in found[:2]] == ["level_0"] * 2
+    for wrong, error, said in (
+        ({"level": "kind"}, ConfigError, "level is 'kind'"),
+        ({"bound": float("nan")}, ConfigError, "bound is nan"),
+        ({"self_index": np.array([9, 0, 0])}, InputError, "self_index"),
+        ({"calibration": Calibration(("a", "b"), (LevelScaling((0, 0, 0), 0),) * 2)}, InputError, "levels a, b"),
+    ):
+        with pytest.raises(error, match=said):
+            predict(GALLERY[:3], GALLERY, TREE, **wrong)
+    with pytest.raises(HierarchyError):
+        predict(GALLERY[:3], GALLERY, np.array([[0, 0], [0, 1], [1, 1], [2, 1], [2, 1]]))
+
+
+def test_unknown_coarser_classes_are_those_of_the_same_finer_class():
+    labels = np.array([[0, -1, 7], [0, 3, -1], [1, -1, -1], [-1, 3, -1]])
+    assert complete(labels).tolist() == [[0, 3, 7], [0, 3, 7], [1, -1, -1], [-1, 3, 7]]
+
+
+# -- calibration ------------------------------------------------------------------------------------------------------
+
+
+def clusters(seed, classes=24, items=12, dim=8, spread=0.55):
+    """Embeddings of classes in four groups."""
+    rng = np.random.default_rng(seed)
+    groups = 1.5 * rng.normal(size=(4, dim))
+    centres = groups[np.arange(classes) % 4] + 0.8 * rng.normal(size=(classes, dim))
+    fine = np.repeat(np.arange(classes), items)
+    rows = centres[fine] + spread * rng.normal(size=(len(fine), dim))
+    return rows, np.stack([fine, fine % 4], axis=1)
+
+
+@pytest.fixture(scope="module")
+def calibration():
+    return calibrate(*clusters(0), levels=("fine", "coarse"), facts={"dataset": "made", "items": 288})
+
+
+def test_confidences_of_other_classes_are_calibrated_and_drop_for_those_that_the_gallery_lacks(calibration):
+    rows, labels = clusters(1)
+    measured = calibration.measured(rows, labels, "test")
+    assert set(measured.risks) == {"val", "test"}
+    assert max(risk.ece for risk in measured.risks["val"]) < 0.05
+    assert max(risk.ece for risk in measured.risks["test"]) < 0.1
+    own = np.arange(0, len(rows), 5)
+    known = predict(rows[own], rows, labels, levels=("fine", "coarse"), calibration=calibration, self_index=own)
+    absent = np.isin(labels[own, 0], [4, 5, 6, 7])
+    rest = ~np.isin(labels[:, 0], [4, 5, 6, 7])
+    lacking = predict(rows[own][absent], rows[rest], labels[rest], levels=("fine", "coarse"), calibration=calibration)
+    assert lacking.confidences[:, 0].mean() < known.confidences[absent, 0].mean() - 0.2
+    assert (lacking.column == 0).mean() < (known.column[absent] == 0).mean() - 0.3
+
+
+def test_every_query_of_a_hidden_class_is_wrong_at_its_level(calibration):
+    accuracy = {
+        risk.level: risk.accuracy
+        for risk in calibrate(*clusters(0), levels=("fine", "coarse"), unknown=0.8).risks["val"]
+    }
+    assert accuracy["fine"] <= 0.2  # of the share .8 each half lacks a level, and none of them is right at the finest
+    assert accuracy["coarse"] <= 0.6
+
+
+def test_a_calibration_is_written_and_read_as_it_is(calibration, tmp_path):
+    path = tmp_path / "made" / "calibration.json"
+    calibration.save(path)
+    assert Calibration.load(path) == calibration
+    rows, labels = clusters(1)
+    ask = {"levels": ("fine", "coarse"), "self_index": np.arange(len(rows))}
+    from_file = predict(rows, rows, labels, calibration=path, **ask)
+    np.testing.assert_array_equal(
+        from_file.confidences, predict(rows, rows, labels, calibration=calibration, **ask).confidences
+    )
+
+
+def _nested(depth):
+    return "[" * depth
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"levels": ["fine"]},
+        {"levels": ["fine", "fine"]},
+        {"levels": []},
+        {"levels": "fc"},
+        {"levels": ["fine", "x" * 1000]},
+        {"scalings": [{"weights": [1, 2], "intercept": 0}] * 2},
+        {"scalings": [{"weights": [1, 2, "3"], "intercept": 0}] * 2},
+        {"scalings": [{"weights": [1, 2, 3], "intercept": True}] * 2},
+        {"neighbors": 10**9},
+        {"neighbors": 2.0},
+        {"temperature": 0},
+        {"unknown": 1},
+        {"risks": {"val": []}},
+        {"risks": []},
+        {"facts": [1]},
+        {"facts": None},
+    ],
+    ids=str,
+)
+def test_a_file_that_is_no_calibration_is_refused(calibration, tmp_path, change):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(calibration.to_dict() | change))
+    with pytest.raises(InputError, match="not what hgld calibrate writes"):
+        Calibration.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("[1]", InputError, "holds list"),
+        ('{"schema_version": 9}', SchemaError, "schema version 9; this hgld reads 1"),
+        ("{", InputError, "not JSON"),
+        ("[" * 100_000, InputError, "not JSON"),
+        (" " * (1 << 20) + "{}", InputError, "at most 1,048,576"),
+        ('{"schema_version": 1, "levels": [NaN]}', InputError, "not what"),
+    ],
+)
+def test_a_file_of_something_else_is_refused(tmp_path, text, error, said):
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(error, match=said):
+        Calibration.load(path)
+    with pytest.raises(InputError, match=r"none\.json: cannot be read"):
+        Calibration.load(tmp_path / "none.json")
+
+
+def test_curves_of_a_file_are_checked(calibration, tmp_path):
+    for change in (
+        {"risk": [2.0]},
+        {"coverage": [0.1] * 500},
+        {"queries": "many"},
+        {"ece": -1},
+        {"bound": 3},
+        {"level": "x"},
+    ):
+        found = json.loads(json.dumps(calibration.to_dict()))
+        found["risks"]["val"][0] |= change
+        (tmp_path / "c.json").write_text(json.dumps(found))
+        with pytest.raises(InputError, match="not what hgld calibrate writes"):
+            Calibration.load(tmp_path / "c.json")
+
+
+def test_too_few_classes_and_numbers_out_of_range_are_refused():
+    rows, labels = clusters(0, classes=9)
+    with pytest.raises(InputError, match="9 classes of level_0; a calibration takes 10"):
+        calibrate(rows, labels)
+    for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):
+        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} .*expected 1"):
+            calibrate(rows, labels, **wrong)
+
+
+def test_a_level_at_which_all_are_right_is_nearly_sure():
+    rows, labels = clusters(0)
+    calibration = calibrate(rows, np.stack([labels[:, 0], np.zeros(len(rows), int)], axis=1), unknown=0.0)
+    votes = count_votes(np.ones((1, 1)), np.zeros((1, 1, 2), int), 0.05)
+    assert calibration.confidences(votes)[0, 1] > 0.99
+
+
+# -- risk -------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.integers(1, 4)), min_size=1, max_size=30))
+def test_risk_and_calibration_error_equal_their_twins(cases):
+    confidences = np.array([c / 20 for c, _, _ in cases])
+    right = np.array([r for _, r, _ in cases])
+    weights = np.array([w for _, _, w in cases], float)
+    coverage, risk, bound = risk_coverage(confidences, right, weights)
+    np.testing.assert_allclose(
+        calibration_error(confidences, right, weights), reference.calibration_error(cases, 20), atol=1e-12
+    )
+    assert bound.tolist() == sorted(set(confidences.tolist()), reverse=True)
+    for at, (share, wrong) in enumerate(zip(coverage, risk, strict=True)):
+        expected = reference.risk_at(cases, bound[at] * 20)
+        np.testing.assert_allclose((share, wrong), expected, atol=1e-12)
+    kept = level_risk("fine", confidences, right, weights)
+    assert kept.coverage[-1] == 1
+    assert kept.risk[-1] == pytest.approx(1 - kept.accuracy, abs=1e-5)
+    np.testing.assert_allclose(marks_of(count_votes(np.ones((1, 1)), np.ones((1, 1, 1), int), 1.0), 0)[0, 2], 0)
