@@ -55,6 +55,7 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "published": ("--dataset sob", "no published row has dataset 'sob'"),
     "report": ("nothing --out made.html", "Name a run folder"),
     "audit": ("--embeddings none.npy --labels file.csv --out made", "none.npy: cannot be read"),
+    "calibrate": ("--checkpoint nothing --data nothing", "holds no checkpoint"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
     "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
@@ -76,6 +77,7 @@ RIGHT = {  # arguments that are served within seconds
     "export": "--checkpoint run --out made.onnx",
 }
 ELSEWHERE = {  # tests that read these verbs' --json
+    "calibrate": "tests/training/test_answer_commands.py",
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
     "review": "tests/pipelines/test_review_page_server.py",

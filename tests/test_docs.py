@@ -54,6 +54,10 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",
     "hgld embed --model": "the same",
     "hgld search photo.jpg --model": "the same",
+    "hgld search --model": "the same",
+    "hgld calibrate": "needs a split val of ten classes; tests/training/test_answer_commands.py calibrates and answers",
+    "hgld search photo.jpg --checkpoint run --data shards --bound": "needs that calibration",
+    "hgld search photo.jpg --checkpoint run --data shards --within": "needs that class",
     "hgld review": "serves a page until it is stopped; tests/pipelines/test_review_browser.py uses it",
 }
 SHORTER = {  # a command that takes long: what its run here takes besides

@@ -195,6 +195,7 @@ evaluate --checkpoint run --data shards --split test
 evaluate --embeddings test.npy --labels test.parquet {LEVELS.replace(",top", "")}
 published --dataset sop --method HAPPIER
 report run --data shards --out report.html
+calibrate --help
 search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
 resolutions --help

@@ -8,7 +8,7 @@ them for sure.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from hgld.answers.risk import LevelRisk, level_risk
-from hgld.answers.votes import Votes, count_votes
+from hgld.answers.votes import Votes, complete_labels, count_votes
 from hgld.errors import ConfigError, InputError, SchemaError, StorageError
-from hgld.evaluation.evaluate import Progress, check_tree, label_table, level_names
+from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
 
 SCHEMA_VERSION = 1
+CALIBRATION = "calibration.json"  # in the folder of a run
 NEIGHBORS, TEMPERATURE, UNKNOWN = 20, 0.05, 0.2
 MOST_QUERIES = 10_000
 _FOLDS = 5
@@ -106,28 +107,15 @@ class Calibration:
                 "Calibrate on a dataset of the same levels."
             )
 
-    def measured(
-        self,
-        embeddings: Tensor | np.ndarray,
-        labels: Tensor | np.ndarray,
-        name: str,
-        progress: Progress | None = None,
-    ) -> "Calibration":
-        """Return this calibration with its errors on other items, for instance of a test split.
+    def measured(self, cases: "Cases", name: str) -> "Calibration":
+        """Return this calibration with its errors on other queries, for instance of a test split.
 
         Args:
-            embeddings: (N, D) of the model; every item queries the others, and again those without its class.
-            labels: (N, L).
-            name: of the items, in ``risks``.
-            progress: called with a task, the number of queries done and their total.
-
-        Raises:
-            InputError: embeddings or labels of the wrong shape or dtype.
+            cases: the queries with their gallery.
+            name: of the queries, in ``risks``.
         """
-        table = label_table(labels, len(embeddings), "item")
-        check_tree(table, self.levels)
-        cases = _Cases.of(embeddings, table, self.neighbors, self.temperature, self.unknown, progress)
-        return replace(self, risks={**self.risks, name: cases.risks(self.confidences(cases.votes), self.levels)})
+        votes = cases.votes_of(self.neighbors, self.temperature, self.unknown)
+        return replace(self, risks={**self.risks, name: votes.risks(self.confidences(votes.votes), self.levels)})
 
     # -- its file --
 
@@ -169,11 +157,65 @@ class Calibration:
             raise InputError(f"{path} is not what hgld calibrate writes ({error}). Calibrate again.") from error
 
 
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """Queries with known answers, and the gallery that they search.
+
+    Attributes:
+        queries: (Q, D) of any floating dtype.
+        labels: (Q, L) int64 class ids, finest level first, -1 where unknown.
+        gallery: (G, D); None: the queries search in one another.
+        gallery_labels: (G, L).
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
+        progress: called with a task, the number of queries done and their total.
+    """
+
+    queries: Tensor | np.ndarray
+    labels: np.ndarray
+    gallery: Tensor | np.ndarray | None = None
+    gallery_labels: np.ndarray | None = None
+    self_index: np.ndarray | None = None
+    progress: Progress | None = None
+
+    def votes_of(self, neighbors: int, temperature: float, unknown: float) -> "_Votes":
+        """Return the votes for every query, with the whole gallery and again without its classes."""
+        gallery = self.queries if self.gallery is None else self.gallery
+        table = self.labels if self.gallery_labels is None else self.gallery_labels
+        own = np.arange(len(self.labels)) if self.gallery is None else self.self_index
+        asked = np.flatnonzero((self.labels >= 0).any(axis=1))
+        if len(asked) > MOST_QUERIES:
+            asked = np.sort(np.random.default_rng(0).permutation(asked)[:MOST_QUERIES])
+        hidden = [c for c in range(table.shape[1]) if len(np.unique(table[table[:, c] >= 0, c])) > 2]
+        hidden = hidden if unknown else []
+        device = choose_device(self.queries, None)
+        query = prepare_embeddings(self.queries, "query", device=device)[torch.from_numpy(asked).to(device)]
+        items = prepare_embeddings(gallery, "gallery", device=device)
+        sides = (query, self.labels[asked], items, table, None if own is None else own[asked])
+        found = _neighbors(*sides, [-1, *hidden], neighbors, self.progress)
+        complete = complete_labels(table)
+        parts = [count_votes(scores, complete[index], temperature) for index, scores in found]
+        labels = self.labels[asked]
+        shares = [1 - unknown if hidden else 1.0, *([unknown / max(len(hidden), 1)] * len(hidden))]
+        return _Votes(
+            Votes(*(np.concatenate([getattr(part, name) for part in parts]) for name in _FIELDS)),
+            np.concatenate([(votes.labels == labels) & (labels >= 0) for votes in parts]),
+            np.tile(labels >= 0, (len(parts), 1)),
+            np.repeat(shares, len(asked)),
+            np.tile(labels[:, 0], len(parts)),
+        )
+
+
+_FIELDS = tuple(Votes.__dataclass_fields__)
+
+
 def calibrate(
-    embeddings: Tensor | np.ndarray,
-    labels: Tensor | np.ndarray,
+    query_embeddings: Tensor | np.ndarray,
+    query_labels: Tensor | np.ndarray,
+    gallery_embeddings: Tensor | np.ndarray | None = None,
+    gallery_labels: Tensor | np.ndarray | None = None,
     *,
     levels: Sequence[str] | None = None,
+    self_index: Tensor | np.ndarray | None = None,
     neighbors: int = NEIGHBORS,
     temperature: float = TEMPERATURE,
     unknown: float = UNKNOWN,
@@ -181,29 +223,33 @@ def calibrate(
     facts: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Calibration:
-    """Calibrate answers on items that the model was not trained on, best of classes that it was not trained on.
+    """Calibrate answers on queries that the model was not trained on, best of classes that it was not trained on.
 
-    Every item queries all the others, and, for each level, the others without its class of that level, as if the
-    gallery lacked it; levels at which fewer than two classes would be left are not asked so. The queries of lacking
-    classes count together as a share ``unknown`` of all. Of more than 10,000 items as many are drawn as queries, with
-    seed 0.
+    Every query searches in the gallery, and again, for each level, in the gallery without its class of that level, as
+    if the gallery lacked it; levels at which fewer than two classes would be left are not asked so. The queries of
+    lacking classes count together as a share ``unknown`` of all. Confidences hold for galleries like this one: how many
+    classes it has and how close they lie decides how often the nearest are right. So take the one that will be
+    searched. Of more than 10,000 queries as many are drawn, with seed 0.
 
     Args:
-        embeddings: (N, D) of any floating dtype.
-        labels: (N, L) integers, finest level first, negative where unknown; (N,) for one level.
+        query_embeddings: (Q, D) of any floating dtype.
+        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level.
+        gallery_embeddings: (G, D); None: every query searches in the others.
+        gallery_labels: (G, L).
         levels: names of the L levels; None: as :func:`hgld.evaluate` names them.
+        self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
         neighbors: number of neighbours that vote.
         temperature: of the votes, in units of cosine similarity.
         unknown: share of the queries to come whose class the gallery lacks, in [0, 1).
-        name: of these items, in ``risks``.
+        name: of these queries, in ``risks``.
         facts: what is to be kept of where they come from.
         progress: called with a task, the number of queries done and their total.
 
     Returns:
-        the calibration; ``risks[name]`` is measured by cross-validation over the finest classes.
+        the calibration; ``risks[name]`` is measured by cross-validation over the queries' finest classes.
 
     Raises:
-        InputError: embeddings or labels of the wrong shape or dtype, or fewer than 10 finest classes.
+        InputError: embeddings or labels of the wrong shape or dtype, or queries of fewer than 10 finest classes.
         HierarchyError: labels that put one class under two parents.
         ConfigError: numbers out of their range.
     """
@@ -212,34 +258,53 @@ def calibrate(
             f"neighbors is {neighbors}, temperature {temperature}, unknown {unknown}; expected 1..{_MOST_NEIGHBORS}, "
             "above 0, and a share of at least 0 and below 1."
         )
-    table = label_table(labels, len(embeddings), "item")
-    names = level_names(levels, table, table)
-    check_tree(table, names)
-    classes = len(np.unique(table[table[:, 0] >= 0, 0]))
+    query = query_embeddings, query_labels
+    names, cases = checked_cases(query, gallery_embeddings, gallery_labels, levels, self_index, progress)
+    classes = len(np.unique(cases.labels[cases.labels[:, 0] >= 0, 0]))
     if classes < _FEWEST_CLASSES:
         raise InputError(
-            f"the items are of {classes} classes of {names[0]}; a calibration takes {_FEWEST_CLASSES} at least. "
+            f"the queries are of {classes} classes of {names[0]}; a calibration takes {_FEWEST_CLASSES} at least. "
             "Calibrate on a larger split."
         )
-    cases = _Cases.of(embeddings, table, neighbors, temperature, unknown, progress)
-    whole = Calibration(names, cases.fit(), neighbors, temperature, unknown, {}, dict(facts or {}))
-    confidences = np.empty((len(cases.group), len(names)))
-    for others, fold in GroupKFold(_FOLDS).split(cases.group, groups=cases.group):
-        kept, left = cases.part(others), cases.part(fold)
+    votes = cases.votes_of(neighbors, temperature, unknown)
+    whole = Calibration(names, votes.fit(), neighbors, temperature, unknown, {}, dict(facts or {}))
+    confidences = np.empty((len(votes.group), len(names)))
+    for others, fold in GroupKFold(_FOLDS).split(votes.group, groups=votes.group):
+        kept, left = votes.part(others), votes.part(fold)
         confidences[fold] = replace(whole, scalings=kept.fit()).confidences(left.votes)
-    return replace(whole, risks={name: cases.risks(confidences, names)})
+    return replace(whole, risks={name: votes.risks(confidences, names)})
 
 
-# -- queries with known answers ----------------------------------------------------------------------------------------
+def checked_cases(
+    query: tuple[Tensor | np.ndarray, Tensor | np.ndarray],
+    gallery: Tensor | np.ndarray | None,
+    gallery_labels: Tensor | np.ndarray | None,
+    levels: Sequence[str] | None,
+    self_index: Tensor | np.ndarray | None,
+    progress: Progress | None = None,
+) -> tuple[tuple[str, ...], Cases]:
+    """Return the names of the levels, and queries with a gallery, as :func:`calibrate` takes them."""
+    if (gallery is None) != (gallery_labels is None) or (gallery is None and self_index is not None):
+        raise InputError("gallery embeddings and gallery labels come together, and self_index with them.")
+    labels = label_table(query[1], len(query[0]), "query")
+    if gallery is None or gallery_labels is None:
+        names, table, own = level_names(levels, labels, labels), None, None
+        check_tree(labels, names)
+    else:
+        table = label_table(gallery_labels, len(gallery), "gallery")
+        names = level_names(levels, labels, table)
+        check_tree(np.concatenate([labels, table]), names)
+        own = None if self_index is None else checked_self_index(self_index, len(labels))
+    return names, Cases(query[0], labels, gallery, table, own, progress)
 
 
 @dataclass(frozen=True, eq=False)
-class _Cases:
-    """Queries with their votes: each with the whole gallery, and again without its classes.
+class _Votes:
+    """Votes for queries whose classes are known, each with the whole gallery and again without its classes.
 
     Attributes:
         votes: of M cases.
-        right: (M, L) bool, whether the class voted for is the query's; False where one is unknown.
+        right: (M, L) bool, whether the class voted for is the query's.
         known: (M, L) bool, whether the query's class is known.
         weights: (M,) of the cases.
         group: (M,) finest class of the query.
@@ -251,35 +316,9 @@ class _Cases:
     weights: np.ndarray
     group: np.ndarray
 
-    @classmethod
-    def of(
-        cls,
-        embeddings: Tensor | np.ndarray,
-        labels: np.ndarray,
-        neighbors: int,
-        temperature: float,
-        unknown: float,
-        progress: Progress | None,
-    ) -> "_Cases":
-        hidden = [c for c in range(labels.shape[1]) if len(np.unique(labels[labels[:, c] >= 0, c])) > 2]
-        asked = np.flatnonzero(labels[:, 0] >= 0)
-        if len(asked) > MOST_QUERIES:
-            asked = np.sort(np.random.default_rng(0).permutation(asked)[:MOST_QUERIES])
-        found = list(_neighbors(embeddings, labels, asked, [-1, *(hidden if unknown else [])], neighbors, progress))
-        parts = [count_votes(scores, labels[index], temperature) for index, scores in found]
-        own = labels[asked]
-        shares = [1 - unknown if hidden else 1.0, *([unknown / max(len(hidden), 1)] * (len(parts) - 1))]
-        return cls(
-            _joined(parts),
-            np.concatenate([(votes.labels == own) & (own >= 0) for votes in parts]),
-            np.tile(own >= 0, (len(parts), 1)),
-            np.repeat(shares, len(asked)),
-            np.tile(own[:, 0], len(parts)),
-        )
-
-    def part(self, rows: np.ndarray) -> "_Cases":
-        votes = Votes(*(getattr(self.votes, name)[rows] for name in _VOTES))
-        return _Cases(votes, self.right[rows], self.known[rows], self.weights[rows], self.group[rows])
+    def part(self, rows: np.ndarray) -> "_Votes":
+        votes = Votes(*(getattr(self.votes, name)[rows] for name in _FIELDS))
+        return _Votes(votes, self.right[rows], self.known[rows], self.weights[rows], self.group[rows])
 
     def fit(self) -> tuple[LevelScaling, ...]:
         return tuple(self._fit(column) for column in range(self.right.shape[1]))
@@ -287,10 +326,8 @@ class _Cases:
     def _fit(self, column: int) -> LevelScaling:
         known = self.known[:, column]
         marks, right, weights = marks_of(self.votes, column)[known], self.right[known, column], self.weights[known]
-        share = float(np.average(right, weights=weights)) if len(right) else 0.0
-        if share in (0.0, 1.0):  # nothing to tell apart: Laplace's rule of succession
-            rate = (right.sum() + 1) / (len(right) + 2)
-            return LevelScaling((0.0,) * _MARKS, float(logit(rate)))
+        if right.all() or not right.any():  # nothing to tell apart: Laplace's rule of succession
+            return LevelScaling((0.0,) * _MARKS, float(logit((right.sum() + 1) / (len(right) + 2))))
         middle, spread = marks.mean(axis=0), np.maximum(marks.std(axis=0), 1e-6)
         model = LogisticRegression(C=_REGULARISATION, max_iter=1000)
         model.fit((marks - middle) / spread, right, sample_weight=weights / weights.mean())
@@ -304,41 +341,39 @@ class _Cases:
         )
 
 
-_VOTES = tuple(Votes.__dataclass_fields__)
-
-
-def _joined(parts: Sequence[Votes]) -> Votes:
-    return Votes(*(np.concatenate([getattr(part, name) for part in parts]) for name in _VOTES))
-
-
 def _neighbors(
-    embeddings: Tensor | np.ndarray,
-    labels: np.ndarray,
-    asked: np.ndarray,
+    query: Tensor,
+    query_labels: np.ndarray,
+    gallery: Tensor,
+    gallery_labels: np.ndarray,
+    own: np.ndarray | None,
     hidden: Sequence[int],
     neighbors: int,
     progress: Progress | None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield indices and scores (Q, K) of the nearest of every query, for each level whose class is hidden; -1: none."""
-    device = choose_device(embeddings, None)
-    items = prepare_embeddings(embeddings, "item", device=device)
-    k = min(neighbors, len(items) - 1)
-    index = np.empty((len(hidden), len(asked), k), np.int64)
-    scores = np.empty((len(hidden), len(asked), k), np.float32)
-    table = torch.from_numpy(labels).to(device)
-    query = items[torch.from_numpy(asked).to(device)]
+) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Find indices and scores (Q, K) of the nearest, for each level whose class is hidden from its queries (-1: none).
+
+    Scores are -inf where fewer than K items are left.
+    """
+    device, k = query.device, min(neighbors, len(gallery) - int(own is not None))
+    index = np.empty((len(hidden), len(query), k), np.int64)
+    scores = np.empty((len(hidden), len(query), k), np.float32)
+    asked, table = (torch.from_numpy(labels).to(device) for labels in (query_labels, gallery_labels))
     with exact_products(device):
-        for start, stop, block in score_blocks(query, items, block_rows(len(query), len(items), device)):
-            rows = torch.from_numpy(asked[start:stop]).to(device)
-            block[torch.arange(len(rows), device=device), rows] = -torch.inf
+        for start, stop, block in score_blocks(query, gallery, block_rows(len(query), len(gallery), device)):
+            if own is not None:
+                known = np.flatnonzero(own[start:stop] >= 0)
+                block[torch.from_numpy(known), torch.from_numpy(own[start:stop][known])] = -torch.inf
             for i, column in enumerate(hidden):
-                own = table[rows, column]
-                left = block if column < 0 else block.masked_fill(own[:, None] == table[:, column], -torch.inf)
+                mine = asked[start:stop, column]
+                left = block
+                if column >= 0:
+                    left = block.masked_fill((mine[:, None] == table[:, column]) & (mine >= 0)[:, None], -torch.inf)
                 best, place = left.topk(k, dim=1)
                 scores[i, start:stop], index[i, start:stop] = best.cpu().numpy(), place.cpu().numpy()
             if progress is not None:
-                progress("calibrate", stop, len(asked))
-    yield from zip(index, scores, strict=True)
+                progress("calibrate", stop, len(query))
+    return tuple(zip(index, scores, strict=True))
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------

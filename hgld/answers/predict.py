@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hgld.answers.calibration import NEIGHBORS, TEMPERATURE, Calibration
-from hgld.answers.votes import count_votes
+from hgld.answers.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.evaluate import Progress, check_tree, label_table, level_names
+from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
 
 BOUND = 0.8
@@ -102,7 +102,7 @@ def predict(
     bound: float = BOUND,
     level: str | None = None,
     within: Mapping[str, int | Collection[int]] | None = None,
-    self_index: np.ndarray | None = None,
+    self_index: Tensor | np.ndarray | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
 ) -> Answers:
@@ -196,7 +196,7 @@ def answers_of(
     k = NEIGHBORS if calibration is None else calibration.neighbors
     temperature = TEMPERATURE if calibration is None else calibration.temperature
     neighbors, scores = neighbors[:, :k], scores[:, :k]
-    votes = count_votes(scores, complete(gallery_labels)[neighbors], temperature)
+    votes = count_votes(scores, complete_labels(gallery_labels)[neighbors], temperature)
     confidences = votes.shares.copy() if calibration is None else calibration.confidences(votes)
     if sure is not None:
         confidences[:, sure:] = 1.0
@@ -205,23 +205,6 @@ def answers_of(
     column = np.where(allowed.any(axis=1), allowed.argmax(axis=1), -1)
     calibrated = calibration is not None
     return Answers(levels, column, votes.labels, confidences, neighbors, scores, votes.supports, calibrated)
-
-
-def complete(labels: np.ndarray) -> np.ndarray:
-    """Return (G, L) labels with unknown coarser classes filled in from other items of the same finer class."""
-    labels = labels.copy()
-    for fine in range(labels.shape[1] - 1):
-        for coarse in range(fine + 1, labels.shape[1]):
-            holes = (labels[:, fine] >= 0) & (labels[:, coarse] < 0)
-            if not holes.any():
-                continue
-            told = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
-            classes, first = np.unique(labels[told, fine], return_index=True)
-            if len(classes):
-                at = np.searchsorted(classes, labels[holes, fine]).clip(max=len(classes) - 1)
-                found = classes[at] == labels[holes, fine]
-                labels[holes, coarse] = np.where(found, labels[told, coarse][first][at], -1)
-    return labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,13 +249,11 @@ def known_within(
     return Known(kept, min(columns, default=None))
 
 
-def _moved(self_index: np.ndarray, rows: np.ndarray, size: int, queries: int) -> np.ndarray:
+def _moved(self_index: Tensor | np.ndarray, rows: np.ndarray, size: int, queries: int) -> np.ndarray:
     """Return the queries' own indices among the rows of the gallery that are searched."""
-    own = np.asarray(self_index)
-    if own.shape != (queries,) or not np.issubdtype(own.dtype, np.integer) or (len(own) and own.max() >= size):
-        raise InputError(
-            f"self_index has shape {own.shape} and dtype {own.dtype}; expected ({queries},) gallery indices."
-        )
+    own = checked_self_index(self_index, queries)
+    if len(own) and own.max() >= size:
+        raise InputError(f"self_index reaches {own.max()}; expected indices of a gallery of {size}.")
     place = np.full(size + 1, -1)
     place[rows] = np.arange(len(rows))
     return place[np.where(own >= 0, own, size)]

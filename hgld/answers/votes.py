@@ -79,3 +79,20 @@ def _count(scores: np.ndarray, labels: np.ndarray, temperature: float, found: Vo
     found.rival[part] = np.where(chosen | ~real[:, :, None], lowest[:, :, None], spread).max(axis=1)
     supports = labels.shape[2] - chosen.sum(axis=2)
     np.put_along_axis(found.supports[part], order, supports, axis=1)
+
+
+def complete_labels(labels: np.ndarray) -> np.ndarray:
+    """Return (G, L) labels with unknown coarser classes filled in from other items of the same finer class."""
+    labels = labels.copy()
+    for fine in range(labels.shape[1] - 1):
+        for coarse in range(fine + 1, labels.shape[1]):
+            holes = (labels[:, fine] >= 0) & (labels[:, coarse] < 0)
+            if not holes.any():
+                continue
+            told = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
+            classes, first = np.unique(labels[told, fine], return_index=True)
+            if len(classes):
+                at = np.searchsorted(classes, labels[holes, fine]).clip(max=len(classes) - 1)
+                found = classes[at] == labels[holes, fine]
+                labels[holes, coarse] = np.where(found, labels[told, coarse][first][at], -1)
+    return labels

@@ -41,7 +41,8 @@ VERBS = {  # verb: where its command is made, and what it does
     "published": ("published_verbs:published_command", "Results that the papers print, by dataset, method or table."),
     "report": ("measure_verbs:report_command", "Results of runs as one page: tables, curves, galleries."),
     "audit": ("audit_verbs:audit_command", "Wrong labels, misplaced classes, copies across splits."),
-    "search": ("embed_verbs:search_command", "The images of a dataset that are nearest to yours."),
+    "calibrate": ("search_verbs:calibrate_command", "How sure a model's answers are, for search to say them."),
+    "search": ("search_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
     "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
 }

@@ -1,4 +1,4 @@
-"""The verbs that use a trained model: embed, search, export; and the options by which a model is opened."""
+"""The verbs that use a trained model: embed, export, resolutions; and the options by which a model is opened."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,7 +13,6 @@ from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
     from hgld.training.inference.embedder import Embedder
-    from hgld.training.inference.search import QueryMatches
     from hgld.training.models.networks import Network
 
 
@@ -230,7 +229,7 @@ def open_embedder(
     return trained_embedder(source, device=device or "", data=data, **options)
 
 
-# -- embed, search, export --------------------------------------------------------------------------------------------
+# -- embed, export --------------------------------------------------------------------------------------------
 
 _checkpoint_option = click.option(
     "--checkpoint", type=CHECKPOINT, required=True, help="A run of hgld train, or one of its checkpoints/step-N."
@@ -319,89 +318,6 @@ def embed_command() -> click.Command:
             say_selection(embedder.checkpoint, embedder.selection)
 
     return embed
-
-
-def search_command() -> click.Command:
-    @click.command()
-    @click.argument("images", metavar="IMAGE...", nargs=-1, required=True, type=EXISTING_FILE)
-    @source_options()
-    @_data_option
-    @click.option(
-        "--split",
-        help="Split of it; default: what its protocol searches in, and all its items where it names none or with "
-        "--embeddings.",
-    )
-    @click.option("--k", type=click.IntRange(min=1), default=10, show_default=True, help="Images to find for each.")
-    @click.option(
-        "--embeddings", type=EXISTING_FILE, help="Of that split, by hgld embed; default: they are computed first."
-    )
-    @click.option(
-        "--index",
-        "kind",
-        type=click.Choice(["exact", "ivf", "hnsw"]),
-        default="exact",
-        show_default=True,
-        help="Compare with every image, or ask an index that is kept beside the embeddings or the shards (faiss).",
-    )
-    @click.option(
-        "--page",
-        type=NewFile(),
-        help="Write what was found as an HTML page as well, with the pictures in it.",
-    )
-    @view_options
-    @_device_option
-    @json_option
-    def search(
-        images: tuple[Path, ...],
-        data: str,
-        split: str | None,
-        k: int,
-        embeddings: Path | None,
-        kind: Literal["exact", "ivf", "hnsw"],
-        page: Path | None,
-        device: str | None,
-        as_json: bool,
-        **given: Any,
-    ) -> None:
-        """Find the images of a dataset that are nearest to each IMAGE, with their classes at every level.
-
-        To ask often, embed the dataset once with hgld embed, with the same checkpoint and options, and give its file as
-        --embeddings; or keep an index, which finds nearly always the same images, faster. --index ivf cuts the images
-        into cells, of which it looks into the nearest; hnsw follows a graph of neighbours. An index is made where there
-        is none, or none of this checkpoint, dataset and options.
-        """
-        from hgld.data.dataset import open_dataset
-        from hgld.evaluation.protocols.benchmark import open_searched
-        from hgld.training.inference.search import kept_embeddings, write_search_page
-        from hgld.training.inference.search import search as search_images
-        from hgld.training.inference.search_index import kept_index
-
-        source, options = take_source(given), take_view_options(given)
-        whole = split is not None or embeddings is not None
-        dataset = open_dataset(data, split) if whole else open_searched(data)
-        with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
-            gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
-            index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
-            if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
-                echo(f"{index.folder}: {reason}, and is made anew", err=True)
-            answer = search_images(embedder, images, dataset, k=k, gallery=gallery, index=index, progress=progress)
-            if not embedder.processes.is_main:
-                return
-        if answer.left_out:
-            echo(f"{data}: images that could not be read and are not searched in: {answer.left_out}", err=True)
-        try:
-            if page is not None:
-                write_search_page(page, answer.found, dataset)
-        finally:  # what cannot be written is shown all the same
-            if as_json:
-                made = {"checkpoint": embedder.checkpoint, "selection": embedder.selection}
-                found = [one.to_dict() for one in answer.found]
-                print_json({"queries": found, "left_out": answer.left_out} | (made if embedder.checkpoint else {}))
-            else:
-                echo("\n".join(_text(one, dataset.levels) for one in answer.found), nl=False)
-                say_selection(embedder.checkpoint, embedder.selection)
-
-    return search
 
 
 def export_command() -> click.Command:
@@ -517,13 +433,3 @@ def resolutions_command() -> click.Command:
         echo(f"{out}: {', '.join(files)}")
 
     return resolutions
-
-
-def _text(found: "QueryMatches", levels: tuple[str, ...]) -> str:
-    from hgld.evaluation.report import markdown, markdown_table
-
-    rows = [
-        [str(match.rank), f"{match.score:.4f}", match.key, *(match.classes[level] or "unknown" for level in levels)]
-        for match in found.matches
-    ]
-    return f"{markdown(found.image)}\n\n" + markdown_table(["rank", "score", "key", *levels], rows)

@@ -345,7 +345,7 @@ def evaluate_labelled(
     else:
         items = prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
         gallery_labels = label_table(gallery[1], len(items), "gallery")
-        index = None if self_index is None else _self_index(self_index, len(queries))
+        index = None if self_index is None else checked_self_index(self_index, len(queries))
     names = level_names(levels, query_labels, gallery_labels)
     check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
     gain = options.gain(leave_one_out=index is not None and bool((index >= 0).all()))
@@ -653,7 +653,12 @@ def level_names(levels: Sequence[str] | None, query_labels: np.ndarray, gallery_
     return names
 
 
-def _self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
+def checked_self_index(self_index: Tensor | np.ndarray, num_queries: int) -> np.ndarray:
+    """Return the queries' own gallery indices as (Q,) int64, -1 for those that are not in the gallery.
+
+    Raises:
+        InputError: another shape or dtype.
+    """
     index = self_index.detach().cpu().numpy() if isinstance(self_index, Tensor) else np.asarray(self_index)
     if index.shape != (num_queries,) or not np.issubdtype(index.dtype, np.integer):
         raise InputError(

@@ -20,6 +20,7 @@ from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.analyses import Analyses, analyse, check_analyses
+from hgld.report_page.answer_risk import AnswerRisks, answer_risks
 from hgld.report_page.class_tables import ClassTable, class_table
 from hgld.report_page.curves import MeanCurves, draw_precision_recall, draw_training
 from hgld.report_page.embedding_map import NameOf, draw_maps
@@ -389,7 +390,7 @@ def write_report_page(
                 progress("draw", i + 1, len(splits))
         metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
         training = draw_training(figures, runs, _headline(metrics))
-        parts = (title, runs, sections, tables, training, glossary(metrics))
+        parts = (title, runs, sections, tables, training, answer_risks(figures, runs), glossary(metrics))
         room = MOST_BYTES - len(_encoded(_render(*parts, Thumbnails(None)))) - _FOOTER_BYTES
         thumbnails = Thumbnails(dataset, min(room, MOST_PICTURE_BYTES))
         size = _write(Path(out), _encoded(_render(*parts, thumbnails)))
@@ -473,6 +474,7 @@ def _render(
     sections: Sequence[SplitSection],
     tables: Sequence[PaperTable],
     training: Sequence[Any],
+    answers: AnswerRisks,
     terms: Sequence[tuple[str, str]],
     thumbnails: Thumbnails,
 ) -> str:
@@ -485,6 +487,7 @@ def _render(
         sections=sections,
         tables=tables,
         training=training,
+        answers=answers,
         terms=terms,
         thumbnails=thumbnails,
         settings={

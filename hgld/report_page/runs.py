@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from hgld.answers.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError
 from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
@@ -141,6 +142,7 @@ class Run:
         log: rows of ``log.csv`` as numbers by column; empty without a log.
         history: the same of ``evaluations.csv`` for every split.
         recipe: name of the recipe that it was trained by; empty where nothing says it.
+        calibration: of its answers, where ``hgld calibrate`` has made one.
     """
 
     name: str
@@ -148,6 +150,7 @@ class Run:
     log: dict[str, list[float]] = field(default_factory=dict)
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     recipe: str = ""
+    calibration: Calibration | None = None
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
@@ -208,7 +211,9 @@ def _run_folder(name: str, folder: Path) -> Run:
     for split, (epoch, path) in sorted(latest.items()):
         report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
-    return Run(name, evaluations, log, history, _recipe(folder / "config.json"))
+    kept = folder / CALIBRATION
+    calibration = Calibration.load(kept) if kept.is_file() else None
+    return Run(name, evaluations, log, history, _recipe(folder / "config.json"), calibration)
 
 
 def _recipe(config: Path) -> str:

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 import hgld
 from hgld.answers import Calibration, calibrate, predict
-from hgld.answers.calibration import LevelScaling, marks_of
-from hgld.answers.predict import complete
+from hgld.answers.calibration import Cases, LevelScaling, marks_of
 from hgld.answers.risk import calibration_error, level_risk, risk_coverage
-from hgld.answers.votes import count_votes
+from hgld.answers.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, HierarchyError, InputError, SchemaError
 from tests import reference
 
@@ -103,7 +102,7 @@ def test_laws_of_the_bound_the_path_and_the_order_of_the_gallery(task, bound, ca
         voted = dict(zip(LEVELS, path.tolist(), strict=True))
         assert all(answer.confidences[level] < bound or voted[level] < 0 for level in finer)
         assert answer.path == {name: label for name, label in voted.items() if name not in finer and label >= 0}
-        known = complete(labels)[list(answer.neighbors), LEVELS.index(answer.level)]
+        known = complete_labels(labels)[list(answer.neighbors), LEVELS.index(answer.level)]
         assert answer.neighbors
         assert set(known.tolist()) <= {answer.path[answer.level], -1}
     turned = predict(queries, gallery[order], labels[order], bound=bound, **ask)
@@ -159,7 +158,7 @@ def test_answers_are_a_sequence_and_bad_requests_are_named():
 
 def test_unknown_coarser_classes_are_those_of_the_same_finer_class():
     labels = np.array([[0, -1, 7], [0, 3, -1], [1, -1, -1], [-1, 3, -1]])
-    assert complete(labels).tolist() == [[0, 3, 7], [0, 3, 7], [1, -1, -1], [-1, 3, 7]]
+    assert complete_labels(labels).tolist() == [[0, 3, 7], [0, 3, 7], [1, -1, -1], [-1, 3, 7]]
 
 
 # -- calibration ------------------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ def calibration():
 
 def test_confidences_of_other_classes_are_calibrated_and_drop_for_those_that_the_gallery_lacks(calibration):
     rows, labels = clusters(1)
-    measured = calibration.measured(rows, labels, "test")
+    measured = calibration.measured(Cases(rows, labels), "test")
     assert set(measured.risks) == {"val", "test"}
     assert max(risk.ece for risk in measured.risks["val"]) < 0.05
     assert max(risk.ece for risk in measured.risks["test"]) < 0.1
@@ -193,6 +192,20 @@ def test_confidences_of_other_classes_are_calibrated_and_drop_for_those_that_the
     lacking = predict(rows[own][absent], rows[rest], labels[rest], levels=("fine", "coarse"), calibration=calibration)
     assert lacking.confidences[:, 0].mean() < known.confidences[absent, 0].mean() - 0.2
     assert (lacking.column == 0).mean() < (known.column[absent] == 0).mean() - 0.3
+
+
+def test_a_gallery_of_its_own_holds_the_queries_or_not(calibration):
+    rows, labels = clusters(0)
+    own = np.arange(len(rows))
+    ask = {"levels": ("fine", "coarse"), "facts": calibration.facts}
+    assert calibrate(rows, labels, rows, labels, self_index=own, **ask) == calibration
+    split = own % 3 > 0
+    apart = calibrate(rows[~split], labels[~split], rows[split], labels[split], **ask)
+    moved = np.where(split, np.cumsum(split) - 1, -1)
+    mixed = calibrate(rows, labels, rows[split], labels[split], self_index=moved, **ask)
+    assert apart.risks["val"][0].queries * 3 == mixed.risks["val"][0].queries
+    with pytest.raises(InputError, match="come together"):
+        calibrate(rows, labels, rows)
 
 
 def test_every_query_of_a_hidden_class_is_wrong_at_its_level(calibration):

@@ -33,7 +33,7 @@ from hgld.training.inference.embedding import Amp, Decoder, embed, embed_encoded
 from hgld.training.inference.resolution import choose_gem_p, set_gem_p, tune_gem_p
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
-from hgld.training.models.networks import Network, RawPixels, build_network
+from hgld.training.models.networks import Network, RawPixels, build_network, embed_texts
 
 _MOST_BYTES = 1 << 28
 _MOST_AT_ONCE = 256
@@ -286,6 +286,20 @@ class Embedder:
             for begin in range(0, len(paths), self.batch_size)
         ]
         return torch.cat(parts)
+
+    def embed_texts(self, texts: Sequence[str]) -> Tensor:
+        """Compute (N, D) unit embeddings of texts, in the space of the images.
+
+        Raises:
+            ConfigError: the model has no text tower whose space is that of its images.
+            MissingResourceError: its weights or its tokenizer cannot be had here.
+        """
+        if self.network is None:
+            raise ConfigError(
+                "--text: a trained run has no text tower, and training moved its images away from that of its "
+                "backbone. Texts take --model open_clip:MODEL/PRETRAINED."
+            )
+        return embed_texts(self.network, texts).to(self.processes.device)
 
 
 @contextmanager

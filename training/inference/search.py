@@ -1,9 +1,9 @@
-"""Search of a dataset by image files: the nearest images to each, and a page that shows them."""
+"""Search of a dataset by image files or texts: answers, the nearest images to each, and a page that shows them."""
 
 import base64
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,17 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
+from hgld.answers.predict import answers_of, known_within
 from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_with_pillow
 from hgld.data.images import turn_of, turned
 from hgld.distributed import any_process
-from hgld.errors import InputError, StorageError
+from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.files import write_atomic
+from hgld.training.inference.answers import NO_ANSWERS, Asking
 from hgld.training.inference.embedder import Embedder, read_images
 from hgld.training.inference.embedding import faults_file, labels_file
 from hgld.training.inference.search_index import KeptIndex
@@ -52,15 +54,43 @@ class Match:
 
 
 @dataclass(frozen=True)
+class NamedAnswer:
+    """The answer to a query, by the names of the classes.
+
+    Attributes:
+        level: at which it is given; None: no class is sure enough.
+        path: name of the class by level, from the answer's up, finest first.
+        confidence: probability that it is right; 0 without an answer.
+        support: keys of the neighbours that are of its class, best first.
+    """
+
+    level: str | None
+    path: dict[str, str]
+    confidence: float
+    support: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class QueryMatches:
-    """The matches of one image file, best first."""
+    """The matches of one query, best first.
+
+    Attributes:
+        image: the file, or the text.
+        matches: the nearest items.
+        answer: the class of the query; None where there is no calibration, and for a text.
+        is_text: whether the query is a text.
+    """
 
     image: str
     matches: tuple[Match, ...]
+    answer: NamedAnswer | None = None
+    is_text: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the matches as a JSON-ready dictionary."""
-        return {"image": self.image, "matches": [vars(match) for match in self.matches]}
+        found: dict[str, Any] = {"text" if self.is_text else "image": self.image}
+        found |= {} if self.answer is None else {"answer": asdict(self.answer)}
+        return found | {"matches": [vars(match) for match in self.matches]}
 
 
 @dataclass(frozen=True)
@@ -83,10 +113,24 @@ class Gallery:
     Attributes:
         vectors: (G, D).
         positions: (G,) int64 of the items in the dataset, ascending.
+        left_out: number of items that could not be read.
     """
 
     vectors: Tensor | np.ndarray
     positions: np.ndarray
+    left_out: int = 0
+
+    def within(self, dataset: ShardDataset, asking: Asking) -> "Gallery":
+        """Return the items of the classes that are asked for.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not asking.within:
+            return self
+        known = known_within(dataset.labels.numpy()[self.positions], dataset.levels, asking.within)
+        rows = np.flatnonzero(known.kept)
+        return replace(self, vectors=self.vectors[rows], positions=self.positions[rows])
 
 
 def search(
@@ -97,9 +141,11 @@ def search(
     k: int = 10,
     gallery: Gallery | None = None,
     index: KeptIndex | None = None,
+    asking: Asking = NO_ANSWERS,
+    texts: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> SearchResult:
-    """Find the k images of a dataset that are nearest to each of some image files.
+    """Find the k images of a dataset that are nearest to each of some image files and texts, and what they show.
 
     Args:
         embedder: embeds the files, and the dataset if need be.
@@ -108,24 +154,32 @@ def search(
         k: matches a file; all readable items if there are fewer.
         gallery: embeddings of the dataset by the same model; None: they are computed.
         index: of these embeddings, made anew if it does not exist or is outdated; None: the search is exhaustive.
+        asking: how queries are answered, and the classes within which they search. A text is not answered, because
+            its scores are not those of images.
+        texts: queries by their meaning, of a model with a text tower.
         progress: called with a task, the number of units done and their total.
 
     Returns:
-        the matches; with an index the main process alone searches, and the others return nothing.
+        the matches, of the files and then of the texts; with an index the main process alone searches, and the others
+        return nothing.
 
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
             that is damaged or was not written by a search.
-        ConfigError: k below 1.
+        ConfigError: k below 1, texts for a model without a text tower, or an index beside ``within``.
         StorageError: the index cannot be kept.
     """
-    query = embedder.embed_files(images)  # first, so that bad files are named before the dataset is embedded
+    if index is not None and asking.within:
+        raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
+    sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
+    query = torch.cat([embedder.embed_files(images), *sides] if images else sides)
+    asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k)
     if index is None:
-        items = gallery or _embedded(embedder, dataset, progress)
+        items = (gallery or _embedded(embedder, dataset, progress)).within(dataset, asking)
         places, scores = nearest_neighbors(
-            query, items.vectors, min(k, len(items.positions)), device=embedder.processes.device, progress=progress
+            query, items.vectors, asked.most(items.positions), device=embedder.processes.device, progress=progress
         )
-        return _answer(images, dataset, items.positions, items.positions[places], scores)
+        return asked.result(items.positions[places], scores, items.left_out)
     # Every process checks before the main one makes the index, because they embed together or not at all.
     if any_process(index.outdated() is not None, embedder.processes):
         gallery = gallery or _embedded(embedder, dataset, progress)
@@ -134,25 +188,67 @@ def search(
     if not embedder.processes.is_main:
         return SearchResult((), 0)
     opened = index.load() if gallery is None else index.make(gallery.vectors, gallery.positions)
-    places, scores = opened.nearest(query, min(k, len(opened.positions)))
-    return _answer(images, dataset, opened.positions, places, scores)
+    places, scores = opened.nearest(query, asked.most(opened.positions))
+    return asked.result(places, scores, len(dataset) - len(opened.positions))
 
 
 def _embedded(embedder: Embedder, dataset: ShardDataset, progress: Progress | None) -> Gallery:
     embedded = embedder.embed_readable(dataset, progress)
     left_out = [fault.index for fault in embedded.faults]
-    return Gallery(embedded.vectors, np.setdiff1d(np.arange(len(dataset)), left_out))
+    return Gallery(embedded.vectors, np.setdiff1d(np.arange(len(dataset)), left_out), len(left_out))
 
 
-def _answer(
-    images: Sequence[Path], dataset: ShardDataset, searched: np.ndarray, places: np.ndarray, scores: np.ndarray
-) -> SearchResult:
-    found = []
-    for image, row, row_scores in zip(images, places.tolist(), scores.tolist(), strict=True):
-        ranked = enumerate(zip(row, row_scores, strict=True), 1)
-        matches = tuple(_match(dataset, rank, place, score) for rank, (place, score) in ranked)
-        found.append(QueryMatches(str(image), matches))
-    return SearchResult(tuple(found), len(dataset) - len(searched))
+@dataclass(frozen=True)
+class _Queries:
+    """Queries of a search, and what is asked of them."""
+
+    images: tuple[str, ...]
+    texts: tuple[str, ...]
+    dataset: ShardDataset
+    asking: Asking
+    k: int
+
+    def most(self, positions: np.ndarray) -> int:
+        """Return the number of neighbours to look for: those to show, and those that vote."""
+        voting = 0 if self.asking.calibration is None else self.asking.calibration.neighbors
+        return min(max(self.k, voting) if self.k > 0 else self.k, len(positions))
+
+    def result(self, places: np.ndarray, scores: np.ndarray, left_out: int) -> SearchResult:
+        """Return what was found at these positions of the dataset, (Q, K) both."""
+        answers = [*self._answers(places[: len(self.images)], scores), *(None for _ in self.texts)]
+        found = []
+        for i, (query, row, row_scores) in enumerate(
+            zip((*self.images, *self.texts), places.tolist(), scores.tolist(), strict=True)
+        ):
+            ranked = enumerate(zip(row[: self.k], row_scores[: self.k], strict=True), 1)
+            matches = tuple(_match(self.dataset, rank, place, score) for rank, (place, score) in ranked)
+            found.append(QueryMatches(query, matches, answers[i], i >= len(self.images)))
+        return SearchResult(tuple(found), left_out)
+
+    def _answers(self, places: np.ndarray, scores: np.ndarray) -> list[NamedAnswer | None]:
+        asking, dataset = self.asking, self.dataset
+        if asking.calibration is None or not len(places):
+            return [None] * len(places)
+        labels = dataset.labels.numpy().astype(np.int64)
+        found = answers_of(
+            places,
+            scores[: len(places)],
+            labels,
+            dataset.levels,
+            calibration=asking.calibration,
+            bound=asking.bound,
+            level=asking.level,
+            sure=known_within(labels, dataset.levels, asking.within or {}).sure,
+        )
+        return [
+            NamedAnswer(
+                one.level,
+                {level: dataset.hierarchy.names[dataset.levels.index(level)][i] for level, i in one.path.items()},
+                round(one.confidence, 4),
+                tuple(dataset.keys[i] for i in one.neighbors),
+            )
+            for one in found
+        ]
 
 
 def _match(dataset: ShardDataset, rank: int, index: int, score: float) -> Match:
@@ -188,7 +284,7 @@ def kept_embeddings(path: Path, dataset: ShardDataset, embedder: Embedder) -> Ga
     if not (len(positions) and named and keys.gather(positions).equals(items.get_column(KEY))):
         raise InputError(f"{labels_file(path)}: not the items of {dataset!r}. Embed that split anew with hgld embed.")
     _check_model(path, embeddings.values, dataset.select(positions), embedder)
-    return Gallery(embeddings.values, positions)
+    return Gallery(embeddings.values, positions, left_out)
 
 
 def _check_model(path: Path, vectors: Tensor | np.ndarray, dataset: ShardDataset, embedder: Embedder) -> None:
@@ -246,6 +342,7 @@ class _Strip:
     name: str
     picture: str
     matches: list[tuple[Match, str]]
+    answer: NamedAnswer | None
 
 
 def write_search_page(path: Path, found: Sequence[QueryMatches], dataset: ShardDataset) -> None:
@@ -264,12 +361,15 @@ def write_search_page(path: Path, found: Sequence[QueryMatches], dataset: ShardD
         StorageError: the page cannot be written.
     """
     pictures = _Pictures()
-    queries = [pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found]  # they come first
+    queries = [  # they come first
+        "" if one.is_text else pictures.uri(f"file {one.image}", partial(_open, Path(one.image))) for one in found
+    ]
     strips = [
         _Strip(
             one.image,
             query,
             [(match, pictures.uri(f"item {match.key}", partial(dataset.image, match.index))) for match in one.matches],
+            one.answer,
         )
         for one, query in zip(found, queries, strict=True)
     ]

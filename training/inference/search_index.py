@@ -357,12 +357,17 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
             f"--index {kind}: {dataset.storage.where} is an address, where no index can be kept. Write the embeddings "
             "with hgld embed and give them as --embeddings: the index then lies beside them."
         )
-    options = {field.name: repr(getattr(embedder, field.name)) for field in fields(embedder)}
-    options = {name: value for name, value in options.items() if name not in _NOT_SEEN}
-    made_with = {"items": items, "weights": _weights_digest(embedder.model), "options": options}
+    made_with = {"items": items, **embedding_facts(embedder)}
     folder = Path(dataset.storage.where) / SEARCH
     _refuse_link(folder)
     return KeptIndex(folder / f"{dataset.split or 'all'}.{kind}", kind, len(dataset), made_with)
+
+
+def embedding_facts(embedder: Embedder) -> dict[str, Any]:
+    """Return the JSON-ready facts by which a model's embeddings are known: its weights, and how it sees images."""
+    options = {field.name: repr(getattr(embedder, field.name)) for field in fields(embedder)}
+    options = {name: value for name, value in options.items() if name not in _NOT_SEEN}
+    return {"weights": _weights_digest(embedder.model), "options": options}
 
 
 def _refuse_link(path: Path) -> None:

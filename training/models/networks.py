@@ -1,12 +1,13 @@
 """Networks as they come, without a run: of a library or a file, with their own weights and preparation of images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, takes_extra
 from hgld.training.models.backbone import Backbone, BackboneOptions
 from hgld.training.models.backbones import build_backbone
 from hgld.training.models.embedding_model import AveragePool, EmbeddingModel, build_pooling
@@ -66,6 +67,33 @@ def build_network(network: Network, size: int | None = None) -> tuple[EmbeddingM
         image_std=backbone.image_std,
     )
     return model.eval(), backbone.view
+
+
+def embed_texts(network: Network, texts: Sequence[str]) -> Tensor:
+    """Compute (N, F) unit embeddings of texts, on the CPU, by the text tower that belongs to a network.
+
+    Raises:
+        ConfigError: it has none, or is pooled so that its images lie in another space than texts.
+        MissingExtraError: its library is not installed.
+        MissingResourceError: its weights or its tokenizer cannot be had here.
+        InputError: a file of weights that is damaged, of another model, or without the text tower.
+    """
+    library, _, name = network.name.partition(":")
+    if library != "open_clip":
+        raise ConfigError(
+            f"--text: {network.name} has no text tower. Texts take --model open_clip:MODEL/PRETRAINED, for instance "
+            "open_clip:ViT-B-32/openai."
+        )
+    if network.pooling not in ("", "token"):
+        raise ConfigError(
+            f"--text: {network.name} pooled by {network.pooling} has images in another space than texts. Leave "
+            "--pooling out."
+        )
+    with takes_extra("clip", network.name):
+        from hgld.training.models.open_clip_backbones import open_clip_texts
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        return open_clip_texts(name, network.weights, texts)
 
 
 # -- pixels as an embedding: what a network has to beat ---------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Backbones of open_clip: the image towers of CLIP models."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 
 from hgld.data.views import Geometry, TestView
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
 from hgld.training.models.backbone import (
     FETCH_FAULTS,
     Backbone,
@@ -25,6 +25,7 @@ from hgld.training.models.backbone import (
 )
 from hgld.training.models.weights import load_into, read_weights, weights_file
 
+_CACHE = "Hugging Face's cache (HF_HOME)"
 _VISUAL = "visual."  # prefix of the image tower's weights in a whole CLIP model
 _MOST_LISTED = 25  # more tags than any model has
 
@@ -63,9 +64,50 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
         MissingResourceError: its weights cannot be had here.
         InputError: the file of weights is damaged or of another model.
     """
+    clip, name, known = _create(name, options)
+    token = options.token is not False
+    if options.gradient_checkpointing:
+        clip.visual.set_grad_checkpointing(True)
+    mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
+    size = options.image_size or _side(clip.visual.image_size)
+    view = _view(size, {**clip.visual.preprocess_cfg, **known})
+    if not token:
+        _give_map(clip.visual, name)
+    module = ImageTower(clip.visual, size)
+    with torch.no_grad():
+        features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return Backbone(module.train(), features, tuple(mean), tuple(std), token, view)
+
+
+def open_clip_texts(name: str, weights: str, texts: Sequence[str]) -> Tensor:
+    """Compute (N, F) unit embeddings of texts by the text tower of a CLIP model.
+
+    Args:
+        name: see :func:`open_clip_backbone`.
+        weights: ``default``, a tag, a file of the whole model, or ``none``.
+        texts: of any length; the model reads its first tokens, 77 with most models.
+
+    Raises:
+        ConfigError: no such model or tag.
+        MissingResourceError: its weights or its tokenizer cannot be had here.
+        InputError: the file of weights is damaged, of another model or without a text tower.
+    """
+    options = BackboneOptions(weights, load_weights=True, token=None, image_size=None, gradient_checkpointing=False)
+    clip, name, _ = _create(name, options, texts=True)
+    try:
+        with quiet_libraries():
+            tokens = open_clip.get_tokenizer(name)(list(texts))
+    except FETCH_FAULTS as error:
+        raise no_weights(f"the tokenizer of open_clip:{name}", "open_clip", _CACHE, error) from error
+    with torch.inference_mode():
+        return clip.eval().encode_text(tokens, normalize=True).float()
+
+
+def _create(name: str, options: BackboneOptions, *, texts: bool = False) -> tuple[Any, str, Mapping[str, Any]]:
+    """Create a CLIP model with its weights; return it, its name without the tag, and what is known of the tag."""
     name, _, tag = name.partition("/")
     wanted = tag if tag and options.pretrained == "default" else options.pretrained
-    path, token = _check(name, tag, wanted), options.token is not False
+    path = _check(name, tag, wanted)
     plain = path is not None or wanted == "none"
     tag = tag if plain else wanted
     fetch = tag if options.load_weights and not plain else ""
@@ -84,21 +126,10 @@ def open_clip_backbone(name: str, options: BackboneOptions) -> Backbone:
         if not fetch:
             sized = f" for {options.image_size} px" if options.image_size else ""
             raise ConfigError(f"open_clip:{name} cannot be built{sized} ({error}).") from error
-        cache = "Hugging Face's cache (HF_HOME)"
-        raise no_weights(f"open_clip:{name} with {tag}", "open_clip", cache, error) from error
+        raise no_weights(f"open_clip:{name} with {tag}", "open_clip", _CACHE, error) from error
     if path is not None and options.load_weights:
-        _load(clip, path)
-    if options.gradient_checkpointing:
-        clip.visual.set_grad_checkpointing(True)
-    mean, std = known.get("mean") or clip.visual.image_mean, known.get("std") or clip.visual.image_std
-    size = options.image_size or _side(clip.visual.image_size)
-    view = _view(size, {**clip.visual.preprocess_cfg, **known})
-    if not token:
-        _give_map(clip.visual, name)
-    module = ImageTower(clip.visual, size)
-    with torch.no_grad():
-        features = module.eval()(torch.zeros(1, 3, size, size)).shape[1]
-    return Backbone(module.train(), features, tuple(mean), tuple(std), token, view)
+        _load(clip, path, texts=texts)
+    return clip, name, known
 
 
 def _give_map(tower: Any, name: str) -> None:
@@ -144,11 +175,17 @@ def _check(name: str, tag: str, wanted: str) -> Path | None:
     return path
 
 
-def _load(clip: Any, path: Path) -> None:
+def _load(clip: Any, path: Path, *, texts: bool) -> None:
     """Load weights of the tower or of a whole CLIP model; positions are interpolated to the images' size."""
     found = read_weights(path)
     whole = {n.removeprefix("module."): tensor for n, tensor in found.items()}
     weights = {n: tensor for n, tensor in whole.items() if n.startswith(_VISUAL)}
+    if texts:
+        if not weights or len(weights) == len(whole):
+            raise InputError(f"{path}: weights of an image tower alone; texts take those of the whole model.")
+        resize_pos_embed(whole, clip)
+        load_into(clip, whole, str(path))
+        return
     if not weights:
         weights = {_VISUAL + n: tensor for n, tensor in whole.items()}
     resize_pos_embed(weights, clip)

@@ -1,0 +1,212 @@
+"""``hgld calibrate`` and the answers of ``hgld search``: files, bounds, classes within, texts, and refusals."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hgld import open_dataset
+from hgld.answers import Calibration
+from hgld.cli import main
+from hgld.errors import ConfigError
+from hgld.training.models.networks import Network, embed_texts
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+
+SEARCH = ("search", "one.jpg", "--checkpoint", "run", "--data", "data", "--device", "cpu")
+CALIBRATE = ("calibrate", "--checkpoint", "run", "--data", "data", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A dataset of 36 classes in three splits, a run, and its calibration."""
+    folder = tmp_path_factory.mktemp("world")
+    write_dataset(folder / "data", items_of_classes([3] * 36, ["train", "val", "test"], per_coarse=6))
+    write_run(folder / "run")
+    (folder / "one.jpg").write_bytes(open_dataset(folder / "data").read(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit) as stop:
+            main(CALIBRATE)
+    assert stop.value.code == 0
+    return folder
+
+
+@pytest.fixture
+def hgld(world, capfd, monkeypatch):
+    monkeypatch.chdir(world)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        return (stop.value.code, *capfd.readouterr())
+
+    return run
+
+
+def test_a_calibration_lies_in_the_run_and_says_what_it_was_made_with(world):
+    made = Calibration.load(world / "run" / "calibration.json")
+    assert made.levels == ("fine", "coarse")
+    assert {name: risks[0].queries for name, risks in made.risks.items()} == {"val": 3 * 36, "test": 3 * 36}
+    assert {name: made.facts[name] for name in ("split", "items", "gallery_items", "checkpoint")} == {
+        "split": "val",
+        "items": 36,
+        "gallery_items": 108,
+        "checkpoint": "step-00000001",
+    }
+
+
+def test_an_answer_is_as_deep_as_its_confidence_passes_the_bound(hgld, tmp_path):
+    page = tmp_path / "found.html"
+    code, out, err = hgld(*SEARCH, "--bound", "0", "--json", "--page", str(page))
+    assert (code, err) == (0, "")
+    (found,) = json.loads(out)["queries"]
+    assert list(found) == ["image", "answer", "matches"]
+    answer = found["answer"]
+    assert answer["level"] == "fine"
+    assert list(answer["path"]) == ["fine", "coarse"]
+    assert len(found["matches"]) == 10
+    first = found["matches"][0]
+    assert first["key"] in answer["support"] or first["classes"]["fine"] != answer["path"]["fine"]
+    assert f"{answer['path']['coarse']} › {answer['path']['fine']}" in page.read_text(encoding="utf-8")
+    assert (
+        f"**{answer['path']['coarse']} › {answer['path']['fine']}** (fine, confidence"
+        in hgld(*SEARCH, "--bound", "0")[1]
+    )
+    (coarse,) = json.loads(hgld(*SEARCH, "--bound", "0", "--level", "coarse", "--json")[1])["queries"]
+    assert (coarse["answer"]["level"], list(coarse["answer"]["path"])) == ("coarse", ["coarse"])
+    assert coarse["answer"]["confidence"] >= answer["confidence"]
+    assert "no answer: no class is sure enough" in hgld(*SEARCH, "--bound", "1.1")[1]
+    assert json.loads(hgld(*SEARCH, "--bound", "0", "--index", "ivf", "--json")[1])["queries"][0]["answer"] == answer
+
+
+def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
+    code, out, _ = hgld(*SEARCH, "--within", "coarse=2", "--bound", "0", "--json")
+    assert code == 0
+    (found,) = json.loads(out)["queries"]
+    assert {match["classes"]["coarse"] for match in found["matches"]} == {"2"}
+    assert found["answer"]["path"]["coarse"] == "2"
+    (found,) = json.loads(hgld(*SEARCH, "--within", "coarse=2", "--level", "coarse", "--json")[1])["queries"]
+    assert found["answer"]["confidence"] == 1
+    for words, said in (
+        (("--within", "kind=2"), "--within kind=2: the dataset's levels are fine, coarse."),
+        (("--within", "coarse=church"), "--within coarse=church: coarse has no class of that name; it has 0, 1, 2"),
+        (("--within", "coarse"), "expected a level and the name of a class of it"),
+        (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
+        (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
+    ):
+        code, out, err = hgld(*SEARCH, *words)
+        assert (code, out) == (2, "")
+        assert said in err
+
+
+def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world):
+    code, out, err = hgld(*SEARCH, "--which", "last", "--json")
+    assert (code, err) == (
+        0,
+        "run/calibration.json: it was made with other weights; no answers. Calibrate again: hgld calibrate\n",
+    )
+    assert "answer" not in json.loads(out)["queries"][0]
+    code, _, err = hgld(*SEARCH, "--which", "last", "--calibration", "run/calibration.json")
+    assert code == 2
+    assert "run/calibration.json: it was made with other weights. Calibrate again" in err
+    code, _, err = hgld(*SEARCH, "--which", "last", "--bound", "0.5")
+    assert code == 2
+    assert "--bound and --level are of answers" in err
+
+
+def test_the_report_shows_risk_over_coverage(hgld, world, tmp_path):
+    (world / "run" / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.5\n")
+    code, _, err = hgld("report", "run", "--out", str(tmp_path / "r.html"))
+    assert (code, err) == (0, "")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert page.count("Risk and coverage, ") >= 2
+    assert "expected calibration error" in page
+
+
+@pytest.fixture(scope="module")
+def tiny_clip(tmp_path_factory):
+    """Name of a CLIP model that takes no time."""
+    import open_clip
+
+    config = {
+        "embed_dim": 8,
+        "vision_cfg": {"image_size": 32, "layers": 1, "width": 16, "head_width": 8, "patch_size": 16},
+        "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 8, "heads": 1, "layers": 1},
+    }
+    path = tmp_path_factory.mktemp("clip") / "tiny-for-tests.json"
+    path.write_text(json.dumps(config))
+    open_clip.add_model_config(path)
+    return path.stem
+
+
+@pytest.mark.slow
+def test_texts_find_images_by_the_models_own_text_tower(hgld, tiny_clip, world, tmp_path):
+    import open_clip
+    import torch
+
+    clip = open_clip.create_model(tiny_clip)
+    torch.save(clip.state_dict(), tmp_path / "clip.pt")
+    words = ("search", "--model", f"open_clip:{tiny_clip}", "--weights", str(tmp_path / "clip.pt"), "--data", "data")
+    words += ("--device", "cpu", "--json")
+    code, out, err = hgld(*words, "one.jpg", "--text", "a stone bridge", "--text", "a lake")
+    assert (code, err) == (0, "")
+    image, *texts = json.loads(out)["queries"]
+    assert image["image"] == "one.jpg"
+    assert [text["text"] for text in texts] == ["a stone bridge", "a lake"]
+    with torch.inference_mode():
+        tokens = open_clip.get_tokenizer("ViT-B-32")(["a stone bridge", "a lake"])
+        vectors = clip.eval().encode_text(tokens, normalize=True).numpy()
+    code, _, err = hgld("embed", *words[1:-1], "--out", str(tmp_path / "e.npy"))
+    assert code == 0
+    scores = vectors @ np.load(tmp_path / "e.npy").T
+    for text, row in zip(texts, scores, strict=True):
+        assert [match["score"] for match in text["matches"]] == pytest.approx(sorted(row, reverse=True)[:10], abs=1e-5)
+    torch.save({n.removeprefix("visual."): t for n, t in clip.visual.state_dict().items()}, tmp_path / "tower.pt")
+    code, _, err = hgld(*words[:4], str(tmp_path / "tower.pt"), *words[5:], "--text", "a lake")
+    assert code == 2
+    assert "weights of an image tower alone" in err
+
+
+def test_models_without_a_text_tower_say_so(hgld):
+    asked = ("search", "--text", "a lake", "--data", "data", "--device", "cpu")
+    for words, said in (
+        (("--checkpoint", "run"), "Texts take --model open_clip:MODEL/PRETRAINED."),
+        (("--model", "pixels"), "--text: pixels has no text tower."),
+    ):
+        code, out, err = hgld(*asked, *words)
+        assert (code, out) == (2, "")
+        assert said in err
+    with pytest.raises(ConfigError, match="Leave --pooling out"):
+        embed_texts(Network("open_clip:RN50/openai", "none", "avg"), ["a lake"])
+    code, _, err = hgld("search", "--data", "data", "--checkpoint", "run")
+    assert (code, "name an IMAGE, or a --text." in err) == (2, True)
+
+
+def test_too_few_classes_and_no_folder_for_the_file_are_said(hgld, tmp_path):
+    code, _, err = hgld(*CALIBRATE, "--split", "val", "--gallery-split", "nowhere", "--out", str(tmp_path / "c.json"))
+    assert (code, "nowhere" in err) == (2, True)
+    code, _, err = hgld("calibrate", "--model", "pixels", "--data", "data")
+    assert (code, "name the file to write, --out FILE.json" in err) == (2, True)
+    out = tmp_path / "pixels.json"
+    code, printed, err = hgld(
+        "calibrate", "--model", "pixels", "--data", "data", "--out", str(out), "--gallery-split", "val", "--json"
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(printed)["facts"]["gallery"] == "val"
+    words = (
+        "search",
+        "one.jpg",
+        "--model",
+        "pixels",
+        "--data",
+        "data",
+        "--calibration",
+        str(out),
+        "--bound",
+        "0",
+        "--json",
+    )
+    code, printed, err = hgld(*words)
+    assert (code, err) == (0, "")
+    assert json.loads(printed)["queries"][0]["answer"]["level"] == "fine"
