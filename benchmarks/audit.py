@@ -93,8 +93,13 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> np.ndarray:
-    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted."""
+def trained(
+    images: np.ndarray, classes: np.ndarray, seed: int, steps: int, embedded: np.ndarray | None = None
+) -> np.ndarray:
+    """Embeddings of the small net after some steps of a normalised softmax on the labels as they are planted.
+
+    They are of the images that it is trained on, or of others.
+    """
     torch.manual_seed(seed)
     model = build_model(ModelConfig(backbone="small", pretrained="none", dim=_AXES), image_size=_SIDE)
     criterion = NormSoftmax(int(classes.max()) + 1, _AXES)
@@ -116,6 +121,8 @@ def trained(images: np.ndarray, classes: np.ndarray, seed: int, steps: int) -> n
         optimizer.step()
         schedule.step()
     model.eval()
+    if embedded is not None:
+        values = torch.from_numpy(embedded).permute(0, 3, 1, 2).float() / 127.5 - 1
     with torch.inference_mode():
         return unit(torch.cat([model(part) for part in values.split(256)]).numpy())
 

@@ -73,11 +73,11 @@ RIGHT = {  # arguments that are served within seconds
     "published": "--dataset sop --method HAPPIER",
     "report": "report.json --out made.html",
     "audit": "--embeddings a.npy --labels a.parquet --out audit",
+    "calibrate": "--checkpoint run --data many --split test --device cpu --out made.json",
     "search": "image.jpg --checkpoint run --data data --device cpu",
     "export": "--checkpoint run --out made.onnx",
 }
 ELSEWHERE = {  # tests that read these verbs' --json
-    "calibrate": "tests/training/test_answer_commands.py",
     "demo": "tests/test_demo.py",
     "build-hierarchy": "tests/test_cli.py",
     "review": "tests/pipelines/test_review_page_server.py",
@@ -114,6 +114,7 @@ def everything(tmp_path_factory) -> Path:
     """A working directory with what :data:`RIGHT` asks for."""
     folder = tmp_path_factory.mktemp("everything")
     write_dataset(folder / "data", items_of_classes([5, 5], ["test"]))
+    write_dataset(folder / "many", items_of_classes([2] * 10, ["test"]))
     write_run(folder / "run")
     write_run(folder / "gem", config=with_fields(CONFIG_OF_RUN, {"pooling": "gem", "train_split": "test"}))
     (folder / "image.jpg").write_bytes(open_dataset(folder / "data").read(1))

@@ -331,8 +331,8 @@ class _Votes:
         middle, spread = marks.mean(axis=0), np.maximum(marks.std(axis=0), 1e-6)
         model = LogisticRegression(C=_REGULARISATION, max_iter=1000)
         model.fit((marks - middle) / spread, right, sample_weight=weights / weights.mean())
-        scaled = model.coef_[0] / spread
-        return LevelScaling(tuple(scaled.tolist()), float(model.intercept_[0] - scaled @ middle))
+        scaled: np.ndarray = np.ravel(model.coef_) / spread
+        return LevelScaling(tuple(scaled.tolist()), float(np.ravel(model.intercept_)[0] - scaled @ middle))
 
     def risks(self, confidences: np.ndarray, levels: Sequence[str]) -> tuple[LevelRisk, ...]:
         return tuple(

@@ -52,13 +52,14 @@ class LevelRisk:
         if not all(isinstance(curve, list) and len(curve) <= _POINTS for curve in curves):
             raise TypeError(f"a curve is no list of at most {_POINTS} numbers")
         coverage, risk, bound = (tuple(number(value) for value in curve) for curve in curves)
-        shares = [number(found[name]) for name in ("accuracy", "confidence", "ece", "area")]
+        accuracy, confidence, ece, area = (number(found[name]) for name in ("accuracy", "confidence", "ece", "area"))
         if not len(coverage) == len(risk) == len(bound) or not all(
-            0 <= value <= 1 for value in (*shares, *coverage, *risk, *bound)
+            0 <= value <= 1 for value in (accuracy, confidence, ece, area, *coverage, *risk, *bound)
         ):
             raise ValueError("a curve's parts differ in length, or a share is outside 0..1")
         if type(found["queries"]) is not int or found["queries"] < 0:
             raise ValueError(f"queries is {found['queries']!r}")
+        shares = accuracy, confidence, ece, area
         return cls(text(found["level"]), found["queries"], *shares, coverage, risk, bound)
 
 
@@ -75,20 +76,15 @@ def level_risk(level: str, confidences: np.ndarray, right: np.ndarray, weights: 
         return LevelRisk(level, 0, 0.0, 0.0, 0.0, 0.0, (), (), ())
     coverage, risk, bound = risk_coverage(confidences, right, weights)
     at = np.unique(np.searchsorted(coverage, np.linspace(0, 1, _POINTS) * (1 - 1e-12)).clip(max=len(coverage) - 1))
-    return LevelRisk(
-        level,
-        len(right),
-        *(
-            round(float(value), 6)
-            for value in (
-                np.average(right, weights=weights),
-                np.average(confidences, weights=weights),
-                calibration_error(confidences, right, weights),
-                np.average(risk, weights=np.diff(coverage, prepend=0.0)),
-            )
-        ),
-        *(tuple(curve[at].round(6).clip(0, 1).tolist()) for curve in (coverage, risk, bound)),
+    shares = (
+        np.average(right, weights=weights),
+        np.average(confidences, weights=weights),
+        calibration_error(confidences, right, weights),
+        np.average(risk, weights=np.diff(coverage, prepend=0.0)),
     )
+    accuracy, confidence, ece, area = (round(float(value), 6) for value in shares)
+    kept = (tuple(curve[at].round(6).clip(0, 1).tolist()) for curve in (coverage, risk, bound))
+    return LevelRisk(level, len(right), accuracy, confidence, ece, area, *kept)
 
 
 def risk_coverage(

@@ -1,6 +1,7 @@
 """Answers: votes and confidences by their twins, laws of the path and of the bound, calibration and its file."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,12 +145,13 @@ def test_answers_are_a_sequence_and_bad_requests_are_named():
     assert len(found) == 3
     assert found[-1].path == found[2].path
     assert [a.level for a in found[:2]] == ["level_0"] * 2
-    for wrong, error, said in (
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"level": "kind"}, ConfigError, "level is 'kind'"),
         ({"bound": float("nan")}, ConfigError, "bound is nan"),
         ({"self_index": np.array([9, 0, 0])}, InputError, "self_index"),
         ({"calibration": Calibration(("a", "b"), (LevelScaling((0, 0, 0), 0),) * 2)}, InputError, "levels a, b"),
-    ):
+    ]
+    for wrong, error, said in cases:
         with pytest.raises(error, match=said):
             predict(GALLERY[:3], GALLERY, TREE, **wrong)
     with pytest.raises(HierarchyError):
@@ -302,6 +304,7 @@ def test_too_few_classes_and_numbers_out_of_range_are_refused():
     rows, labels = clusters(0, classes=9)
     with pytest.raises(InputError, match="9 classes of level_0; a calibration takes 10"):
         calibrate(rows, labels)
+    wrong: dict[str, Any]
     for wrong in ({"neighbors": 0}, {"temperature": 0.0}, {"unknown": 1.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(wrong))} .*expected 1"):
             calibrate(rows, labels, **wrong)

@@ -1,6 +1,7 @@
 """``hgld calibrate`` and the answers of ``hgld search``: files, bounds, classes within, texts, and refusals."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_texts_find_images_by_the_models_own_text_tower(hgld, tiny_clip, world, 
     import open_clip
     import torch
 
-    clip = open_clip.create_model(tiny_clip)
+    clip: Any = open_clip.create_model(tiny_clip)
     torch.save(clip.state_dict(), tmp_path / "clip.pt")
     words = ("search", "--model", f"open_clip:{tiny_clip}", "--weights", str(tmp_path / "clip.pt"), "--data", "data")
     words += ("--device", "cpu", "--json")
@@ -155,7 +156,8 @@ def test_texts_find_images_by_the_models_own_text_tower(hgld, tiny_clip, world, 
     assert image["image"] == "one.jpg"
     assert [text["text"] for text in texts] == ["a stone bridge", "a lake"]
     with torch.inference_mode():
-        tokens = open_clip.get_tokenizer("ViT-B-32")(["a stone bridge", "a lake"])
+        tokenize: Any = open_clip.get_tokenizer("ViT-B-32")
+        tokens = tokenize(["a stone bridge", "a lake"])
         vectors = clip.eval().encode_text(tokens, normalize=True).numpy()
     code, _, err = hgld("embed", *words[1:-1], "--out", str(tmp_path / "e.npy"))
     assert code == 0
