@@ -147,7 +147,8 @@ def launch(device: str = "", timeout_minutes: float = TIMEOUT_MINUTES) -> Proces
     index, count, local = rank_from_env()
     chosen = _device(device, local)
     if count > 1 and not dist.is_initialized():
-        backend, timeout = "nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
+        # Small facts are exchanged by gloo on the CPU, so that no exchange of them waits for the GPU.
+        backend, timeout = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo", timedelta(minutes=timeout_minutes)
         store = _own_store(index, count, timeout)
         dist.init_process_group(backend, store=store, rank=index, world_size=count, timeout=timeout)
     if chosen.type == "cuda":
@@ -223,12 +224,25 @@ def _device(asked: str, local: int) -> torch.device:
             reason = str(error).partition(". ")[0].rstrip(".")  # what follows lists torch's builds
             raise ConfigError(f"device {asked!r} cannot be used here ({reason}). Take the device cpu.") from error
         return chosen
-    if local >= torch.cuda.device_count():
+    visible = torch.cuda.device_count()
+    if visible == 1 and local and _one_a_process():
+        return torch.device("cuda", 0)
+    if local >= visible:
         raise ConfigError(
-            f"process {local} of this machine has no GPU of its own: there are {torch.cuda.device_count()}. "
-            "Start as many processes as GPUs (torchrun --nproc-per-node)."
+            f"process {local} of this machine has no GPU of its own: there are {visible}. "
+            "Start as many processes as GPUs (torchrun --nproc-per-node; Slurm: --gpus-per-task 1, or as many "
+            "--gpus-per-node as --ntasks-per-node)."
         )
     return torch.device("cuda", local)
+
+
+def _one_a_process() -> bool:
+    """Tell whether Slurm has bound one GPU to each of its tasks, which then see that one alone, as number 0."""
+    return "SLURM_LOCALID" in os.environ and (
+        os.environ.get("SLURM_GPUS_PER_TASK") == "1"
+        or os.environ.get("SLURM_NTASKS_PER_GPU") == "1"
+        or "SLURM_GPU_BIND" in os.environ
+    )
 
 
 # -- Exchanges between the processes --
@@ -299,7 +313,7 @@ def wrap_model(
         raise ConfigError(
             "--sync-batch-norm of several processes needs GPUs; the small net has group norm and needs none."
         )
-    if sync_batch_norm:
+    if sync_batch_norm and not any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     if sharded is not None:
         _shard(sharded, processes)
@@ -422,11 +436,17 @@ def average_gradients(module: nn.Module, processes: Processes) -> None:
 
 def any_process(flag: bool, processes: Processes) -> bool:
     """Tell whether the flag is raised on any process; every process gets the same answer."""
+    return bool(most_of_all(int(flag), processes))
+
+
+def most_of_all(number: int, processes: Processes) -> int:
+    """Return the largest of the processes' numbers to each of them, without waiting for a GPU."""
     if processes.count == 1:
-        return flag
-    raised = torch.tensor([int(flag)], device=processes.device)
-    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
-    return bool(raised.item())
+        return number
+    on_cpu = "cpu" in dist.get_backend_config()  # not in a group that the caller has made for GPUs alone
+    numbers = torch.tensor([number], device="cpu" if on_cpu else processes.device)
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+    return int(numbers)
 
 
 def from_main(value: Any, processes: Processes) -> Any:

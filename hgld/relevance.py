@@ -191,7 +191,9 @@ def level_weights(counts: Tensor, weights: Sequence[float] | None = None) -> Ten
             f"weights are {given}: there are {len(given)} weights for {num_levels} levels; expected {num_levels}, "
             "coarsest level first."
         )
-    weight = torch.tensor(given, dtype=torch.float64, device=counts.device) * (_at_least(counts) > 0)
+    # Filled on the device: a copy of numbers from the CPU would wait for it.
+    each = [counts.new_full((1,), one, dtype=torch.float64) for one in given]
+    weight = torch.cat(each) * (_at_least(counts) > 0)
     return weight / weight.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
 

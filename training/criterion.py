@@ -32,7 +32,7 @@ class Criterion(nn.Module):
     def __init__(self, loss: nn.Module, renumbered: tuple[Tensor, ...]) -> None:
         super().__init__()
         self.loss = loss
-        self._levels = len(renumbered)
+        self._on_cpu = renumbered
         for level, numbers in enumerate(renumbered):
             self.register_buffer(f"numbers_{level}", numbers, persistent=False)  # a function of the dataset
 
@@ -47,7 +47,7 @@ class Criterion(nn.Module):
         Returns:
             the scalar, and its unweighted terms by name (none if the loss has only one).
         """
-        columns = [_look_up(getattr(self, f"numbers_{c}"), labels[:, c]) for c in range(self._levels)]
+        columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]
         known = torch.stack(columns, dim=1)
         loss = self.loss
         if isinstance(loss, losses.MultiGrain):
@@ -57,6 +57,14 @@ class Criterion(nn.Module):
             terms = loss.terms(embeddings, known)
             return loss.combine(terms), terms
         return loss(embeddings, known), {}
+
+    @property
+    def reads_labels_on_cpu(self) -> bool:
+        """True if labels should stay on the CPU, because the loss needs to know how many are equal (SiMix)."""
+        return any(isinstance(module, losses.SiMix) for module in self.modules())
+
+    def _numbers(self, level: int, labels: Tensor) -> Tensor:
+        return self._on_cpu[level] if labels.device.type == "cpu" else self.get_buffer(f"numbers_{level}")
 
 
 def build_criterion(

@@ -8,7 +8,7 @@ import errno
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,15 +30,15 @@ from hgld.training.config_checks import check_config
 from hgld.training.evaluation import evaluate_splits, keep_reports
 from hgld.training.log import Phase, RunLog, RunSummary, StepProfile, Timing, write_faults
 from hgld.training.models.embedding_model import prepare_images
-from hgld.training.optimizers import groups_of, set_rates
+from hgld.training.optimizers import groups_of, set_rates, step_optimizers
 from hgld.training.progress import ProgressReporter, SilentReporter
 from hgld.training.state import TrainState, check_folder, prepare_run, save_run, set_frozen
-from hgld.training.step import Backward, BufferSnapshot, StepInput, StepValues
+from hgld.training.step import Backward, BrokenStep, Safeguard, StepInput, StepValues
 
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
-_LEAST_SCALE = 2.0**-14  # below this even gradients that are infinite for fp16 would be representable
+_STEPS_UNREAD = 16  # steps after which a GPU is asked at the latest whether all of them were finite
 
 
 @dataclass
@@ -52,12 +52,14 @@ class TrainingMonitor:
         profile: times the first steps, if it was asked for.
         total: timing of this call.
         recent: timing since the last line of the log.
+        safeguard: undoes steps that are not finite.
     """
 
     stop: StopRequests
     reporter: ProgressReporter
     log: RunLog | None
     profile: StepProfile | None
+    safeguard: Safeguard
     total: Timing = field(default_factory=Timing)
     recent: Timing = field(default_factory=Timing)
 
@@ -162,7 +164,14 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
             config=flat(state.config),
         )
     phases = {"forward": state.model, "loss": state.criterion}
-    monitor = TrainingMonitor(stop, reporter, log, StepProfile(state.processes.device, phases) if profile else None)
+    every = min(state.config.run.log_every, _STEPS_UNREAD)
+    monitor = TrainingMonitor(
+        stop,
+        reporter,
+        log,
+        StepProfile(state.processes.device, phases) if profile else None,
+        Safeguard(state.model, state.criterion, state.config.batch.batch_size, state.processes.device, every),
+    )
     reporter.begin(state.step, state.total)
     if log is not None and log.note:
         reporter.note(log.note)
@@ -234,38 +243,61 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
         while state.epoch == epoch:
             began = time.monotonic()
             with monitor.phase("data"):
-                batch = _next_batch(state, batches)
+                batch, stopped = _next_batch(state, monitor, batches)
+            if stopped or batch is None:
+                return _leave(state, monitor)
             waited = time.monotonic() - began
-            values = _step(state, backward, batch, monitor.phase)
+            values = _step(state, monitor.safeguard, backward, batch, monitor.phase)
             state.step += 1
             if batch.faults:
                 told = [f"{fault.where}: {fault.reason}" for fault in batch.faults]
                 write_faults(state.folder, state.step, epoch, state.processes.index, told)
             for timing in (monitor.total, monitor.recent):
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
+            due = state.step % state.config.run.log_every == 0 or state.epoch != epoch
+            saving = every and state.step % every == 0 and state.epoch == epoch
+            if due or saving or monitor.safeguard.due:
+                _settle(state, monitor.safeguard)
             _report_step(state, monitor, epoch, values)
-            if distributed.any_process(bool(monitor.stop), state.processes):
+            if saving:
                 save_run(state)
-                return True
-            if every and state.step % every == 0 and state.epoch == epoch:
-                save_run(state)
-    return False
+    # An evaluation may take long: who asked to stop does not wait for it.
+    return distributed.any_process(bool(monitor.stop), state.processes) and _leave(state, monitor)
 
 
-def _next_batch(state: TrainState, batches: Iterator[Batch]) -> Batch:
-    """Return the next batch; if a process cannot read its part, keep the state and end all processes."""
+def _leave(state: TrainState, monitor: TrainingMonitor) -> bool:
+    _settle(state, monitor.safeguard)
+    save_run(state)
+    return True
+
+
+def _next_batch(state: TrainState, monitor: TrainingMonitor, batches: Iterator[Batch]) -> tuple[Batch | None, bool]:
+    """Return the next batch, and whether any process was asked to stop.
+
+    If a process cannot read its part, keep the state and end all processes.
+    """
     fault = batch = None
     try:
         batch = next(batches)
     except HgldError as error:
         fault = error
-    if distributed.any_process(fault is not None, state.processes):
+    # One exchange for both, on the CPU: it waits for the other processes, not for the GPU.
+    raised = distributed.most_of_all(2 * (fault is not None) + bool(monitor.stop), state.processes)
+    if raised >= 2:
+        _settle(state, monitor.safeguard)
         save_run(state)
         raise fault or InputError(
             f"another process could not read its part of the batch of step {state.step + 1}; its own message says why."
         )
-    assert batch is not None
-    return batch
+    return batch, bool(raised)
+
+
+def _settle(state: TrainState, safeguard: Safeguard) -> None:
+    """Ask the device about the steps since the last time; if one is not finite, keep the state before it and raise."""
+    broken = safeguard.read()
+    if broken is not None:
+        state.step = broken.step
+        _raise_divergence(state, broken)
 
 
 def _backward(state: TrainState, phase: Phase) -> Backward:
@@ -280,13 +312,14 @@ def _backward(state: TrainState, phase: Phase) -> Backward:
             return nullcontext()
         return torch.autocast(device.type, dtype=torch.bfloat16 if optimizer.amp == "bf16" else torch.float16)
 
-    scale: Callable[[Tensor], Tensor] = state.scaler.scale  # pyright: ignore[reportAssignmentType]
     chunk, shares = state.config.batch.chunk, state.config.run.gradient_shares
-    return Backward(state.wrapped, state.criterion, state.processes, prepare, chunk, autocast, scale, shares)
+    return Backward(
+        state.wrapped, state.criterion, state.processes, prepare, chunk, autocast, state.scale.scale, shares
+    )
 
 
-def _step(state: TrainState, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
-    """Do one step of the optimizers; if loss or gradient is not finite, keep the state before it and end the run."""
+def _step(state: TrainState, safeguard: Safeguard, backward: Backward, batch: Batch, phase: Phase) -> StepValues:
+    """Do one step of the optimizers, of which the safeguard keeps those that are not finite from moving anything."""
     epoch, position = divmod(state.step, state.data.steps_per_epoch)
     seed = int(np.random.SeedSequence((state.config.run.seed, epoch, position)).generate_state(1, np.uint64)[0])
     config = state.config.optimizer
@@ -294,40 +327,27 @@ def _step(state: TrainState, backward: Backward, batch: Batch, phase: Phase) -> 
     set_rates(state.optimizers, config, state.step, **lengths)
     for optimizer in state.optimizers:
         optimizer.zero_grad(set_to_none=True)
-    before = BufferSnapshot.take(state.model, state.criterion, state.config.batch.batch_size)
+    safeguard.before()
     with phase("gradients"):
         values = backward(StepInput(batch.images, batch.labels, batch.indices, seed))
     with phase("optimizer"):
-        for optimizer in state.optimizers:
-            state.scaler.unscale_(optimizer)
         moving = [p for group in groups_of(state.optimizers) for p in group["params"] if p.grad is not None]
+        state.scale.unscale(moving)
         norm = distributed.gradient_norm(moving)
-        if not _may_go_on(state, values.loss, norm):
-            before.put_back()
-            _raise_divergence(state, values, norm, batch)
+        skipped = safeguard.after(state.step, batch.indices, values, norm, state.scale)
         if config.clip_norm:
             distributed.clip_gradients(moving, config.clip_norm, norm)
-        # An overflow in fp16 skips the step of all optimizers: the scaler would skip that of the affected one alone.
-        if not state.scaler.is_enabled() or norm.isfinite():
-            for optimizer in state.optimizers:
-                state.scaler.step(optimizer)
-            if state.average is not None:
-                state.average.update(state.model)
-        state.scaler.update()
+        step_optimizers(state.optimizers, skipped)
+        if state.average is not None:
+            state.average.update(state.model, skipped)
     return StepValues(values.loss, {**values.parts, "gradient_norm": norm})
 
 
-def _may_go_on(state: TrainState, loss: Tensor, norm: Tensor) -> bool:
-    """Tell whether the run may go on; a gradient that overflows in fp16 only skips the step and lowers the scale."""
-    if state.scaler.is_enabled() and state.scaler.get_scale() > _LEAST_SCALE:
-        return bool(loss.isfinite())
-    return bool((loss.isfinite() & norm.isfinite()).item())
-
-
-def _raise_divergence(state: TrainState, values: StepValues, norm: Tensor, batch: Batch) -> None:
+def _raise_divergence(state: TrainState, broken: BrokenStep) -> None:
     save_run(state)
+    values, norm = broken.values, broken.norm
     terms = "".join(f", {name} {float(value):.4g}" for name, value in values.parts.items())
-    keys = ", ".join(state.data.keys(batch.indices[:4]))
+    keys = ", ".join(state.data.keys(broken.indices[:4]))
     # The checkpoint is named, because --init-from with the run's folder would take the best one.
     kept = checkpoint_folder(state.folder, state.step)
     raise DivergenceError(
@@ -356,8 +376,9 @@ def _report_step(state: TrainState, monitor: TrainingMonitor, epoch: int, values
 
 def _row(state: TrainState, values: StepValues, timing: Timing) -> dict[str, float]:
     rates = {group["rate"]: group["lr"] for group in groups_of(state.optimizers)}
-    row = {"epoch": state.step / state.data.steps_per_epoch, "loss": float(values.loss)}
-    row |= {name: float(value) for name, value in values.parts.items()}
+    told = {"loss": values.loss, **values.parts}
+    numbers = torch.stack([value.to(torch.float64) for value in told.values()]).tolist()  # one copy from the device
+    row = {"epoch": state.step / state.data.steps_per_epoch, **dict(zip(told, numbers, strict=True))}
     row |= {f"lr_{part}": rate for part, rate in rates.items()}
     return row | {
         "images_per_second": timing.images_per_second,

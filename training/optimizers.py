@@ -1,4 +1,4 @@
-"""Optimizers with their groups of parameters, learning rates and state; the moving average of the weights."""
+"""Optimizers with their groups of parameters, learning rates and state; average of the weights; scale of the loss."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,12 +31,26 @@ class WeightAverage:
         self.weights = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Update the average with the weights after a step."""
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        self.updates += 1
-        for name, parameter in model.named_parameters():
-            self.weights[name].lerp_(parameter.detach(), 1 - decay)
+    def update(self, model: nn.Module, skipped: Tensor) -> None:
+        """Update the average with the weights after a step, unless ``skipped``, () on their device, is 1."""
+        taken = 1 - skipped.double()
+        updates = taken.new_full((), self._updates) if isinstance(self._updates, int) else self._updates
+        share = (1 - ((1 + updates) / (10 + updates)).clamp(max=self.decay)) * taken
+        self._updates = updates + taken
+        now = [parameter.detach() for parameter in model.parameters()]
+        average = [self.weights[name] for name, _ in model.named_parameters()]
+        moves = torch._foreach_sub(now, average)
+        torch._foreach_mul_(moves, share.to(moves[0].dtype))
+        torch._foreach_add_(average, moves)
+
+    @property
+    def updates(self) -> int:
+        """Steps that the average has taken in."""
+        return int(self._updates)
+
+    @updates.setter
+    def updates(self, count: int) -> None:
+        self._updates: int | Tensor = count
 
     @contextmanager
     def in_place_of(self, model: nn.Module) -> Iterator[None]:
@@ -53,6 +67,70 @@ class WeightAverage:
 def _copy(model: nn.Module, weights: dict[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         parameter.copy_(weights[name])
+
+
+class LossScale:
+    """Factor on the loss under fp16, whose gradients vanish otherwise, decided on the device.
+
+    It halves where a gradient overflows, and doubles after 2,000 steps in which none did, as torch's ``GradScaler`` and
+    under the same names in checkpoints. That one waits for the device where an optimizer is not fused, and knows of
+    overflows on its own process alone.
+
+    Args:
+        device: of the loss.
+        enabled: whether there is one; else the factor is 1 and never changes.
+    """
+
+    _INTERVAL = 2000
+    _LEAST = 2.0**-14  # below this even gradients that are infinite for fp16 would be representable
+
+    def __init__(self, device: torch.device, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._scale = torch.full((), 2.0**16 if enabled else 1.0, device=device)
+        self._grown = torch.zeros((), dtype=torch.int64, device=device)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """Multiply a loss by the factor."""
+        return loss * self._scale if self.enabled else loss
+
+    @torch.no_grad()
+    def unscale(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Divide the gradients by the factor, a power of two, in place."""
+        if self.enabled:
+            inverse = 1 / self._scale
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(inverse)
+
+    @property
+    def may_fall(self) -> Tensor:
+        """() bool: the factor could still be lower, so that an overflow is no reason to give up."""
+        return self._scale > self._LEAST if self.enabled else torch.zeros_like(self._scale, dtype=torch.bool)
+
+    @torch.no_grad()
+    def update(self, skipped: Tensor, *, frozen: Tensor) -> None:
+        """Update the factor after a step that was ``skipped`` or not; where ``frozen`` it stays. Both () bool."""
+        if not self.enabled:
+            return
+        grown = torch.where(skipped, 0, self._grown + 1)
+        due = grown >= self._INTERVAL
+        factor = torch.where(skipped, 0.5, torch.where(due, 2.0, 1.0))
+        self._scale = torch.where(frozen, self._scale, self._scale * factor)
+        self._grown = torch.where(frozen, self._grown, torch.where(due, 0, grown))
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the state as numbers by name; empty where there is no scale."""
+        if not self.enabled:
+            return {}
+        scale, grown = float(self._scale), int(self._grown)
+        constant = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": self._INTERVAL}
+        return {"scale": scale, **constant, "_growth_tracker": grown}
+
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
+        """Restore the state that :meth:`state_dict` returned."""
+        if self.enabled:
+            self._scale = torch.full_like(self._scale, state["scale"])
+            self._grown = torch.full_like(self._grown, int(state["_growth_tracker"]))
 
 
 # -- Groups of parameters with their own rates, rates as functions of the step, state as named tensors --
@@ -101,14 +179,31 @@ def _rate_and_decay(config: OptimizerConfig, part: str, parameter: nn.Parameter)
 
 
 def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
+    # Fused on a GPU: one kernel a group, which can skip its step without the host (``found_inf``).
+    fused = True if groups[0]["params"][0].device.type != "cpu" else None
     match kind:
         case "adam":
-            return torch.optim.Adam(groups)
+            return torch.optim.Adam(groups, fused=fused)
         case "adamw":
-            return torch.optim.AdamW(groups)
+            return torch.optim.AdamW(groups, fused=fused)
         case "sgd":
-            return torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov)
+            sgd = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
+            if fused and config.momentum:
+                # A first step that is skipped would leave the momentum that it makes without a value.
+                for parameter in (p for group in groups for p in group["params"]):
+                    sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            return sgd
     raise ConfigError(f"optimizer is {kind!r}; expected adam, adamw or sgd.")
+
+
+def step_optimizers(optimizers: Iterable[Optimizer], skipped: Tensor) -> None:
+    """Let the optimizers do their step, unless ``skipped``, () float32 on the device, is 1; a GPU decides by itself."""
+    for optimizer in optimizers:
+        if optimizer.defaults.get("fused"):
+            optimizer.found_inf, optimizer.grad_scale = skipped, None  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.step()
+        elif not skipped:
+            optimizer.step()
 
 
 def groups_of(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
@@ -185,8 +280,12 @@ def restore_optimizers(optimizers: Sequence[Optimizer], state: Mapping[str, Tens
                 f"the optimizer's state {key!r} of shape {tuple(value.shape)} fits no parameter of this run; it is of "
                 "another model. Start a new run, with --init-from for the weights."
             )
-        # Adam keeps its count of steps on the CPU; moments lie with their parameter.
-        optimizer.state[parameter][entry] = value.clone() if entry == "step" else placed_like(value, parameter)
+        # Adam keeps its count of steps on the CPU unless it is fused; moments lie with their parameter.
+        if entry == "step":
+            device = parameter.device if optimizer.defaults.get("fused") else "cpu"
+            optimizer.state[parameter][entry] = value.to(device, copy=True)
+        else:
+            optimizer.state[parameter][entry] = placed_like(value, parameter)
 
 
 def _members(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, nn.Parameter, Optimizer]]:

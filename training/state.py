@@ -35,7 +35,7 @@ from hgld.training.inference.classification import Classifier, classifier_of, tr
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel, prepare_images
 from hgld.training.models.heads import check_synsets, library_head
-from hgld.training.optimizers import WeightAverage, build_optimizers, optimizer_state, restore_optimizers
+from hgld.training.optimizers import LossScale, WeightAverage, build_optimizers, optimizer_state, restore_optimizers
 
 # -- The part of a checkpoint beside its tensors, checked: the file may have been cut off or edited --
 
@@ -138,7 +138,7 @@ class TrainState:
         wrapped: the model as the processes train it.
         criterion: the loss.
         optimizers: of the model's and the criterion's parameters.
-        scaler: the scale of the loss under fp16.
+        scale: of the loss under fp16.
         average: the average of the weights, if one is kept.
         step: steps done.
         best_of: entry of ``evaluate_on`` and metric by which the best checkpoint is chosen; empty if none is.
@@ -155,7 +155,7 @@ class TrainState:
     wrapped: nn.Module
     criterion: Criterion
     optimizers: list[torch.optim.Optimizer]
-    scaler: torch.amp.GradScaler
+    scale: LossScale
     average: WeightAverage | None
     step: int = 0
     best_of: tuple[str, ...] = ()
@@ -373,8 +373,8 @@ def _assemble(
     groups = {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
     optimizers = build_optimizers(config.optimizer, groups)
     average = WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None
-    scaler = torch.amp.GradScaler(processes.device.type, enabled=config.optimizer.amp == "fp16")
-    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scaler, average, step)
+    scale = LossScale(processes.device, enabled=config.optimizer.amp == "fp16")
+    return TrainState(config, out, processes, source, model, wrapped, criterion, optimizers, scale, average, step)
 
 
 def wrap_by_config(model: EmbeddingModel, config: TrainConfig, processes: Processes) -> nn.Module:
@@ -385,6 +385,8 @@ def wrap_by_config(model: EmbeddingModel, config: TrainConfig, processes: Proces
 
 def set_frozen(state: TrainState) -> None:
     """Freeze or release the backbone for the epoch of the next step."""
+    if state.model.backbone_frozen == state.frozen:
+        return
     state.model.freeze_backbone(state.frozen)
     # DistributedDataParallel decides when it is made which gradients it exchanges, so it is made anew.
     state.wrapped = state.model
@@ -421,11 +423,11 @@ def _restore(state: TrainState, before: Checkpoint, path: Path) -> None:
         path,
         total=state.total,
         steps_per_epoch=state.data.steps_per_epoch,
-        scaler=state.scaler.state_dict().keys(),
+        scaler=state.scale.state_dict().keys(),
         averaged=state.average is not None,
     )
     restore_optimizers(state.optimizers, before.tensors.get("optimizer", {}))
-    state.scaler.load_state_dict(saved.scaler)
+    state.scale.load_state_dict(saved.scaler)
     if state.average is not None:
         averaged = before.tensors.get("ema", {})
         for name, weight in state.average.weights.items():
@@ -496,7 +498,7 @@ def _tensors(state: TrainState) -> dict[str, Mapping[str, Tensor]]:
 def _record(state: TrainState) -> dict[str, Any]:
     record = {"data": state.data.facts, "judged": state.judged, "best": state.best, "values": state.values}
     record["best_of"] = list(state.best_of)
-    record["scaler"] = state.scaler.state_dict()
+    record["scaler"] = state.scale.state_dict()
     if state.average is not None:
         record["average_updates"] = state.average.updates
     return record

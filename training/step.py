@@ -1,10 +1,13 @@
-"""Gradients of a step, of a batch at once or in chunks, and the buffers to restore if the step is refused.
+"""Gradients of a step, of a batch at once or in chunks, and what undoes steps that are not finite.
 
 In chunks (multi-stage back-propagation; Revaud et al., "Learning with Average Precision: Training Image Retrieval with
 a Listwise Loss", ICCV 2019, section 3.3; a gradient cache): the embeddings of all chunks are computed without a graph,
 the loss gives its gradient with respect to them, and every chunk passes the model again, with a graph, to carry its
 part of that gradient to the parameters. A batch of any size takes the memory of one chunk, for one forward pass more.
 Since the loss is computed once, the gradients are those of the whole batch, not of a sum over chunks.
+
+A step does not wait for a GPU: labels are gathered and checked on the CPU, whether loss and gradient are finite is
+decided on the device, and :class:`Safeguard` asks for it every few steps.
 """
 
 from collections.abc import Callable
@@ -17,50 +20,152 @@ from torch import Tensor, nn
 
 from hgld.distributed import Processes, average_gradients, gather, gather_with_gradients, without_gradient_exchange
 from hgld.losses import CrossBatchMemory
+from hgld.losses.rank_loss import on_device
+from hgld.training.optimizers import LossScale
+
+# -- Steps that are not finite --
 
 
 @dataclass(frozen=True)
-class BufferSnapshot:
-    """Copies of the buffers that a step's forward pass writes: statistics of batch norm, the cross-batch memory.
+class _MemoryRows:
+    """The rows of a memory that a step overwrites, and its counts before the step."""
 
-    Of a memory only those rows are copied that the batch will overwrite, because it may be as large as the training
-    set.
-
-    Attributes:
-        buffers: buffers and their copies.
-        rows: memories' tensors, the rows written, and their copies.
-    """
-
-    buffers: tuple[tuple[Tensor, Tensor], ...]
-    rows: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    memory: CrossBatchMemory
+    places: Tensor
+    embeddings: Tensor
+    labels: Tensor
+    written: int
+    steps: int
 
     @classmethod
-    def take(cls, model: nn.Module, criterion: nn.Module, batch_size: int) -> "BufferSnapshot":
-        """Copy the buffers before a batch.
+    def take(cls, memory: CrossBatchMemory, batch_size: int) -> "_MemoryRows":
+        size = len(memory.embeddings)
+        first = memory.written + max(batch_size - size, 0)
+        places = (torch.arange(min(batch_size, size), device=memory.embeddings.device) + first % size) % size
+        rows = memory.embeddings[places], memory.labels[places]
+        return cls(memory, places, *rows, memory.written, memory.steps)
 
-        Args:
-            model: its buffers may be statistics of batch norms.
-            criterion: of its buffers only those of a memory change.
-            batch_size: B, items that enter a memory.
-        """
-        buffers, rows = list(model.buffers()), []
-        for memory in criterion.modules():
-            if isinstance(memory, CrossBatchMemory):
-                size = len(memory.embeddings)
-                offset = torch.arange(min(batch_size, size), device=memory.written.device)
-                places = (memory.written + max(batch_size - size, 0) + offset) % size
-                rows += [(tensor, places, tensor[places]) for tensor in (memory.embeddings, memory.labels)]
-                buffers += [memory.written, memory.steps]
-        return cls(tuple((buffer, buffer.clone()) for buffer in buffers), tuple(rows))
+    def put_back(self) -> None:
+        self.memory.embeddings[self.places], self.memory.labels[self.places] = self.embeddings, self.labels
+        self.memory.written, self.memory.steps = self.written, self.steps
+
+
+@dataclass(frozen=True)
+class _TakenStep:
+    """A step that the device has not been asked about yet."""
+
+    step: int
+    indices: Tensor
+    values: "StepValues"
+    norm: Tensor
+    broken: Tensor
+    memories: tuple[_MemoryRows, ...]
+
+
+@dataclass(frozen=True)
+class BrokenStep:
+    """The first step whose loss or gradient is not finite.
+
+    Attributes:
+        step: its number, from 0.
+        indices: (b,) of this process's images in the dataset.
+        values: its loss and parts.
+        norm: () of its gradient.
+    """
+
+    step: int
+    indices: Tensor
+    values: "StepValues"
+    norm: Tensor
+
+
+class Safeguard:
+    """Safeguard of weights and buffers against steps that are not finite, which asks the device only now and then.
+
+    From the first such step on, no optimizer moves anything (:meth:`after`), the buffers of before are kept, on the
+    device, and :meth:`read` restores them. Buffers are those of modules in training mode: statistics of batch norm;
+    frozen ones do not change. Of a cross-batch memory those rows are kept that steps overwrite, because it may be as
+    large as the training set.
+
+    Args:
+        model: its buffers may be statistics of batch norms.
+        criterion: of its buffers only those of a memory change.
+        batch_size: B, items that enter a memory.
+        device: of both.
+        every: steps between two reads; 1 on a CPU, which nothing waits for.
+    """
+
+    def __init__(
+        self, model: nn.Module, criterion: nn.Module, batch_size: int, device: torch.device, every: int
+    ) -> None:
+        self._model, self._batch_size = model, batch_size
+        self._memories = [module for module in criterion.modules() if isinstance(module, CrossBatchMemory)]
+        self._every = 1 if device.type == "cpu" else every
+        self._broken = torch.zeros((), dtype=torch.bool, device=device)
+        self._buffers: list[list[Tensor]] = []
+        self._kept: list[Tensor] = []
+        self._rows: tuple[_MemoryRows, ...] = ()
+        self._taken: list[_TakenStep] = []
+
+    @property
+    def due(self) -> bool:
+        """True if the device is to be asked after this step."""
+        return len(self._taken) >= self._every
 
     @torch.no_grad()
-    def put_back(self) -> None:
-        """Restore the buffers."""
-        for buffer, copy in self.buffers:
-            buffer.copy_(copy)
-        for tensor, places, copy in self.rows:
-            tensor[places] = copy
+    def before(self) -> None:
+        """Keep what a step's forward pass will overwrite."""
+        modules = [module for module in self._model.modules() if module.training]
+        live = [buffer for module in modules for buffer in module.buffers(recurse=False)]
+        kinds = dict.fromkeys(buffer.dtype for buffer in live)
+        buffers = [[buffer for buffer in live if buffer.dtype == kind] for kind in kinds]
+        now = [torch.cat([buffer.flatten() for buffer in some]) for some in buffers]  # one kernel, not one a buffer
+        if self._taken and len(now) == len(self._kept):
+            now = [torch.where(self._broken, kept, new) for kept, new in zip(self._kept, now, strict=True)]
+        self._buffers, self._kept = buffers, now
+        self._rows = tuple(_MemoryRows.take(memory, self._batch_size) for memory in self._memories)
 
+    @torch.no_grad()
+    def after(self, step: int, indices: Tensor, values: "StepValues", norm: Tensor, scale: LossScale) -> Tensor:
+        """Decide whether the optimizers may move the weights.
+
+        A gradient that overflows under fp16 only skips its step and lowers the scale of the loss.
+
+        Returns:
+            () float32 on the device, 1 where they may not, as torch's fused optimizers take it.
+        """
+        finite = values.loss.isfinite() & (norm.isfinite() | scale.may_fall)
+        self._broken = self._broken | ~finite
+        self._taken.append(_TakenStep(step, indices, values, norm, self._broken, self._rows))
+        skipped = self._broken | ~norm.isfinite()
+        scale.update(skipped, frozen=self._broken)
+        return skipped.to(torch.float32)
+
+    @torch.no_grad()
+    def read(self) -> BrokenStep | None:
+        """Ask the device about the steps since the last call; if one is not finite, restore the state before it.
+
+        The weights are those of before, since nothing has moved them.
+
+        Returns:
+            the first that is not finite; None where all are.
+        """
+        taken, self._taken = self._taken, []
+        broken = torch.stack([one.broken for one in taken]).tolist() if taken else []
+        if True not in broken:
+            return None
+        first = broken.index(True)
+        for some, kept in zip(self._buffers, self._kept, strict=True):
+            for buffer, values in zip(some, kept.split([buffer.numel() for buffer in some]), strict=True):
+                buffer.copy_(values.view_as(buffer))
+        for one in reversed(taken[first:]):
+            for rows in one.memories:
+                rows.put_back()
+        one = taken[first]
+        return BrokenStep(one.step, one.indices, one.values, one.norm)
+
+
+# -- Gradients --
 
 Prepare = Callable[[Tensor], Tensor]
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -72,8 +177,8 @@ class StepInput:
 
     Attributes:
         images: (b, ...) as read, for instance uint8.
-        labels: (b, L) integers.
-        instances: (b,) integers, equal for views of one image.
+        labels: (b, L) integers on the CPU.
+        instances: (b,) integers on the CPU, equal for views of one image.
         seed: of the step's randomness, the same on every process: dropout draws from it and the process's index, the
             criterion from it alone, because every process must compute the same loss.
     """
@@ -122,8 +227,10 @@ class Backward:
         Args:
             batch: this process's part, of the same size on every process.
         """
-        labels = gather(batch.labels.to(self.processes.device), self.processes)
-        instances = gather(batch.instances.to(self.processes.device), self.processes)
+        labels, instances = (gather(rows, self.processes) for rows in (batch.labels, batch.instances))
+        if not getattr(self.criterion, "reads_labels_on_cpu", False):
+            labels = on_device(labels, self.processes.device)
+        instances = on_device(instances, self.processes.device)
         _seed(batch.seed, 1 + self.processes.index)
         take = self._in_chunks if 0 < self.chunk < len(batch.images) else self._at_once
         values = take(batch, labels, instances)

@@ -104,7 +104,9 @@ def normalize(
         (B, 3, H, W), in the memory format of ``images``.
     """
     moved = images.to(device or images.device, non_blocking=True)
-    shift, scale = torch.tensor([mean, std], dtype=torch.float32, device=moved.device).mul_(255)[:, None, :, None, None]
+    # Filled on the device: a copy of these numbers from the CPU would be waited for.
+    numbers = [torch.full((1,), value, device=moved.device) for value in (*mean, *std)]
+    shift, scale = torch.cat(numbers).mul_(255).view(2, 1, 3, 1, 1)
     return moved.to(torch.float32).sub_(shift).div_(scale).to(dtype)
 
 

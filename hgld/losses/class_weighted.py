@@ -2,11 +2,10 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
-from hgld.errors import ConfigError, InputError
-from hgld.losses.rank_loss import RankLoss, label_column, mean_of_valid
+from hgld.errors import ConfigError
+from hgld.losses.rank_loss import RankLoss, check_below, label_column, mean_of_valid, on_device
 
 
 class ClassWeighted(nn.Module):
@@ -58,17 +57,20 @@ class ClassWeighted(nn.Module):
             InputError: a label without a weight, or what the loss refuses.
         """
         values, valid = self.loss(embeddings, labels, ref_embeddings, ref_labels, self_index)
-        column = label_column(labels, self.loss.level).to(values.device)
-        weights = _balance(column, valid) if self.weights is None else self._look_up(self.weights, column)
-        return mean_of_valid(values * weights.to(values), valid)
-
-    def _look_up(self, weights: Tensor, labels: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling() and labels.numel() and int(labels.max()) >= len(weights):
-            raise InputError(
-                f"label {int(labels.max())} has no weight: there are weights for {len(weights)} classes. Give one for "
-                "every class of the level."
+        column = label_column(labels, self.loss.level)
+        if self.weights is not None:
+            check_below(
+                column,
+                len(self.weights),
+                f"label {{last}} has no weight: there are weights for {len(self.weights)} classes. Give one for every "
+                "class of the level.",
             )
-        return weights.to(labels.device)[labels.clamp(min=0)]
+        column = on_device(column, values.device)
+        if self.weights is None:
+            weights = _balance(column, valid)
+        else:
+            weights = self.weights.to(values.device)[column.clamp(min=0)]
+        return mean_of_valid(values * weights.to(values), valid)
 
 
 def _balance(labels: Tensor, valid: Tensor) -> Tensor:

@@ -1,13 +1,16 @@
 """A memory of embeddings of earlier batches, as a larger gallery for any loss."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import Composition
-from hgld.losses.rank_loss import label_columns
+from hgld.losses.rank_loss import label_columns, on_device
+
+_COUNTS = ("written", "steps")
 
 
 class CrossBatchMemory(nn.Module):
@@ -19,7 +22,8 @@ class CrossBatchMemory(nn.Module):
     mode nothing enters. The memory of a process is its own: under DistributedDataParallel give the module
     ``broadcast_buffers=False``, or every process gets the first one's.
 
-    How much the memory holds is read from a buffer, at which torch.compile breaks its graph. Compile the loss inside:
+    How much the memory holds changes from step to step, and torch.compile breaks its graph there. Compile the loss
+    inside:
     ``CrossBatchMemory(torch.compile(loss, dynamic=True), ...)`` has no break in it while the memory grows.
 
     Args:
@@ -33,8 +37,8 @@ class CrossBatchMemory(nn.Module):
 
     Attributes:
         loss: the loss.
-        written: () int64 buffer, how many items were ever written; saved with the memory in the state dict.
-        steps: () int64 buffer, how many training steps were taken.
+        written: how many items were ever written; saved with the memory in the state dict, as the next one.
+        steps: how many training steps were taken.
 
     Raises:
         ConfigError: sizes below 1, a negative warm-up or weight, or a loss that does not return a scalar.
@@ -42,8 +46,6 @@ class CrossBatchMemory(nn.Module):
 
     embeddings: Tensor
     labels: Tensor
-    written: Tensor
-    steps: Tensor
 
     def __init__(
         self, loss: nn.Module, size: int, dim: int, *, num_levels: int = 1, warmup: int = 0, weight: float = 1.0
@@ -61,12 +63,12 @@ class CrossBatchMemory(nn.Module):
         self.weight = weight
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.full((size, num_levels), -1))
-        self.register_buffer("written", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.written = 0
+        self.steps = 0
 
     def __len__(self) -> int:
         """Number of items in the memory."""
-        return min(int(self.written), len(self.embeddings))
+        return min(self.written, len(self.embeddings))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch, the memory's term included once the warm-up is over.
@@ -121,14 +123,15 @@ class CrossBatchMemory(nn.Module):
     def _terms(self, *args: Tensor) -> dict[str, Tensor]:
         return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
 
+    @torch.compiler.disable
     def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """Write a training batch into the memory if it is due; return the memory's items and the batch's places there.
 
         Returns:
             embeddings (M, D), labels (M, L) and the batch's places (B,), -1 for none; None where nothing is read yet.
         """
-        warm = int(self.steps) >= self.warmup
-        self_index = torch.full((len(labels),), -1, device=self.written.device)
+        warm = self.steps >= self.warmup
+        self_index = torch.full((len(labels),), -1, device=self.embeddings.device)
         if self.training:
             self.steps += 1
             if warm:
@@ -160,13 +163,49 @@ class CrossBatchMemory(nn.Module):
                 f"embeddings have shape {tuple(embeddings.shape)} and labels {tuple(labels.shape)}; the memory expects "
                 f"(N, {dim}) and (N, {self.labels.shape[1]})."
             )
-        offset = torch.arange(len(embeddings), device=self.written.device)
-        places = (self.written + offset) % size
-        kept = offset >= len(embeddings) - size
-        self.embeddings[places[kept]] = embeddings.detach().to(self.embeddings)[kept]
-        self.labels[places[kept]] = columns.to(self.labels)[kept]
+        kept = min(len(embeddings), size)
+        start = (self.written + len(embeddings) - kept) % size
+        self._write(self.embeddings, start, embeddings[-kept:].detach())
+        self._write(self.labels, start, on_device(columns[-kept:], self.labels.device))
+        offset = torch.arange(len(embeddings), device=self.embeddings.device)
+        places = (self.written % size + offset) % size
         self.written += len(embeddings)
-        return torch.where(kept, places, -1)
+        return torch.where(offset >= len(embeddings) - kept, places, -1)
+
+    @staticmethod
+    def _write(ring: Tensor, start: int, rows: Tensor) -> None:
+        """Copy rows (n, ...) into a ring from a place on; what does not fit before its end goes to its beginning."""
+        before_end = min(len(rows), len(ring) - start)
+        ring[start : start + before_end] = rows[:before_end]
+        ring[: len(rows) - before_end] = rows[before_end:]
+
+    # The two counts are numbers of the host, for which no device is asked; a state dict holds them as tensors.
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:  # torch's
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in _COUNTS:
+            destination[prefix + name] = torch.tensor(getattr(self, name))
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,  # torch's
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        counts = [prefix + name for name in _COUNTS]
+        rest = {key: value for key, value in state_dict.items() if key not in counts}
+        super()._load_from_state_dict(rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        for name, key in zip(_COUNTS, counts, strict=True):
+            if key not in state_dict:
+                missing_keys.append(key)
+            elif state_dict[key].numel() != 1 or state_dict[key].is_floating_point():
+                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}; expected one whole number.")
+            else:
+                setattr(self, name, int(state_dict[key]))
 
     def extra_repr(self) -> str:
         return f"size={len(self.embeddings)}, warmup={self.warmup}, weight={self.weight}"

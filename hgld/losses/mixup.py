@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.rank_loss import Reduction, label_column, unit_rows
+from hgld.losses.rank_loss import Reduction, label_column, on_device, unit_rows
 
 
 class SiMix(nn.Module):
@@ -14,7 +14,8 @@ class SiMix(nn.Module):
     gallery item. Its scores are the mixture of the scores of both; since a score is an inner product, mixing the unit
     vectors, without normalising again, is the same, and the wrapped loss must have ``normalize=False``. A class of K
     items gives K (K - 1) / 2 virtual ones: meant for batches of few items a class. In ``eval`` mode nothing is mixed.
-    How many virtual items there are depends on the labels: torch.compile breaks its graph here, not in the loss.
+    How many virtual items there are depends on the labels: torch.compile breaks its graph here, not in the loss, and a
+    GPU is waited for where the labels lie on it. Labels on the CPU, with embeddings on a GPU, are not waited for.
 
     Args:
         loss: a rank loss with ``normalize=False``.
@@ -78,5 +79,5 @@ def mix_positives(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     same = (finest[:, None] == finest) & (finest >= 0)
     first, second = same.triu(diagonal=1).nonzero(as_tuple=True)
     share = torch.rand(len(first), 1, dtype=embeddings.dtype, device=embeddings.device)
-    first_at, second_at = first.to(embeddings.device), second.to(embeddings.device)
+    first_at, second_at = on_device(first, embeddings.device), on_device(second, embeddings.device)
     return share * embeddings[first_at] + (1 - share) * embeddings[second_at], labels[first]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError
 from hgld.losses.kernels.operator import contiguous_like, operator, row_operator
-from hgld.losses.rank_loss import RankLoss, Reduction, positive_places, ranked_items, row_blocks
+from hgld.losses.rank_loss import RankLoss, Reduction, ranked_items, row_blocks
 
 PairReduction = Literal["mean", "none", "nonzero"]
 ContrastiveVariant = Literal["distance", "cosine"]
@@ -264,21 +264,19 @@ def _triplets(scores: Tensor, positive: Tensor, negative: Tensor, margin: float)
     """Return sums (Q,) over an anchor's positives and d sums / d scores (Q, G); a row with positives has negatives."""
     sums, slopes = scores.new_zeros(len(scores)), torch.zeros_like(scores)
     for block in row_blocks(scores):
-        places, used = positive_places(positive[block])
-        found = scores[block].gather(1, places)
-        beyond = _semi_hard(scores[block], negative[block], found)
-        hinge = 2 * (scores[block].gather(1, beyond) - found) + margin
-        pays = used & (hinge > 0)
+        beyond = _semi_hard(scores[block], negative[block])
+        hinge = 2 * (scores[block].gather(1, beyond) - scores[block]) + margin
+        pays = positive[block] & (hinge > 0)
         sums[block] = torch.where(pays, hinge, 0.0).sum(1)
         by_score = 2 * pays.to(scores.dtype)
-        slopes[block].scatter_add_(1, beyond, by_score).scatter_add_(1, places, -by_score)
+        slopes[block] = by_score.neg().scatter_add(1, beyond, by_score)
     return sums, slopes
 
 
-def _semi_hard(scores: Tensor, negative: Tensor, found: Tensor) -> Tensor:
-    """Return the column (Q, P) of the semi-hard negative of every positive, scored ``found``; any without negatives."""
+def _semi_hard(scores: Tensor, negative: Tensor) -> Tensor:
+    """Return the column (Q, G) of the semi-hard negative of every item if it is a positive; any without negatives."""
     ordered, columns = torch.where(negative, scores, torch.inf).sort(dim=1)
-    farther = torch.searchsorted(ordered, found)  # how many negatives score less than the positive
+    farther = torch.searchsorted(ordered, scores)  # how many negatives score less than the item
     return columns.gather(1, (farther - 1).clamp(min=0))
 
 
@@ -296,7 +294,7 @@ class Margin(RankLoss):
     every pair of an anchor and a positive one negative of the anchor is drawn, with replacement, in inverse proportion
     to the density of distances on the sphere: d below ``cutoff`` counts as ``cutoff``, and negatives beyond
     ``reach`` are not drawn, unless the anchor has no other, when all are equally likely. The seed of the draws comes
-    from torch's generator of the embeddings' device. An item is never its own positive.
+    from torch's generator of the CPU. An item is never its own positive.
 
     Args:
         dim: D, the dimension of the embeddings, on which the density depends.
@@ -357,7 +355,7 @@ class Margin(RankLoss):
         valid = positive.any(1) & negative.any(1)
         positive &= valid[:, None]
         num_pairs = positive.sum(1)
-        seed = torch.randint(1 << 62, (), device=scores.device)
+        seed = torch.randint(1 << 62, ())  # on the CPU, where it is read
         drawn = draw_negatives(distances.detach(), num_pairs, negative, seed, self.dim, self.cutoff, self.reach)
         beta = self.beta.to(scores.dtype)
         pull = torch.where(positive, (distances - beta + self.margin).clamp(min=0), 0.0)
@@ -386,7 +384,7 @@ def draw_negatives(
         distances: (Q, G) of unit vectors.
         num_draws: (Q,), 0 where there are no negatives.
         negative: (Q, G) bool.
-        seed: () int64.
+        seed: () int64 on the CPU.
         dim: D, the dimension of the sphere's space.
         cutoff: distance below which all are as likely as there.
         reach: distance from which none is drawn, unless a row has no other.
@@ -394,10 +392,21 @@ def draw_negatives(
     Returns:
         (Q, G) int64, how often each item was drawn.
     """
+    generator = torch.Generator(distances.device).manual_seed(int(seed))
     drawn = torch.zeros_like(negative, dtype=torch.int64)
-    most = int(num_draws.max()) if num_draws.numel() else 0
-    if most == 0:
-        return drawn
+    for block in row_blocks(distances):
+        weights = _draw_weights(distances[block], negative[block], dim, cutoff, reach)
+        # How many are drawn is known on a GPU alone, which is not waited for: there no anchor has more than G.
+        most = int(num_draws[block].max()) if num_draws.device.type == "cpu" else distances.shape[1]
+        if most:
+            columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
+            used = torch.arange(most, device=distances.device) < num_draws[block, None]
+            drawn[block].scatter_add_(1, columns, used.long())
+    return drawn
+
+
+def _draw_weights(distances: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:
+    """Return (q, G) weights of draws; the row of an anchor without negatives, which draws nothing, needs a sum too."""
     far = distances.clamp(min=cutoff)
     drawable = negative & (far < reach)
     log_density = (dim - 2) * far.log() + (dim - 3) / 2 * torch.log1p(-(far.clamp(max=reach) ** 2) / 4)
@@ -405,8 +414,4 @@ def draw_negatives(
     highest = rarity.amax(1, keepdim=True)
     weights = torch.where(drawable, (rarity - highest.nan_to_num(neginf=0.0)).exp(), 0.0)
     weights = torch.where(drawable.any(1, keepdim=True), weights, negative.to(weights.dtype))
-    weights = torch.where(negative.any(1, keepdim=True), weights, 1.0)  # a row that draws nothing still needs a sum
-    generator = torch.Generator(distances.device).manual_seed(int(seed))
-    columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
-    used = torch.arange(most, device=distances.device) < num_draws[:, None]
-    return drawn.scatter_add_(1, columns, used.long())
+    return torch.where(negative.any(1, keepdim=True), weights, 1.0)

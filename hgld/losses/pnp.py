@@ -1,19 +1,17 @@
 """PNP: a penalty on the negatives that rank before each positive."""
 
-import math
-from collections.abc import Callable
-from typing import Literal, Unpack, get_args
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError
-from hgld.losses.kernels.operator import row_operator
-from hgld.losses.rank_loss import RankLoss, RankOptions, positive_places, ranked_items, read_scores
+from hgld.losses.kernels.objectives import NegativesPenalty, PenaltyVariant
+from hgld.losses.kernels.operator import Method, check_method, rank_metric
+from hgld.losses.rank_loss import RankLoss
+from hgld.losses.surrogate_losses import BinaryOptions, grade_counts, read_ranked
+from hgld.losses.surrogates import Sigmoid
 
-Variant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
-
-_MOST_PAIRS = 1 << 22  # pairs at once: a few temporaries of 16 MB in float32
+Variant = PenaltyVariant
 
 
 class PNP(RankLoss):
@@ -38,11 +36,11 @@ class PNP(RankLoss):
         b: of ``Ib``: 4 on Stanford Online Products, 1 on VehicleID in the paper.
         alpha: of ``Dq``: as large as training stays stable.
         tau: width of the sigmoid, in units of the score.
-        level: column of the labels that decides what is positive, 0 the finest.
-        options: see :class:`hgld.losses.RankLoss`.
+        options: ``level`` and ``method`` as in :mod:`hgld.losses.surrogate_losses`; the others see
+            :class:`hgld.losses.RankLoss`.
 
     Raises:
-        ConfigError: an unknown variant, or numbers that are not positive.
+        ConfigError: an unknown variant or method, or numbers that are not positive.
     """
 
     def __init__(
@@ -51,12 +49,13 @@ class PNP(RankLoss):
         b: float = 4.0,
         alpha: float = 1.0,
         tau: float = 0.01,
-        *,
-        level: int = 0,
-        **options: Unpack[RankOptions],
+        **options: Unpack[BinaryOptions],
     ) -> None:
-        super().__init__(graded=False, level=level, **options)
-        _check(variant, b, alpha, tau)
+        method: Method = options.pop("method", "auto")
+        super().__init__(graded=False, **options)
+        check_method(method)
+        self.penalty, self.surrogate = NegativesPenalty(variant, b, alpha), Sigmoid(tau)
+        self.method: Method = method
         self.variant: Variant = variant
         self.b = b
         self.alpha = alpha
@@ -65,7 +64,8 @@ class PNP(RankLoss):
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        return pnp_loss(scores, grades, self.variant, b=self.b, alpha=self.alpha, tau=self.tau, left_out=left_out)
+        options = {"b": self.b, "alpha": self.alpha, "tau": self.tau}
+        return pnp_loss(scores, grades, self.variant, **options, left_out=left_out, method=self.method)
 
     def extra_repr(self) -> str:
         return f"variant={self.variant!r}, b={self.b}, alpha={self.alpha}, tau={self.tau}"
@@ -80,10 +80,9 @@ def pnp_loss(
     alpha: float = 1.0,
     tau: float = 0.01,
     left_out: Tensor | None = None,
+    method: Method = "auto",
 ) -> tuple[Tensor, Tensor]:
     """Return PNP of every query; the formulas are those of :class:`PNP`.
-
-    Only dL/dscores is kept for the backward pass, and the workspace is bounded.
 
     Args:
         scores: (Q, G) floating; below float32 they are read as float32.
@@ -93,6 +92,7 @@ def pnp_loss(
         alpha: of ``Dq``.
         tau: width of the sigmoid.
         left_out: (Q,) int64, the column that is not ranked, -1 for none.
+        method: path of computation, see :mod:`hgld.losses.kernels.operator`.
 
     Returns:
         values (Q,), 0 where undefined, and valid (Q,) bool.
@@ -101,71 +101,13 @@ def pnp_loss(
         ConfigError: an unknown variant, or numbers that are not positive.
         InputError: shapes or dtypes do not fit.
     """
-    _check(variant, b, alpha, tau)
-    scores = read_scores(scores, grades, left_out)
-    ranked = ranked_items(scores, left_out)
-    positive = (grades > 0) & ranked
-    negative = (grades == 0) & ranked
-    values, _ = _pnp(scores, positive, negative, variant, b, alpha, tau)
-    return values, positive.any(1)
-
-
-def _check(variant: str, b: float, alpha: float, tau: float) -> None:
-    if variant not in get_args(Variant):
-        raise ConfigError(f"variant {variant!r} is unknown; expected one of {', '.join(get_args(Variant))}.")
-    for name, value in (("b", b), ("alpha", alpha), ("tau", tau)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
-
-
-@row_operator("hgld::pnp")
-def _pnp(
-    scores: Tensor, positive: Tensor, negative: Tensor, variant: str, b: float, alpha: float, tau: float
-) -> tuple[Tensor, Tensor]:
-    """Return values (Q,) and d values / d scores (Q, G)."""
-    penalty = _penalty(variant, b, alpha)
-    values, slopes = scores.new_zeros(len(scores), dtype=torch.float64), torch.zeros_like(scores)
-    if scores.numel() == 0:
-        return values.to(scores.dtype), slopes
-    places, used = positive_places(positive)
-    shares = used.double() / used.sum(1, keepdim=True).clamp(min=1)
-    rows = max(1, _MOST_PAIRS // (max(1, places.shape[1]) * scores.shape[1]))
-    width = max(1, _MOST_PAIRS // (rows * scores.shape[1]))
-    for start in range(0, len(scores), rows):
-        block = slice(start, start + rows)
-        for chunk, share in zip(places[block].split(width, dim=1), shares[block].split(width, dim=1), strict=True):
-            value, slope = _penalties(scores[block], negative[block], chunk, share, penalty, tau)
-            values[block] += value
-            slopes[block] += slope
-    return values.to(scores.dtype), slopes
-
-
-def _penalties(
-    scores: Tensor,
-    negative: Tensor,
-    places: Tensor,
-    share: Tensor,
-    penalty: Callable[[Tensor], tuple[Tensor, Tensor]],
-    tau: float,
-) -> tuple[Tensor, Tensor]:
-    """Sum the penalties of the positives at ``places`` (q, p) of q rows, each weighted by its ``share`` (q, p)."""
-    difference = scores[:, None, :] - scores.gather(1, places)[:, :, None]  # (q, p, G): s_j - s_k
-    step = torch.sigmoid(difference / tau) * negative[:, None, :]
-    value, by_count = penalty(step.sum(dim=2, dtype=torch.float64))
-    weight = (share * by_count / tau).to(scores.dtype)
-    by_pair = weight[:, :, None] * step * (1 - step)
-    slopes = by_pair.sum(dim=1).scatter_add(1, places, -by_pair.sum(dim=2))
-    return (share * value).sum(dim=1), slopes
-
-
-def _penalty(variant: str, b: float, alpha: float) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-    """Return the f of a variant: R -> f(R), f'(R)."""
-    if variant == "Iu":
-        return lambda r: ((1 + r) * torch.log1p(r), 1 + torch.log1p(r))
-    if variant == "Ib":
-        return lambda r: ((b * r - torch.log1p(b * r)) / b**2, r / (1 + b * r))
-    if variant == "Ds":
-        return lambda r: (torch.log1p(r), 1 / (1 + r))
-    if variant == "Dq":
-        return lambda r: (-torch.expm1(-alpha * torch.log1p(r)), alpha * torch.exp(-(alpha + 1) * torch.log1p(r)))
-    return lambda r: (r, torch.ones_like(r))
+    scores, grades = read_ranked(scores, grades, left_out)
+    positive = (grades > 0).to(torch.uint8)
+    counts = grade_counts(positive, 1)
+    valid = counts[:, 1] > 0
+    norms = torch.where(valid, counts[:, 1].double(), torch.inf)
+    penalty = NegativesPenalty(variant, b, alpha)
+    metric = rank_metric(
+        scores, positive, torch.ones_like(counts, dtype=torch.float64), norms, penalty, Sigmoid(tau), method
+    )
+    return torch.where(valid, -metric, 0.0), valid

@@ -12,11 +12,13 @@ from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import (
     Reduction,
+    check_below,
     check_labels,
     check_level,
     check_reduction,
     label_column,
     mean_of_valid,
+    on_device,
     similarity,
 )
 from hgld.relevance import shared_levels
@@ -156,13 +158,14 @@ def read_targets(embeddings: Tensor, labels: Tensor, level: int, proxies: Tensor
             f"(B, {dim}) of a floating dtype."
         )
     check_labels(labels, len(embeddings))
-    targets = label_column(labels, level).to(device=embeddings.device, dtype=torch.int64)
-    if not torch.compiler.is_compiling() and targets.numel() and int(targets.max()) >= num_classes:
-        raise InputError(
-            f"label {int(targets.max())} has no proxy: there are {num_classes} classes, 0..{num_classes - 1}. "
-            "Count the classes of the training set's level, or number its labels from 0 without gaps."
-        )
-    return targets
+    column = label_column(labels, level)
+    check_below(
+        column,
+        num_classes,
+        f"label {{last}} has no proxy: there are {num_classes} classes, 0..{num_classes - 1}. "
+        "Count the classes of the training set's level, or number its labels from 0 without gaps.",
+    )
+    return on_device(column, embeddings.device).to(torch.int64)
 
 
 # -- CSL --------------------------------------------------------------------------------------------------------------

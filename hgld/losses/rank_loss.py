@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.kernels.operator import operator
 from hgld.relevance import shared_levels
 
 # -- labels -----------------------------------------------------------------------------------------------------------
@@ -50,6 +51,32 @@ def label_column(labels: Tensor, level: int) -> Tensor:
             "give it labels of that level, or another level=."
         )
     return columns[:, level]
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; from the CPU by page-locked memory, for which neither side waits."""
+    if tensor.device.type == "cpu" != device.type and not torch.compiler.is_compiling():
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def check_below(values: Tensor, end: int, message: str) -> None:
+    """Refuse values (N,) of ``end`` or more, without waiting for a GPU.
+
+    On the CPU with an InputError. Elsewhere the device itself stops, with the message in its log: labels that are
+    still on the CPU when a loss gets them are checked there.
+
+    Args:
+        values: integers.
+        end: the number that they must be below.
+        message: with ``{last}`` where the largest value stands.
+    """
+    if torch.compiler.is_compiling() or not values.numel():
+        return
+    if values.device.type != "cpu":
+        torch._assert_async((values < end).all(), message.format(last="one of them"))
+    elif (last := int(values.max())) >= end:
+        raise InputError(message.format(last=last))
 
 
 # -- items of a query's row -------------------------------------------------------------------------------------------
@@ -99,15 +126,18 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
         positive: (Q, G) bool.
 
     Returns:
-        columns (Q, P), P the most that a row has, 0 where there are no more, and used (Q, P) bool.
+        columns (Q, P) and used (Q, P) bool; P is the most that a row has, on a GPU G.
     """
     counts = positive.sum(1)
+    if positive.device.type != "cpu":  # P is known on the device alone, which is not waited for: every column is kept
+        places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+        return places, torch.arange(positive.shape[1], device=positive.device) < counts[:, None]
     most = int(counts.max()) if counts.numel() else 0
     rows, columns = positive.nonzero(as_tuple=True)
-    slots = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    places = torch.zeros(len(positive), most, dtype=torch.int64, device=positive.device)
+    slots = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+    places = torch.zeros(len(positive), most, dtype=torch.int64)
     places[rows, slots] = columns
-    return places, torch.arange(most, device=positive.device) < counts[:, None]
+    return places, torch.arange(most) < counts[:, None]
 
 
 def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:
@@ -210,14 +240,16 @@ class RankLoss(nn.Module, ABC):
         """
         _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
         gallery = embeddings if ref_embeddings is None else ref_embeddings
-        query_labels = self._read(labels)
-        gallery_labels = query_labels if ref_labels is None else self._read(ref_labels)
         scores = similarity(embeddings, gallery, normalize=self.normalize)
-        grades = shared_levels(query_labels, gallery_labels).to(device=scores.device, dtype=torch.uint8)
+        query_labels = on_device(self._read(labels), scores.device)
+        gallery_labels = query_labels if ref_labels is None else on_device(self._read(ref_labels), scores.device)
+        grades = shared_levels(query_labels, gallery_labels).to(torch.uint8)
         left_out = None
         if self.exclude_self and (self_index is not None or ref_embeddings is None):
-            index = torch.arange(len(embeddings)) if self_index is None else self_index
-            left_out = index.to(device=scores.device, dtype=torch.int64)
+            if self_index is None:
+                left_out = torch.arange(len(embeddings), device=scores.device)
+            else:
+                left_out = on_device(self_index, scores.device).to(torch.int64)
         values, valid = self.query_losses(scores, grades, query_labels.shape[1], left_out)
         return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
 
@@ -239,8 +271,9 @@ def mean_of_valid(values: Tensor, valid: Tensor) -> Tensor:
 def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -> Tensor:
     """Return scores (Q, G) of (Q, D) against (G, D): cosines, or inner products without ``normalize``.
 
-    In float64 where a side is float64, else in float32 also under autocast: in [0.5, 1) scores in float16 are spaced
-    0.05 tau at tau = 0.01, in bfloat16 0.4 tau.
+    In float64 where a side is float64, else in float32 also under autocast, and not in TF32 whatever is set: in
+    [0.5, 1) scores in float16, of whose digits TF32 has as many, are spaced 0.05 tau at tau = 0.01, in bfloat16
+    0.4 tau.
     """
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):
@@ -250,7 +283,34 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
             unit = unit_rows(query)
             reference = unit if reference is query else unit_rows(reference)
             query = unit
-        return query @ reference.T
+        return inner_products(query, reference)
+
+
+def _keep_sides(ctx: object, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)  # pyright: ignore[reportAttributeAccessIssue]  # torch's context
+
+
+def _by_sides(ctx: object, by_products: Tensor) -> tuple[Tensor, Tensor]:
+    rows, others = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
+    return inner_products(by_products, others.T), inner_products(by_products.T, rows.T)
+
+
+@operator("hgld::inner_products", lambda rows, others: rows.new_empty(len(rows), len(others)), _by_sides, _keep_sides)
+def inner_products(rows: Tensor, others: Tensor) -> Tensor:
+    """Multiply (Q, D) by (G, D) transposed, (Q, G), in the full precision of their dtype, forwards and backwards.
+
+    An operator, because what is set about TF32 or bfloat16 holds when a product is computed, and a gradient's is
+    computed after the context of its forward pass has ended.
+    """
+    switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "ieee"
+        return rows @ others.T
+    finally:
+        for switch, precision in zip(switches, before, strict=True):
+            switch.fp32_precision = precision
 
 
 def unit_rows(embeddings: Tensor) -> Tensor:
@@ -288,10 +348,9 @@ def _check_sides(
             f"self_index has shape {tuple(self_index.shape)} and dtype {self_index.dtype}; "
             f"expected ({len(embeddings)},) integers, -1 where no reference is the query."
         )
-    if self_index is not None and ref_embeddings is not None and not torch.compiler.is_compiling():
-        last = int(self_index.max()) if len(self_index) else -1
-        if last >= len(ref_embeddings):
-            raise InputError(f"self_index runs to {last}; there are {len(ref_embeddings)} references, from 0 on.")
+    if self_index is not None and ref_embeddings is not None:
+        size = len(ref_embeddings)
+        check_below(self_index, size, f"self_index runs to {{last}}; there are {size} references, from 0 on.")
 
 
 def _check_side(prefix: str, embeddings: Tensor, labels: Tensor) -> None:

@@ -124,7 +124,7 @@ def graded_ap_loss(
     >>> valid.tolist()
     [True]
     """
-    scores, grades = _ranked(scores, grades, left_out)
+    scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, num_levels)
     gains = (gain or GradedGain()).of_counts(counts)
     totals = (gains * counts).sum(dim=1)
@@ -144,7 +144,7 @@ def recall_loss(
 
     Arguments, results and errors are those of :func:`graded_ap_loss`, ``recall`` the cutoffs and their temperature.
     """
-    scores, grades = _ranked(scores, grades, left_out)
+    scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, 1)
     gains = (counts >= 0).double()
     return _one_minus(scores, grades, gains, counts[:, 1].double(), recall or RecallMean(), surrogate, method)
@@ -163,14 +163,14 @@ def ndcg_loss(
 
     Arguments, results and errors are those of :func:`graded_ap_loss`.
     """
-    scores, grades = _ranked(scores, grades, left_out)
+    scores, grades = read_ranked(scores, grades, left_out)
     counts = grade_counts(grades, num_levels)
     gains = GradedGain("exponential").of_counts(counts)
     ideal = ideal_dcg(counts, gains, scores.shape[1])
     return _one_minus(scores, grades, gains, ideal, DiscountedGain(), surrogate, method)
 
 
-def _ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
+def read_ranked(scores: Tensor, grades: Tensor, left_out: Tensor | None) -> tuple[Tensor, Tensor]:
     """Return scores in float32 or float64, -inf where left out, and grades as bytes, 0 there."""
     scores = read_scores(scores, grades, left_out)
     grades = grades if grades.dtype == torch.uint8 else grades.clamp(max=_OUT_OF_RANGE).to(torch.uint8)

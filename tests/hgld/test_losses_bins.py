@@ -182,15 +182,6 @@ def test_left_out_items_do_not_count():
         assert torch.equal(valid, expected_valid)
 
 
-def test_pnp_in_chunks_is_pnp_at_once(monkeypatch):
-    torch.manual_seed(4)
-    scores, grades = torch.rand(7, 11, dtype=torch.float64, requires_grad=True), torch.randint(0, 2, (7, 11))
-    whole = torch.autograd.grad(pnp_loss(scores, grades)[0].sum(), scores)[0]
-    monkeypatch.setattr("hgld.losses.pnp._MOST_PAIRS", 20)
-    values, _ = pnp_loss(scores, grades)
-    torch.testing.assert_close(torch.autograd.grad(values.sum(), scores)[0], whole)
-
-
 IN_BLOCKS = {
     **{f"SoftBinAP, {ties}": (lambda s, g, t=ties: soft_bin_ap_loss(s, g, ties=t)) for ties in TIES},  # type: ignore[misc]
     "BlackboxAP": lambda s, g: blackbox_ap_loss(s, g, lambda_=0.5),

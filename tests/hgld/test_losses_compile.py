@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hgld import Hierarchy
-from hgld.losses import binned, blackbox_ap, pairs, pnp
+from hgld.losses import binned, blackbox_ap, pairs
 from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, MultiGrain, SumOverLevels
@@ -15,6 +15,7 @@ from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Triplet
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
+from hgld.losses.rank_loss import inner_products
 from hgld.losses.surrogate_losses import SmoothRecall, SupHAP
 
 DIM = 6
@@ -103,7 +104,7 @@ def operators():
     positive, negative = roles == 2, roles == 1
     contents, seed = torch.rand(3, 2, 5, dtype=torch.float64), torch.tensor(1)
     return {
-        "pnp": (pnp._pnp, (scores, positive, negative, "Dq", 4.0, 1.0, 0.1)),
+        "inner_products": (inner_products, (scores, torch.rand(5, 9, requires_grad=True))),
         "triplets": (pairs._triplets, (scores, positive & negative.any(1, keepdim=True), negative, 0.2)),
         "soft_histograms": (binned._histograms, (scores, roles, 5, -1.0)),
         "its backward": (binned._histograms_backward, (contents, scores.detach(), roles, -1.0)),

@@ -132,7 +132,7 @@ def test_the_order_of_the_batch_does_not_matter(name):
     loss = EVERY[name]().double()
     expected = loss(embeddings, labels)
     if isinstance(loss, CrossBatchMemory):
-        loss.written.zero_()
+        loss.written = 0
     torch.testing.assert_close(loss(embeddings[order], labels[order]), expected)
 
 
@@ -147,7 +147,7 @@ def test_autocast_changes_nothing(name, dtype):
     torch.manual_seed(1)
     expected = loss(embeddings.float(), labels)
     if isinstance(loss, CrossBatchMemory):
-        loss.written.zero_()
+        loss.written = 0
     torch.manual_seed(1)
     with torch.autocast("cpu", dtype=dtype):
         found = loss(embeddings, labels)

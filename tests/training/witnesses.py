@@ -33,7 +33,7 @@ from hgld.training.loop import train
 from hgld.training.models.backbones import build_model
 from hgld.training.models.embedding_model import EmbeddingModel
 from hgld.training.models.small_net import SmallNet
-from hgld.training.optimizers import build_optimizers, groups_of, set_rates
+from hgld.training.optimizers import LossScale, build_optimizers, groups_of, set_rates
 from hgld.training.step import StepInput
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.streamed_dataset import damage, no_image
@@ -247,7 +247,7 @@ def told(config: TrainConfig, world: World) -> Any:
     criterion = build_criterion(config.loss, hierarchy=TREE, train_labels=LABELS, dim=6, steps_per_epoch=2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6))
     made: Any = types.SimpleNamespace(model=model, wrapped=model, criterion=criterion, processes=ALONE, config=config)
-    made.scaler = torch.amp.GradScaler("cpu", enabled=False)  # pyright: ignore[reportPrivateImportUsage]
+    made.scale = LossScale(torch.device("cpu"), enabled=False)
     batch = StepInput(torch.zeros(24, 3, 2, 2, dtype=torch.uint8), LABELS, torch.arange(24), 0)
     world.patch.setattr(loop, "prepare_images", lambda images, *_, **__: images.float())
     return sorted(loop._backward(made, lambda _: nullcontext())(batch).parts)

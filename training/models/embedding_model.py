@@ -134,6 +134,11 @@ class EmbeddingModel(nn.Module):
             parameter.requires_grad_(not frozen)
         self.train(self.training)
 
+    @property
+    def backbone_frozen(self) -> bool:
+        """True while :meth:`freeze_backbone` keeps the backbone as it is."""
+        return self._frozen
+
     def train(self, mode: bool = True) -> "EmbeddingModel":
         """Set training or evaluation mode; frozen parts stay in evaluation mode."""
         super().train(mode)

@@ -7,6 +7,7 @@ and read no order from them, so that the paths may lay out the positives as suit
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -115,13 +116,70 @@ class DiscountedGain:
         return Terms(values, torch.zeros_like(values), -values / (discount * (1 + k.rank) * math.log(2)))
 
 
-Objective = PrecisionMean | RecallMean | DiscountedGain
+PenaltyVariant = Literal["O", "Iu", "Ib", "Ds", "Dq"]
 
-_KINDS: dict[str, type[Objective]] = {"precision": PrecisionMean, "recall": RecallMean, "ndcg": DiscountedGain}
+
+@dataclass(frozen=True)
+class NegativesPenalty:
+    """PNP: ``-f(R) / norm`` with R positives as norm, R the negatives before the positive: what rank has beyond hrank.
+
+    All gains must be 1, so that hrank counts positives. The formulas of f are those of :class:`hgld.losses.PNP`.
+
+    Attributes:
+        variant: name of f.
+        b: of ``Ib``.
+        alpha: of ``Dq``.
+
+    Raises:
+        ConfigError: an unknown variant, or numbers that are not positive.
+    """
+
+    variant: PenaltyVariant = "Dq"
+    b: float = 4.0
+    alpha: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.variant not in get_args(PenaltyVariant):
+            expected = ", ".join(get_args(PenaltyVariant))
+            raise ConfigError(f"variant {self.variant!r} is unknown; expected one of {expected}.")
+        for name, value in (("b", self.b), ("alpha", self.alpha)):
+            if not 0 < value < math.inf:
+                raise ConfigError(f"{name} is {value}; expected a finite number > 0.")
+
+    def terms(self, k: Positives) -> Terms:
+        values, slope = self._penalty((k.rank - k.hrank).clamp(min=0))
+        return Terms(-values / k.norm, slope / k.norm, -slope / k.norm)
+
+    def _penalty(self, r: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f(R) and f'(R)."""
+        b, alpha = self.b, self.alpha
+        match self.variant:
+            case "O":
+                return r, torch.ones_like(r)
+            case "Iu":
+                return (1 + r) * torch.log1p(r), 1 + torch.log1p(r)
+            case "Ib":
+                return (b * r - torch.log1p(b * r)) / b**2, r / (1 + b * r)
+            case "Ds":
+                return torch.log1p(r), 1 / (1 + r)
+            case "Dq":
+                return -torch.expm1(-alpha * torch.log1p(r)), alpha * torch.exp(-(alpha + 1) * torch.log1p(r))
+
+
+Objective = PrecisionMean | RecallMean | DiscountedGain | NegativesPenalty
+
+_KINDS: dict[str, type[Objective]] = {
+    "precision": PrecisionMean,
+    "recall": RecallMean,
+    "ndcg": DiscountedGain,
+    **{f"pnp-{variant}": NegativesPenalty for variant in get_args(PenaltyVariant)},
+}
 
 
 def pack(objective: Objective) -> tuple[str, list[float]]:
     """Return an objective as an operator's schema can carry it; :func:`unpack` reads it back."""
+    if isinstance(objective, NegativesPenalty):
+        return f"pnp-{objective.variant}", [objective.b, objective.alpha]
     kind = next(name for name, known in _KINDS.items() if isinstance(objective, known))
     if isinstance(objective, RecallMean):
         return kind, [float(objective.clip), *objective.k, *objective.temperatures]
@@ -133,4 +191,7 @@ def unpack(kind: str, numbers: list[float]) -> Objective:
     if kind == "recall":
         middle = len(numbers) // 2 + 1
         return RecallMean(tuple(int(k) for k in numbers[1:middle]), tuple(numbers[middle:]), bool(numbers[0]))
+    if kind.startswith("pnp-"):
+        variant = next(known for known in get_args(PenaltyVariant) if kind == f"pnp-{known}")
+        return NegativesPenalty(variant, *numbers)
     return _KINDS[kind]()
