@@ -345,17 +345,20 @@ def _shard(module: nn.Module, processes: Processes) -> None:
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for parameter in module.parameters():
         parameter.data = parameter.data.contiguous()  # FSDP's flat shares do not support channels_last
-    for block in (*_blocks(module), module):
+    for block in (*blocks(module), module):
         fully_shard(block, mesh=mesh, reshard_after_forward=True)
 
 
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of layers: a residual network's stages, a transformer's blocks."""
+def blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the blocks of a backbone that are spread one by one: a residual network's stages, a transformer's blocks.
+
+    They are the members of the outermost lists of layers.
+    """
     for child in module.children():
         if isinstance(child, nn.Sequential | nn.ModuleList):
             yield from (block for block in child if any(True for _ in block.parameters()))
         else:
-            yield from _blocks(child)
+            yield from blocks(child)
 
 
 def _is_share(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -384,6 +387,11 @@ def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     return distribute_tensor(placed, other.device_mesh, other.placements, src_data_rank=None)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """Return the part of a tensor that this process holds: all of it, unless it is spread."""
+    return tensor.to_local() if _is_share(tensor) else tensor
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -76,7 +76,7 @@ class ModelConfig:
     dropout: float = setting(0.0, "Share of features dropped before the projection.", least=0, most=1)
     gradient_checkpointing: bool = setting(False, "Recompute activations in the backward pass: slower, less memory.")
     channels_last: bool = setting(True, "Memory format of the images and convolutions.")
-    compile: bool = setting(False, "torch.compile the model.")
+    compile: bool = setting(False, "torch.compile the backbone and the loss.")
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,9 @@ class ImagesConfig:
         0.0, "Probability that a rectangle of 2 to 33% of the image is painted over (random erasing).", least=0, most=1
     )
     decoder: Literal["fast", "torchvision"] = setting("fast", "fast: simplejpeg and OpenCV; torchvision: reference.")
-    workers: int = setting(2, "Threads that decode, a process.", above=0)
+    workers: int = setting(
+        0, "Threads that decode, a process; 0: as many as the process has cores for itself, 16 at most.", least=0
+    )
     prefetch: int = setting(2, "Batches decoded ahead, a process.", above=0)
     on_fault: Literal["replace", "raise"] = setting(
         "replace", "A corrupt image: replaced by another of its class, counted and named; or the end of the run."
@@ -238,6 +240,9 @@ class OptimizerConfig:
     frozen_epochs: int = setting(0, "First epochs in which the backbone does not move.", least=0)
     clip_norm: float = setting(0.0, "Longest gradient, by its norm; 0: as it comes.", least=0)
     amp: Literal["off", "bf16", "fp16"] = setting("off", "Precision of the model's arithmetic; the loss stays fp32.")
+    tf32: bool = setting(
+        True, "On a GPU the model's float32 products and convolutions in TF32; scores and ranks of the loss never are."
+    )
     ema: float = setting(
         0.0, "Decay of the exponential moving average of the weights that is evaluated; 0: none.", least=0, most=1
     )
@@ -270,6 +275,9 @@ class RunConfig:
         False, "Log the share of each term of the loss in the gradient of the embeddings (MultiGrain, compositions)."
     )
     device: str = setting("", "cpu, cuda, ...; default: a GPU when there is one.")
+    deterministic: bool = setting(
+        False, "Only algorithms that give the same bits in every run on the same GPU, which are slower."
+    )
     sync_batch_norm: bool = setting(False, "Batch norm's statistics over all processes.")
     sharding: Literal["none", "fsdp"] = setting(
         "none",

@@ -175,12 +175,6 @@ def _batch_problems(config: TrainConfig) -> Iterator[str]:
         )
     if batch.stream and batch.sampler != "pk":
         yield f"stream reads P x K batches from shards in their order; it cannot serve sampler {batch.sampler!r}."
-    if config.model.compile and config.model.gradient_checkpointing:
-        yield "compile and gradient_checkpointing both rewrite the backward pass; take one of them."
-    if config.run.sharding == "fsdp" and config.optimizer.amp == "fp16":
-        yield "sharding fsdp and amp fp16: one process that overflows must stop the step of all; take bf16."
-    if config.run.sharding == "fsdp" and config.model.compile:
-        yield "sharding fsdp and compile: the gathering of parameters would be compiled too; take one of them."
     if config.images.crop_min > config.images.crop_max:
         yield f"crop_min {config.images.crop_min} is above crop_max {config.images.crop_max}."
 

@@ -7,6 +7,7 @@ checkpoint. So a run that was stopped anywhere ends in the same weights as one t
 import errno
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
@@ -111,9 +112,28 @@ def train(
 
     with stop_requests() as stop, distributed.process_group(config.run.device, way_out) as processes:
         reporter = progress if progress is not None and processes.is_main else SilentReporter()
-        with _run_lock(out, processes, reporter):
+        with _run_lock(out, processes, reporter), arithmetic(config):
             state = prepare_run(config, data, out, processes, init_from)
             return _train(state, stop, reporter, profile)
+
+
+@contextmanager
+def arithmetic(config: TrainConfig) -> Iterator[None]:
+    """Set how a GPU computes in the body: TF32 or not, the choice of convolutions' algorithms, determinism."""
+    tf32 = "tf32" if config.optimizer.tf32 else "ieee"
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    before = products.fp32_precision, convolutions.fp32_precision, torch.backends.cudnn.benchmark
+    chosen = torch.are_deterministic_algorithms_enabled()
+    if config.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; torch asks for it
+    try:
+        products.fp32_precision = convolutions.fp32_precision = tf32
+        torch.backends.cudnn.benchmark = not config.run.deterministic  # images are of one size
+        torch.use_deterministic_algorithms(config.run.deterministic or chosen)
+        yield
+    finally:
+        products.fp32_precision, convolutions.fp32_precision, torch.backends.cudnn.benchmark = before
+        torch.use_deterministic_algorithms(chosen)
 
 
 @contextmanager

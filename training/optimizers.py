@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hgld.distributed import placed_like
+from hgld.distributed import local_part, placed_like
 from hgld.errors import ConfigError, InputError
 from hgld.training.config import OptimizerConfig
 
@@ -37,8 +37,8 @@ class WeightAverage:
         updates = taken.new_full((), self._updates) if isinstance(self._updates, int) else self._updates
         share = (1 - ((1 + updates) / (10 + updates)).clamp(max=self.decay)) * taken
         self._updates = updates + taken
-        now = [parameter.detach() for parameter in model.parameters()]
-        average = [self.weights[name] for name, _ in model.named_parameters()]
+        now = [local_part(parameter.detach()) for parameter in model.parameters()]
+        average = [local_part(self.weights[name]) for name, _ in model.named_parameters()]
         moves = torch._foreach_sub(now, average)
         torch._foreach_mul_(moves, share.to(moves[0].dtype))
         torch._foreach_add_(average, moves)
@@ -100,7 +100,7 @@ class LossScale:
             inverse = 1 / self._scale
             for parameter in parameters:
                 if parameter.grad is not None:
-                    parameter.grad.mul_(inverse)
+                    local_part(parameter.grad).mul_(inverse)
 
     @property
     def may_fall(self) -> Tensor:
@@ -179,8 +179,11 @@ def _rate_and_decay(config: OptimizerConfig, part: str, parameter: nn.Parameter)
 
 
 def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> Optimizer:
-    # Fused on a GPU: one kernel a group, which can skip its step without the host (``found_inf``).
-    fused = True if groups[0]["params"][0].device.type != "cpu" else None
+    # Fused on a GPU: one kernel a group, which can skip its step without the host (``found_inf``). torch has no fused
+    # SGD of parameters that are spread over processes.
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    spread = any(local_part(parameter) is not parameter for parameter in parameters)
+    fused = True if parameters[0].device.type != "cpu" and not (kind == "sgd" and spread) else None
     match kind:
         case "adam":
             return torch.optim.Adam(groups, fused=fused)
@@ -190,7 +193,7 @@ def _build(kind: str, config: OptimizerConfig, groups: list[dict[str, Any]]) -> 
             sgd = torch.optim.SGD(groups, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
             if fused and config.momentum:
                 # A first step that is skipped would leave the momentum that it makes without a value.
-                for parameter in (p for group in groups for p in group["params"]):
+                for parameter in parameters:
                     sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return sgd
     raise ConfigError(f"optimizer is {kind!r}; expected adam, adamw or sgd.")

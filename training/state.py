@@ -120,7 +120,7 @@ def _are_numbers(values: Any) -> bool:
 # Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
-    *("log_every", "gradient_shares", "keep", "checkpoint_every", "wandb", "sharding"),
+    *("log_every", "gradient_shares", "keep", "checkpoint_every", "wandb", "sharding", "tf32", "deterministic"),
     *("evaluate_on", "evaluate_every", "metrics", "best_by", "select_on_test"),
 }
 
@@ -316,7 +316,24 @@ def _build_modules(
     layout = torch.channels_last if config.model.channels_last else torch.contiguous_format
     model.to(processes.device, memory_format=layout)  # pyright: ignore[reportCallIssue]  # torch's own overloads
     criterion.to(processes.device)
+    if config.model.compile:
+        compile_modules(model, criterion, spread=config.run.sharding == "fsdp" and processes.count > 1)
     return model, criterion
+
+
+def compile_modules(model: EmbeddingModel, criterion: Criterion, *, spread: bool) -> None:
+    """Compile backbone and loss in place, at their first call.
+
+    Args:
+        model: its backbone is compiled whole, where its parameters are spread over processes a block at a time: they
+            are gathered between the blocks.
+        criterion: compiled unless it reads labels on the CPU, which no graph of a GPU can hold.
+        spread: whether the backbone's parameters will be spread.
+    """
+    for part in distributed.blocks(model.backbone) if spread else [model.backbone]:
+        part.compile()
+    if not criterion.reads_labels_on_cpu:
+        criterion.compile()
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """Batches of decoded images from a dataset with an index: threads read and decode them ahead of the consumer."""
 
 import atexit
+import os
+import re
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -103,6 +105,23 @@ class _Pending(NamedTuple):
     parts: "list[tuple[int, Future[list[_Failed]]]]"
 
 
+_MOST_WORKERS = 16  # of those that are not asked for
+
+
+def cores_of_process() -> int:
+    """Return how many cores this process has for itself, 16 at most: its share of those that it may run on.
+
+    They are shared with the other processes that torchrun or Slurm started on the machine, unless Slurm has given every
+    task its own.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sharers = os.environ.get("LOCAL_WORLD_SIZE" if "RANK" in os.environ else "SLURM_STEP_TASKS_PER_NODE", "1")
+    if "RANK" not in os.environ and (own := os.environ.get("SLURM_CPUS_PER_TASK", "")).isdigit():
+        cores, sharers = min(cores, int(own)), "1"
+    count = re.match("[1-9][0-9]*", sharers)  # Slurm writes 8(x2) for two machines
+    return max(1, min(cores // int(count.group() if count else 1), _MOST_WORKERS))
+
+
 class BatchDecoder:
     """Decode batches in threads, ahead of the consumer, and replace damaged items by others.
 
@@ -121,14 +140,14 @@ class BatchDecoder:
         on_fault: OnFault = "raise",
     ) -> None:
         decoder_of(decoder)
-        if workers < 1 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
+        if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
-                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 1, at least 0, and "
+                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 0, at least 0, and "
                 "raise, replace or leave."
             )
         self._view = view
         self._decoder: Decoder = decoder
-        self._workers, self._prefetch, self._seed = workers, prefetch, seed
+        self._workers, self._prefetch, self._seed = workers or cores_of_process(), prefetch, seed
         self._on_fault = on_fault
         self._buffers = BatchBuffers(pin_memory)
 
@@ -245,7 +264,7 @@ class Loader:
         sampler: which items meet in a batch, and this process's part of them.
         view: crops and variations of the images.
         decoder: ``fast``, or ``torchvision`` for the reference (:func:`hgld.data.decode.decode_batch`).
-        workers: threads that read and decode.
+        workers: threads that read and decode; 0: :func:`cores_of_process`.
         prefetch: batches in the making beyond the one that is taken; 0: none.
         seed: of the views.
         pin_memory: page-locked batches, for copies to a GPU that need not be waited for.

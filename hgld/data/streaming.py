@@ -89,7 +89,7 @@ def stream(
         check_sha256: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
             not see (20 microseconds an image of 27 KB).
         decoder: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (the reference).
-        workers: threads that decode.
+        workers: threads that decode; 0: as many as this process has cores for itself.
         prefetch: batches decoded ahead.
         pin_memory: give batches in page-locked memory, for copies to a GPU.
         storage_options: what fsspec takes for the URLs: credentials, headers, endpoints.
@@ -100,9 +100,10 @@ def stream(
         ServiceError: the server kept failing.
     """
     check_options(p, k, lanes, window, short, seed, process_index, process_count)
-    if min(workers, prefetch) < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
+    if workers < 0 or prefetch < 1 or (batches_per_epoch is not None and batches_per_epoch < 1):
         raise ConfigError(
-            f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1."
+            f"workers is {workers}, prefetch {prefetch}, batches_per_epoch {batches_per_epoch}; expected at least 1, "
+            "of the workers also 0."
         )
     options = {"workers": workers, "prefetch": 1, "pin_memory": pin_memory, "on_fault": "replace"}
     decoding = BatchDecoder(view or TrainView(), decoder=decoder, seed=seed, **options)  # type: ignore[arg-type]

@@ -396,13 +396,17 @@ def draw_negatives(
     drawn = torch.zeros_like(negative, dtype=torch.int64)
     for block in row_blocks(distances):
         weights = _draw_weights(distances[block], negative[block], dim, cutoff, reach)
-        # How many are drawn is known on a GPU alone, which is not waited for: there no anchor has more than G.
-        most = int(num_draws[block].max()) if num_draws.device.type == "cpu" else distances.shape[1]
+        most = _most_draws(num_draws[block], distances.shape[1])
         if most:
             columns = torch.multinomial(weights.float(), most, replacement=True, generator=generator)
             used = torch.arange(most, device=distances.device) < num_draws[block, None]
             drawn[block].scatter_add_(1, columns, used.long())
     return drawn
+
+
+def _most_draws(num_draws: Tensor, size: int) -> int:
+    """Return the largest of (q,) numbers of draws; on a GPU, which is not asked, as many as there can be positives."""
+    return int(num_draws.max()) if num_draws.device.type == "cpu" else size
 
 
 def _draw_weights(distances: Tensor, negative: Tensor, dim: int, cutoff: float, reach: float) -> Tensor:

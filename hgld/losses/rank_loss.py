@@ -128,16 +128,21 @@ def positive_places(positive: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         columns (Q, P) and used (Q, P) bool; P is the most that a row has, on a GPU G.
     """
+    if positive.device.type != "cpu":
+        return all_places(positive)
     counts = positive.sum(1)
-    if positive.device.type != "cpu":  # P is known on the device alone, which is not waited for: every column is kept
-        places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
-        return places, torch.arange(positive.shape[1], device=positive.device) < counts[:, None]
     most = int(counts.max()) if counts.numel() else 0
     rows, columns = positive.nonzero(as_tuple=True)
     slots = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
     places = torch.zeros(len(positive), most, dtype=torch.int64)
     places[rows, slots] = columns
     return places, torch.arange(most) < counts[:, None]
+
+
+def all_places(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what :func:`positive_places` does with P = G, without asking a device how many positives there are."""
+    places = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    return places, torch.arange(positive.shape[1], device=positive.device) < positive.sum(1, keepdim=True)
 
 
 def item_roles(grades: Tensor, left_out: Tensor | None) -> Tensor:

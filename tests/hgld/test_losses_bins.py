@@ -12,6 +12,7 @@ from hgld.losses.blackbox_ap import BlackboxAP, blackbox_ap_loss
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.pairs import Triplet
 from hgld.losses.pnp import PNP, pnp_loss
+from hgld.losses.rank_loss import all_places
 from tests import reference, reference_losses
 
 TIES = ["ignored", "relaxed", "integral"]
@@ -180,6 +181,29 @@ def test_left_out_items_do_not_count():
         expected, expected_valid = fast(fewer, fewer_grades)
         torch.testing.assert_close(found, expected)
         assert torch.equal(valid, expected_valid)
+
+
+@pytest.mark.parametrize("method", ["pair", "grid"])
+def test_pnp_by_the_paths_of_rank_metric(method):
+    torch.manual_seed(4)
+    scores, grades = torch.rand(6, 40, requires_grad=True), torch.randint(0, 4, (6, 40)) // 3
+    found, right = pnp_loss(scores, grades, method=method)[0], pnp_loss(scores.double(), grades)[0]
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
+    slopes = [torch.autograd.grad(values.sum(), scores)[0] for values in (found, right)]
+    torch.testing.assert_close(*slopes, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{}, {"lambda_": 0.5}])
+def test_blackbox_ap_with_every_column_for_a_positive_as_on_a_gpu(monkeypatch, options):
+    torch.manual_seed(5)
+    scores, grades = torch.rand(5, 17, requires_grad=True), torch.randint(0, 2, (5, 17))
+    grades[2] = 0
+    values, _ = blackbox_ap_loss(scores, grades, **options)
+    (gradient,) = torch.autograd.grad(values.sum(), scores)
+    monkeypatch.setattr("hgld.losses.blackbox_ap.positive_places", all_places)
+    again, _ = blackbox_ap_loss(scores, grades, **options)
+    assert torch.equal(again, values)
+    torch.testing.assert_close(torch.autograd.grad(again.sum(), scores)[0], gradient)
 
 
 IN_BLOCKS = {

@@ -1,8 +1,8 @@
 """A GPU that holds no numbers: tensors of a device of torch's own (PrivateUse1) under FakeTensorMode.
 
-Every operation gives shapes, dtypes and devices; mixed devices are refused, as a real GPU refuses them, and what needs a
-number on the host is an error at the line that needs it. Autograd runs, which it cannot for fake tensors of the device
-``cuda`` without a driver. hgld asks of a device only whether it is the CPU.
+Every operation gives shapes, dtypes and devices; mixed devices are refused, as a real GPU refuses them, and what needs
+a number on the host is an error at the line that needs it. Autograd runs, which it cannot for fake tensors of the
+device ``cuda`` without a driver. hgld asks of a device only whether it is the CPU.
 """
 
 import functools
@@ -25,6 +25,9 @@ from hgld.losses.kernels import triton_pairs
 NAME = "pretended"
 
 
+_LIBRARY = torch.library.Library("_", "IMPL")  # what it registers lasts as long as it does
+
+
 class _Backend(backends._DummyBackendModule):
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
@@ -35,13 +38,14 @@ def device() -> torch.device:
     """The device; registered with torch once a process."""
     backends._setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
     # Autocast knows no kernels of such a device; none are changed then.
-    torch.library.Library("_", "IMPL").fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    _LIBRARY.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     return torch.device(NAME, 0)
 
 
 # Operations that make the host wait for the device, or the device for the host.
 STALLS = {
     "aten::_local_scalar_dense": "a number is read by the host",
+    "aten::item": "a number is read by the host",
     "aten::nonzero": "the size of the result is read by the host",
     "aten::masked_select": "the size of the result is read by the host",
     "aten::unique_dim": "the size of the result is read by the host",
@@ -79,6 +83,13 @@ class StallCounter(TorchDispatchMode):
             self.ran.add(name)
             with self:
                 return operators.FUNCTIONS[name](*args, **kwargs)
+        if not on_device and name in (
+            "aten::_local_scalar_dense",
+            "aten::item",
+        ):  # what the host holds is fake here too
+            return 1
+        if not on_device and name == "aten::nonzero":
+            return args[0].new_empty((8, args[0].ndim), dtype=torch.int64)
         if on_device and name in STALLS:
             self.found[f"{name}: {STALLS[name]}"] += 1
         if on_device and name in _INDEXED and any(t is not None and t.dtype == torch.bool for t in args[1]):
@@ -100,43 +111,39 @@ class StallCounter(TorchDispatchMode):
             return
         if source.device.type == NAME:
             self.found[f"{name}: a copy from the device, of {source.numel()} numbers"] += 1
-        elif id(source) in _PINNED:
+        elif source.untyped_storage()._cdata in _PINNED:
             self.copies += 1
         else:
             self.found[f"{name}: a copy of {source.numel()} pageable numbers to the device"] += 1
 
 
 _PINNED: set[int] = set()
-_KEPT: list[Tensor] = []  # ids stay theirs
+_KEPT: list[Tensor] = []  # whose storages no other tensor gets meanwhile
 
 
 def pinned(tensor: Tensor) -> Tensor:
     """Mark a tensor of the host as page-locked."""
-    _PINNED.add(id(tensor))
+    _PINNED.add(tensor.untyped_storage()._cdata)
     _KEPT.append(tensor)
     return tensor
 
 
 class _NoKernel:
-    """A Triton kernel that does nothing; its launch is checked alone."""
-
-    def __init__(self, launches: list[tuple[int, ...]]) -> None:
-        self._launches = launches
+    """A Triton kernel that does nothing."""
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
-        self._launches.append(grid)
         return lambda *args, **options: None
 
 
 @contextmanager
 def pretended_gpu() -> Iterator[FakeTensorMode]:
     """Tensors of the body are fake; host tensors can be pinned, Triton's kernels launched without effect."""
-    launches: list[tuple[int, ...]] = []
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    gpu = device()
+    device()  # registered before there are fake tensors
+    host_generator = torch.Generator
 
-    def generator(where: torch.device) -> torch.Generator:
-        return torch.Generator()
+    def generator(where: Any = None) -> torch.Generator:
+        return host_generator()
 
     def metric(*args: Any) -> Any:
         scores, grades, gains, norms, objective, numbers, surrogate, _ = args
@@ -144,14 +151,13 @@ def pretended_gpu() -> Iterator[FakeTensorMode]:
         return triton_pairs.triton_rank_metric(scores, grades, gains, norms, *unpacked)
 
     with (
-        patch.object(triton_pairs, "_rank_positives", _NoKernel(launches)),
-        patch.object(triton_pairs, "_reach_items", _NoKernel(launches)),
+        patch.object(triton_pairs, "_rank_positives", _NoKernel()),
+        patch.object(triton_pairs, "_reach_items", _NoKernel()),
         patch.object(torch.Tensor, "pin_memory", lambda tensor: pinned(tensor.clone())),
         patch.dict(operators.FUNCTIONS, {"hgld::rank_metric": metric}),
         patch("hgld.losses.pairs.torch.Generator", generator),
         fake,
     ):
-        del gpu
         try:
             yield fake
         finally:

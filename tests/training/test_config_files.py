@@ -66,9 +66,6 @@ def test_every_default_can_be_said_in_text(name):
         ({"nesterov": True}, "the optimizer is adam"),
         ({"nesterov": True, "optimizer": "sgd", "momentum": 0.0}, "momentum above 0"),
         ({"crop_min": 0.9, "crop_max": 0.5}, "above crop_max"),
-        ({"compile": True, "gradient_checkpointing": True}, "one of them"),
-        ({"sharding": "fsdp", "compile": True}, "one of them"),
-        ({"sharding": "fsdp", "amp": "fp16"}, "take bf16"),
     ],
 )
 def test_what_contradicts_itself_is_refused(fields, message):

@@ -1,31 +1,17 @@
 """A training step makes neither the host wait for a GPU nor the GPU for the host, whatever the recipe."""
 
-import types
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from hgld import Hierarchy
 from hgld.data.batch import Batch
-from hgld.distributed import Processes
 from hgld.training import loop
 from hgld.training.config import TrainConfig, with_fields
-from hgld.training.criterion import build_criterion
-from hgld.training.models.embedding_model import EmbeddingModel, GeM
-from hgld.training.optimizers import LossScale, WeightAverage, build_optimizers
 from hgld.training.step import Safeguard
 from tests.training.pretended_gpu import StallCounter, device, pinned, pretended_gpu, to_gpu
-
-TREE = Hierarchy(
-    ("fine", "mid", "top"),
-    (tuple("abcdefgh"), tuple("mnop"), ("x", "y")),
-    (np.arange(8) // 2, np.arange(4) // 2),
-)
-LABELS = torch.as_tensor(TREE.expand(np.repeat([0, 1, 3, 6], 4))).long()
+from tests.training.tiny_steps import LABELS, modules_of, state_of
 
 # What a step may wait for, and why. Everything else that the counter knows is a fault.
 ALLOWED: dict[str, str] = {}
@@ -55,48 +41,21 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-class Backbone(nn.Sequential):
-    """A small one, with batch norm."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU())
-
-
-def modules_of(config: TrainConfig) -> tuple[EmbeddingModel, nn.Module]:
-    """A model and a criterion, on the CPU."""
-    model = EmbeddingModel(Backbone(), 6, GeM(), dim=8, dropout=0.1, freeze_batch_norm=config.model.freeze_batch_norm)
-    arguments: dict[str, Any] = {"hierarchy": TREE, "train_labels": LABELS, "dim": 8, "steps_per_epoch": 4}
-    return model, build_criterion(config.loss, **arguments)
+def families() -> list[Any]:
+    """All of STEPS; those that share most of their path with the first are slow tests."""
+    return [
+        pytest.param(name, marks=[] if name in ("HAPPIER", "fp16, clipped") else pytest.mark.slow) for name in STEPS
+    ]
 
 
-def state_of(config: TrainConfig, model: EmbeddingModel, criterion: nn.Module) -> Any:
-    """What a step reads of a run, on the device."""
-    processes = Processes(0, 1, device())
-    for module in (model, criterion):
-        to_gpu(module).train()
-    optimizers = build_optimizers(
-        config.optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
-    )
-    return types.SimpleNamespace(
-        config=config,
-        processes=processes,
-        model=model,
-        wrapped=model,
-        criterion=criterion,
-        optimizers=optimizers,
-        scale=LossScale(processes.device, enabled=config.optimizer.amp == "fp16"),
-        average=WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None,
-        data=types.SimpleNamespace(steps_per_epoch=4),
-        step=0,
-    )
-
-
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", families())
 def test_a_step_waits_for_nothing(name):
     config = with_fields(TrainConfig(), {"batch_size": 16, "images_per_class": 4, **STEPS[name]})
     modules = modules_of(config)
     with pretended_gpu():
-        state = state_of(config, *modules)
+        for module in modules:
+            to_gpu(module)
+        state = state_of(config, *modules, device())
         safeguard = Safeguard(state.model, state.criterion, 16, state.processes.device, every=8)
         backward = loop._backward(state, lambda _: nullcontext())
         with StallCounter() as counter:
@@ -106,3 +65,17 @@ def test_a_step_waits_for_nothing(name):
                 loop._step(state, safeguard, backward, batch, lambda _: nullcontext())
     assert {told: count for told, count in counter.found.items() if told not in ALLOWED} == {}
     assert counter.copies >= 9  # images, labels and instances of three steps: the counter sees copies
+
+
+def test_the_counter_sees_what_waits():
+    with pretended_gpu():
+        here, there = torch.zeros(4), torch.empty(4, device=device())
+        with StallCounter() as counter:
+            here.to(device())
+            there.cpu()
+            here.pin_memory().to(device(), non_blocking=True)
+            for read in (there.sum().item, (there > 0).nonzero, lambda: there[there > 0]):
+                with pytest.raises(Exception, match="aten"):
+                    read()
+    assert sum(counter.found.values()) == 5
+    assert counter.copies == 1

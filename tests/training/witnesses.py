@@ -190,7 +190,7 @@ def compiled(config: TrainConfig, world: World) -> Any:
     """The modules that torch is asked to compile."""
     asked: list[str] = []
     world.patch.setattr(nn.Module, "compile", lambda self: asked.append(type(self).__name__))
-    build_model(config.model, image_size=config.images.size)
+    state._build_modules(config, TrainingData(config, small(world), ALONE), ALONE, fresh=False)
     return asked
 
 
@@ -251,6 +251,15 @@ def told(config: TrainConfig, world: World) -> Any:
     batch = StepInput(torch.zeros(24, 3, 2, 2, dtype=torch.uint8), LABELS, torch.arange(24), 0)
     world.patch.setattr(loop, "prepare_images", lambda images, *_, **__: images.float())
     return sorted(loop._backward(made, lambda _: nullcontext())(batch).parts)
+
+
+@witness(OptimizerConfig, tf32=False)
+@witness(RunConfig, deterministic=True)
+def set_for_a_gpu(config: TrainConfig, world: World) -> Any:
+    """How a GPU computes during a run."""
+    world.patch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    with loop.arithmetic(config):
+        return torch.backends.cudnn.conv.fp32_precision, torch.are_deterministic_algorithms_enabled()
 
 
 # Optimizers.

@@ -69,7 +69,7 @@ def embed(
         scales: factors of the view's sizes; papers take 1, 1/sqrt(2), 1/2.
         scale_p: exponent of the mean over scales; see :func:`hgld.evaluation.postprocess.pool_scales`.
         decoder: of the images, see :func:`hgld.data.decode.decode_batch`.
-        workers: threads that read and decode, a process.
+        workers: threads that read and decode, a process; 0: one for each of its cores.
         amp: precision of the model's arithmetic.
         processes: of the run; None: this one alone.
         faults: list that receives the items that cannot be read or decoded, on every process; their rows are NaN. None:

@@ -103,8 +103,6 @@ def build_model(
     )
     if config.projection == "pca" and features is not None:
         init_projection_pca(model, features(model))
-    if config.compile:
-        model.backbone.compile()
     return model
 
 

@@ -58,7 +58,8 @@ def _block(
     found[1] = 1.0
     blocks: dict[str, Any] = {"smooth": smooth, "block_k": _BLOCK_POSITIVES, "block_j": _BLOCK_ITEMS}
     hrank, rank, hrank_slope, rank_slope = found.unbind()
-    rank_positives: Any = _rank_positives[num_queries, triton.cdiv(size, _BLOCK_POSITIVES)]
+    # One axis: the others have at most 65,535 programs, which 2.1 million items would exceed.
+    rank_positives: Any = _rank_positives[(num_queries * triton.cdiv(size, _BLOCK_POSITIVES),)]
     rank_positives(*row_args, hrank, rank, hrank_slope, rank_slope, **blocks)
     gain = gains.gather(1, grade.long())
     norm = torch.where(grade > 0, norms[:, None], torch.inf)
@@ -67,7 +68,7 @@ def _block(
     by_self = (terms.by_hrank * hrank_slope + terms.by_rank * rank_slope).float()
     chain = (by_self, terms.by_hrank.float(), terms.by_rank.float())
     gradient = torch.empty_like(ordered)
-    reach_items: Any = _reach_items[num_queries, triton.cdiv(size, _BLOCK_ITEMS)]
+    reach_items: Any = _reach_items[(num_queries * triton.cdiv(size, _BLOCK_ITEMS),)]
     reach_items(*row_args, *chain, gradient, **blocks)
     slopes.scatter_(1, order, gradient)
     return terms.values.sum(dim=1)
@@ -94,9 +95,11 @@ def _rank_positives(
     block_j: tl.constexpr,
 ):
     """Compute for a block of one query's positives hrank, rank and their derivatives by the positives' own scores."""
-    row = tl.program_id(0).to(tl.int64)
-    k = tl.load(starts + row) + tl.program_id(1) * block_k + tl.arange(0, block_k)
-    if tl.load(starts + row) + tl.program_id(1) * block_k < size:
+    blocks = tl.cdiv(size, block_k)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    begin = tl.load(starts + row) + tl.program_id(0) % blocks * block_k
+    if begin < size:
+        k = begin + tl.arange(0, block_k)
         inside = k < size
         here = tl.load(scores + row * size + k, mask=inside, other=0.0)
         grade = tl.load(grades + row * size + k, mask=inside, other=0).to(tl.int32)
@@ -159,8 +162,9 @@ def _reach_items(
     block_j: tl.constexpr,
 ):
     """Compute for a block of one query's items the metric's derivatives by their scores."""
-    row = tl.program_id(0).to(tl.int64)
-    j = tl.program_id(1) * block_j + tl.arange(0, block_j)
+    blocks = tl.cdiv(size, block_j)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    j = tl.program_id(0) % blocks * block_j + tl.arange(0, block_j)
     inside = j < size
     other = tl.load(scores + row * size + j, mask=inside, other=float("-inf"))
     other_grade = tl.load(grades + row * size + j, mask=inside, other=0).to(tl.int32)

@@ -1,0 +1,58 @@
+"""What a training step needs, as small as it can be: a net with batch norm, a loss, optimizers, 16 labels."""
+
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hgld import Hierarchy
+from hgld.distributed import Processes
+from hgld.training.config import TrainConfig
+from hgld.training.criterion import build_criterion
+from hgld.training.models.embedding_model import EmbeddingModel, GeM
+from hgld.training.optimizers import LossScale, WeightAverage, build_optimizers
+
+TREE = Hierarchy(
+    ("fine", "mid", "top"),
+    (tuple("abcdefgh"), tuple("mnop"), ("x", "y")),
+    (np.arange(8) // 2, np.arange(4) // 2),
+)
+LABELS = torch.as_tensor(TREE.expand(np.repeat([0, 1, 3, 6], 4))).long()
+
+
+class Backbone(nn.Sequential):
+    """A small one, with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 6, 3, stride=2), nn.BatchNorm2d(6), nn.ReLU())
+
+
+def modules_of(config: TrainConfig) -> tuple[EmbeddingModel, nn.Module]:
+    """A model and a criterion, on the CPU."""
+    model = EmbeddingModel(Backbone(), 6, GeM(), dim=8, dropout=0.1, freeze_batch_norm=config.model.freeze_batch_norm)
+    arguments: dict[str, Any] = {"hierarchy": TREE, "train_labels": LABELS, "dim": 8, "steps_per_epoch": 4}
+    return model, build_criterion(config.loss, **arguments)
+
+
+def state_of(config: TrainConfig, model: EmbeddingModel, criterion: nn.Module, device: torch.device) -> Any:
+    """What a step reads of a run, with modules that are on the device."""
+    processes = Processes(0, 1, device)
+    model.train()
+    criterion.train()
+    optimizers = build_optimizers(
+        config.optimizer, {**model.parameter_groups(), "proxies": list(criterion.named_parameters())}
+    )
+    return types.SimpleNamespace(
+        config=config,
+        processes=processes,
+        model=model,
+        wrapped=model,
+        criterion=criterion,
+        optimizers=optimizers,
+        scale=LossScale(processes.device, enabled=config.optimizer.amp == "fp16"),
+        average=WeightAverage(model, config.optimizer.ema) if config.optimizer.ema else None,
+        data=types.SimpleNamespace(steps_per_epoch=4),
+        step=0,
+    )
