@@ -111,6 +111,7 @@ SHARDED = ALIKE | {"sharding": "fsdp", "ema": 0.9}
     [
         {},
         {"chunk": 2},
+        {"compile": True},
         {"frozen_epochs": 1, "epochs": 2},
         # At seed 0 a ReLU of the few images lies within rounding of its kink: shares know no channels-last.
         {"pooling": "gem", "gradient_checkpointing": True, "seed": 1},
@@ -148,8 +149,9 @@ def test_a_sharded_run_goes_on_with_whole_parameters_and_back(first, second, opt
         assert {name: t.shape for name, t in before.items()} == {name: t.shape for name, t in after.items()}
 
 
-def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(data, tmp_path):
-    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "clip_norm": 1.0, "amp": "bf16"})
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_a_sharded_run_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(amp, data, tmp_path):
+    config = options(**QUICK | {"sharding": "fsdp", "ema": 0.9, "clip_norm": 1.0, "amp": amp})
     for out, *stop in ((tmp_path / "whole",), (tmp_path / "run", STEPS - 1), (tmp_path / "run",)):
         result = together(config, data, out, *stop)
         assert result.returncode == 0, result.stderr
