@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -311,6 +312,15 @@ def square_view(images: ImagesConfig) -> TestView:
 def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -> BatchSampler:
     batch, size = config.batch, config.batch.batch_size
     p, k = size // batch.images_per_class, batch.images_per_class
+    finest = dataset.labels[:, 0]
+    classes = len(finest[finest >= 0].unique())
+    if batch.sampler == "pk" and classes < p:
+        unit = math.lcm(k, processes.count)
+        raise ConfigError(
+            f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "
+            f"{dataset.manifest.name} has {classes}. Take --batch-size {classes * k // unit * unit} or less, or more "
+            "images a class."
+        )
     common: dict[str, Any] = {
         "seed": config.run.seed,
         "process_index": processes.index,

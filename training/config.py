@@ -285,6 +285,9 @@ class RunConfig:
         "that a GPU cannot hold; none: every process holds all (DDP).",
     )
     wandb: str = setting("", "Project of Weights & Biases to log to as well, where wandb is installed.")
+    loggers: tuple[str, ...] = setting(
+        (), "Loggers of other packages to write to as well: NAME or NAME:PROJECT, by the entry points hgld.loggers."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; TensorBoard, W&B), its summary and its profile.
+"""The log of a run (``log.csv``, ``evaluations.csv``, ``faults.csv``; loggers), its summary and its profile.
 
-TensorBoard is written where it is installed, W&B if it is asked for. A run that goes on from a checkpoint first removes
-the rows of steps that it will do again.
+TensorBoard is written where it is installed, other loggers if they are asked for. A run that goes on from a checkpoint
+first removes the rows of steps that it will do again.
 """
 
 import csv
@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hgld.errors import StorageError, takes_extra
+from hgld.errors import StorageError
 from hgld.files import write_atomic
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard.writer import SummaryWriter
+from hgld.training.loggers import TENSORBOARD, LoggedRun, Logger, make_logger
 
 LOG, EVALUATIONS, FAULTS = "log.csv", "evaluations.csv", "faults.csv"
 
@@ -31,13 +30,14 @@ class RunLog:
 
     Args:
         run: the run's folder.
-        config: of the run, for Weights & Biases.
+        config: of the run, for the loggers.
         from_step: step that the run goes on from; rows of later steps are removed.
         judged: epochs whose evaluations are done; rows of later evaluations are removed; None: all are done.
-        wandb: project of Weights & Biases to log to as well; empty: none.
+        loggers: names of loggers to write to as well, see :mod:`hgld.training.loggers`.
 
     Raises:
-        MissingExtraError: Weights & Biases is asked for and not installed.
+        ConfigError: there is no such logger.
+        MissingExtraError: a logger needs what is not installed.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RunLog:
         *,
         from_step: int = 0,
         judged: int | None = None,
-        wandb: str = "",
+        loggers: Sequence[str] = (),
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._run = run
@@ -54,12 +54,27 @@ class RunLog:
             _keep_rows(path, "step", from_step)
         if judged is not None:  # a kill may have come between an evaluation and the checkpoint that knows of it
             _keep_rows(run / EVALUATIONS, "epoch", judged)
-        self._board = _board(run, from_step)
-        self._wandb = _start_wandb(wandb, run, config or {}) if wandb else None
+        told = LoggedRun(run, from_step, config=config or {})
+        self._has_board = True
+        self._loggers: list[Logger] = []
+        for name in (TENSORBOARD, *(name for name in loggers if name != TENSORBOARD)):
+            try:
+                self._loggers.append(make_logger(name, told))
+            except ModuleNotFoundError:
+                if name != TENSORBOARD:
+                    raise
+                self._has_board = False
 
     def step(self, step: int, row: Mapping[str, float]) -> None:
-        """Write a line of ``log.csv``: numbers by name, the same names in every line of a run."""
-        self._write(LOG, step, row, prefix="train")
+        """Write a line of ``log.csv``: the time (UTC), and numbers by name, the same names in every line of a run."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        _append(self._run / LOG, {"step": step, "time": now, **row})
+        self._show(step, {f"train/{name}": value for name, value in row.items()})
+
+    def pictures(self, step: int, images: Tensor) -> None:
+        """Show the loggers images of a step's batch, (n, 3, H, W) uint8, as the model saw them."""
+        for logger in self._loggers:
+            logger.pictures(step, "train/batch", images)
 
     def evaluation(self, step: int, epoch: int, split: str, values: Mapping[str, float]) -> None:
         """Write the metrics of a split."""
@@ -69,26 +84,17 @@ class RunLog:
     @property
     def note(self) -> str:
         """A note for people about the log; empty: none."""
-        if self._board is not None:
+        if self._has_board:
             return ""
         return f"{self._run}: the curves are in log.csv alone; for TensorBoard: pip install 'hgld[tensorboard]'."
 
     def close(self) -> None:
-        if self._board is not None:
-            self._board.close()
-        if self._wandb is not None:
-            self._wandb.finish()
-
-    def _write(self, file: str, step: int, row: Mapping[str, float], prefix: str) -> None:
-        _append(self._run / file, {"step": step, **row})
-        self._show(step, {f"{prefix}/{name}": value for name, value in row.items()})
+        for logger in self._loggers:
+            logger.close()
 
     def _show(self, step: int, values: Mapping[str, float]) -> None:
-        if self._board is not None:
-            for name, value in values.items():
-                self._board.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(dict(values), step=step)
+        for logger in self._loggers:
+            logger.numbers(step, values)
 
 
 def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequence[str]) -> None:
@@ -148,23 +154,6 @@ def _keep_rows(path: Path, column: str, until: int) -> None:
         path.unlink()
         return
     _replace(path, rows, list(rows[0]))
-
-
-def _board(run: Path, from_step: int) -> "SummaryWriter | None":
-    """Return the writer of TensorBoard's files; None if TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ModuleNotFoundError:
-        return None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=from_step or None)
-
-
-def _start_wandb(project: str, run: Path, config: Mapping[str, Any]) -> Any:
-    with takes_extra("wandb", f"--wandb {project}", "Or leave the option out: log.csv is always written."):
-        import wandb  # pyright: ignore[reportMissingImports]
-
-    # One run of Weights & Biases for one folder, however often it is stopped and goes on.
-    return wandb.init(project=project, dir=str(run), id=run.resolve().name, resume="allow", config=dict(config))
 
 
 # -- The summary of a run, and its speed --

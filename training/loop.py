@@ -39,6 +39,7 @@ from hgld.training.step import Backward, BrokenStep, Safeguard, StepInput, StepV
 SUMMARY = "summary.json"
 LOCK = ".hgld-train"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # file systems of clusters may be mounted without
+_PICTURES = 16  # of a batch that the loggers are shown
 _STEPS_UNREAD = 16  # steps after which a GPU is asked at the latest whether all of them were finite
 
 
@@ -112,28 +113,31 @@ def train(
 
     with stop_requests() as stop, distributed.process_group(config.run.device, way_out) as processes:
         reporter = progress if progress is not None and processes.is_main else SilentReporter()
-        with _run_lock(out, processes, reporter), arithmetic(config):
+        with _run_lock(out, processes, reporter), arithmetic(config, processes.device):
             state = prepare_run(config, data, out, processes, init_from)
             return _train(state, stop, reporter, profile)
 
 
 @contextmanager
-def arithmetic(config: TrainConfig) -> Iterator[None]:
-    """Set how a GPU computes in the body: TF32 or not, the choice of convolutions' algorithms, determinism."""
-    tf32 = "tf32" if config.optimizer.tf32 else "ieee"
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv
-    before = products.fp32_precision, convolutions.fp32_precision, torch.backends.cudnn.benchmark
-    chosen = torch.are_deterministic_algorithms_enabled()
+def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
+    """Set how a device computes in the body: TF32 or not, the choice of convolutions' algorithms, determinism."""
+    cudnn, on_gpu, tf32 = torch.backends.cudnn, device.type == "cuda", config.optimizer.tf32
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
+    deterministic = torch.are_deterministic_algorithms_enabled()
     if config.run.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts; torch asks for it
     try:
-        products.fp32_precision = convolutions.fp32_precision = tf32
-        torch.backends.cudnn.benchmark = not config.run.deterministic  # images are of one size
-        torch.use_deterministic_algorithms(config.run.deterministic or chosen)
+        if on_gpu:
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+            cudnn.allow_tf32 = tf32
+            cudnn.benchmark = not config.run.deterministic  # images are of one size
+        torch.use_deterministic_algorithms(config.run.deterministic or deterministic)
         yield
     finally:
-        products.fp32_precision, convolutions.fp32_precision, torch.backends.cudnn.benchmark = before
-        torch.use_deterministic_algorithms(chosen)
+        torch.use_deterministic_algorithms(deterministic)
+        if on_gpu:
+            torch.set_float32_matmul_precision(before[0])
+            cudnn.allow_tf32, cudnn.benchmark = before[1:]
 
 
 @contextmanager
@@ -173,14 +177,14 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, profile: bool) -> RunSummary:
-    began = time.monotonic()
+    began, asked = time.monotonic(), state.config.run
     log = None
     if state.processes.is_main:
         log = RunLog(
             state.folder,
             from_step=state.step,
             judged=state.judged,
-            wandb=state.config.run.wandb,
+            loggers=[*([f"wandb:{asked.wandb}"] if asked.wandb else []), *asked.loggers],
             config=flat(state.config),
         )
     phases = {"forward": state.model, "loss": state.criterion}
@@ -192,10 +196,9 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
         StepProfile(state.processes.device, phases) if profile else None,
         Safeguard(state.model, state.criterion, state.config.batch.batch_size, state.processes.device, every),
     )
-    reporter.begin(state.step, state.total)
+    reporter.begin(state.step, state.total, _description(state))
     if log is not None and log.note:
         reporter.note(log.note)
-    asked = state.config.run
     if asked.evaluate_on and not state.best_of and 0 < asked.evaluate_every < asked.epochs:
         reporter.note(
             "no checkpoint is chosen: all that is evaluated is a test split, and the last one is kept. A split val "
@@ -229,6 +232,24 @@ def _train(state: TrainState, stop: StopRequests, reporter: ProgressReporter, pr
         facts = {name: value for name, value in summary.to_dict().items() if name != "run"}  # it may be moved
         _write(state.folder / SUMMARY, json.dumps(facts | {"data": state.data.facts}, indent=2) + "\n")
     return summary
+
+
+def _description(state: TrainState) -> str:
+    """Describe in a line what is about to run: device, data, model, steps."""
+    data, processes, config = state.data, state.processes, state.config
+    device = str(processes.device)
+    if processes.device.type == "cuda":
+        device = f"{device} ({torch.cuda.get_device_name(processes.device)})"
+    count = f" x {processes.count} processes" if processes.count > 1 else ""
+    parts = {"model": state.model, "loss": state.criterion}
+    sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
+    learning = " + ".join(f"{size / 1e6:.1f} M in the {name}" for name, size in sizes.items() if size)
+    classes = int(data.labels[:, 0].unique().numel())
+    return (
+        f"{config.recipe or config.loss.loss} on {device}{count}: {len(data.dataset):,} images of {classes:,} classes "
+        f"({data.facts['name']}); parameters: {learning or 'none'}; step {state.step:,} of {state.total:,}, "
+        f"{data.steps_per_epoch:,} an epoch, {config.batch.batch_size} images each"
+    )
 
 
 def _write(path: Path, text: str) -> None:
@@ -276,6 +297,8 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
             due = state.step % state.config.run.log_every == 0 or state.epoch != epoch
             saving = every and state.step % every == 0 and state.epoch == epoch
+            if monitor.log is not None and state.step % state.data.steps_per_epoch == 1:
+                monitor.log.pictures(state.step, batch.images[:_PICTURES])
             if due or saving or monitor.safeguard.due:
                 _settle(state, monitor.safeguard)
             _report_step(state, monitor, epoch, values)

@@ -39,9 +39,10 @@ class WeightAverage:
         self._updates = updates + taken
         now = [local_part(parameter.detach()) for parameter in model.parameters()]
         average = [local_part(self.weights[name]) for name, _ in model.named_parameters()]
-        moves = torch._foreach_sub(now, average)
-        torch._foreach_mul_(moves, share.to(moves[0].dtype))
-        torch._foreach_add_(average, moves)
+        each: Any = torch  # of its names some are private: one kernel for all tensors of a list
+        moves = each._foreach_sub(now, average)
+        each._foreach_mul_(moves, share.to(moves[0].dtype))
+        each._foreach_add_(average, moves)
 
     @property
     def updates(self) -> int:

@@ -1,5 +1,7 @@
 """Reporters that show a run to people while it goes: bars on a terminal, lines elsewhere, or nothing."""
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
@@ -15,8 +17,8 @@ class ProgressReporter(Protocol):
     def heading(self, text: str) -> None:
         """Announce the next of several runs."""
 
-    def begin(self, step: int, total: int) -> None:
-        """Begin a run, or go on with it, after ``step`` of ``total`` steps."""
+    def begin(self, step: int, total: int, description: str = "") -> None:
+        """Begin a run, or go on with it, after ``step`` of ``total`` steps; the description says in a line on what."""
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
         """Report a line of the log: loss and its parts, rates, images a second, share of waiting, memory."""
@@ -43,7 +45,7 @@ class SilentReporter:
     def heading(self, text: str) -> None:
         pass
 
-    def begin(self, step: int, total: int) -> None:
+    def begin(self, step: int, total: int, description: str = "") -> None:
         pass
 
     def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
@@ -66,23 +68,55 @@ class SilentReporter:
 
 
 class LineReporter(SilentReporter):
-    """Reporter for files and pipes: a line an evaluation; steps are in ``log.csv`` and not shown here.
+    """Reporter for files and pipes: a line at the start, one a minute with the time that is left, one an evaluation.
 
     Args:
         result: prints a line of the run's results.
         note: prints a note beside them.
+        clock: returns seconds.
     """
 
-    def __init__(self, result: Callable[[str], object], note: Callable[[str], object]) -> None:
+    _SECONDS = 60.0
+
+    def __init__(
+        self,
+        result: Callable[[str], object],
+        note: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._result = result
         self._note = note
+        self._clock = clock
+        self._newest = ""
+        self._total = 0
+        self._first = (0, 0.0)
+        self._said = -math.inf
 
     def heading(self, text: str) -> None:
         self._result(text)
 
-    def begin(self, step: int, total: int) -> None:
+    def begin(self, step: int, total: int, description: str = "") -> None:
+        if description:
+            self._result(description)
         if step:
             self._result(f"goes on after step {step} of {total}")
+        self._newest, self._total, self._first, self._said = "", total, (step, self._clock()), -math.inf
+
+    def step(self, step: int, epoch: int, row: Mapping[str, float]) -> None:
+        self._newest = f", epoch {epoch + 1}: {format_row(row)}"
+        self._tell(step)
+
+    def advance(self, step: int) -> None:
+        if self._newest:  # the first steps are slower than the others: kernels are chosen and compiled
+            self._tell(step)
+
+    def _tell(self, step: int) -> None:
+        now, (first, began) = self._clock(), self._first
+        if now - self._said < self._SECONDS or step <= first:
+            return
+        self._said = now
+        left = (self._total - step) * (now - began) / (step - first)
+        self._result(f"step {step} of {self._total}{self._newest}; {in_words(left)} left")
 
     def evaluated(self, epoch: int, values: Mapping[str, Mapping[str, float]]) -> None:
         for split, metrics in values.items():
@@ -90,6 +124,16 @@ class LineReporter(SilentReporter):
 
     def note(self, text: str) -> None:
         self._note(text)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in two of days, hours, minutes and seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next((number for number, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
 
 
 class BarReporter(SilentReporter):
@@ -110,7 +154,9 @@ class BarReporter(SilentReporter):
     def heading(self, text: str) -> None:
         self.note(text)
 
-    def begin(self, step: int, total: int) -> None:
+    def begin(self, step: int, total: int, description: str = "") -> None:
+        if description:
+            self.note(description)
         self._task = self._bars.add_task("the first step", total=total, completed=step)
         self._bars.start()
 

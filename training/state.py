@@ -120,7 +120,17 @@ def _are_numbers(values: Any) -> bool:
 # Options that change the weights by no more than rounding: a run may go on with others.
 _MAY_CHANGE = {
     *("workers", "prefetch", "on_fault", "device", "chunk", "compile", "gradient_checkpointing"),
-    *("log_every", "gradient_shares", "keep", "checkpoint_every", "wandb", "sharding", "tf32", "deterministic"),
+    *(
+        "log_every",
+        "gradient_shares",
+        "keep",
+        "checkpoint_every",
+        "wandb",
+        "loggers",
+        "sharding",
+        "tf32",
+        "deterministic",
+    ),
     *("evaluate_on", "evaluate_every", "metrics", "best_by", "select_on_test"),
 }
 

@@ -123,7 +123,6 @@ class CrossBatchMemory(nn.Module):
     def _terms(self, *args: Tensor) -> dict[str, Tensor]:
         return self.loss.terms(*args) if isinstance(self.loss, Composition) else {"loss": self.loss(*args)}
 
-    @torch.compiler.disable
     def _remember(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         """Write a training batch into the memory if it is due; return the memory's items and the batch's places there.
 
@@ -141,6 +140,9 @@ class CrossBatchMemory(nn.Module):
             return None
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
         return self.embeddings[:held].clone(), self.labels[:held].clone(), self_index
+
+    # As torch.compiler.disable marks it, which takes a second to import: its numbers change at every step.
+    setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute
 
     @torch.no_grad()
     def enqueue(self, embeddings: Tensor, labels: Tensor) -> Tensor:

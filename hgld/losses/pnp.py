@@ -6,15 +6,14 @@ import torch
 from torch import Tensor
 
 from hgld.losses.kernels.objectives import NegativesPenalty, PenaltyVariant
-from hgld.losses.kernels.operator import Method, check_method, rank_metric
-from hgld.losses.rank_loss import RankLoss
-from hgld.losses.surrogate_losses import BinaryOptions, grade_counts, read_ranked
+from hgld.losses.kernels.operator import Method, rank_metric
+from hgld.losses.surrogate_losses import BinaryOptions, SurrogateLoss, grade_counts, read_ranked
 from hgld.losses.surrogates import Sigmoid
 
 Variant = PenaltyVariant
 
 
-class PNP(RankLoss):
+class PNP(SurrogateLoss):
     """Penalizing Negatives before Positives (Li et al., "Rethinking the Optimization of Average Precision", AAAI 2022).
 
     With R the number of negatives before a positive, smoothed by sigmoids of width ``tau``, the loss of a query is the
@@ -51,11 +50,8 @@ class PNP(RankLoss):
         tau: float = 0.01,
         **options: Unpack[BinaryOptions],
     ) -> None:
-        method: Method = options.pop("method", "auto")
-        super().__init__(graded=False, **options)
-        check_method(method)
-        self.penalty, self.surrogate = NegativesPenalty(variant, b, alpha), Sigmoid(tau)
-        self.method: Method = method
+        super().__init__(Sigmoid(tau), graded=False, **options)
+        NegativesPenalty(variant, b, alpha)  # refuses what is out of range
         self.variant: Variant = variant
         self.b = b
         self.alpha = alpha

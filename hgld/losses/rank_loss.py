@@ -5,7 +5,7 @@ Labels are (N, L) integers, finest level first, or (N,) for one level; negative 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,8 @@ def check_below(values: Tensor, end: int, message: str) -> None:
     if torch.compiler.is_compiling() or not values.numel():
         return
     if values.device.type != "cpu":
-        torch._assert_async((values < end).all(), message.format(last="one of them"))
+        stop: Any = torch._assert_async  # pyright: ignore[reportPrivateImportUsage]
+        stop((values < end).all(), message.format(last="one of them"))
     elif (last := int(values.max())) >= end:
         raise InputError(message.format(last=last))
 
@@ -307,7 +308,10 @@ def inner_products(rows: Tensor, others: Tensor) -> Tensor:
     An operator, because what is set about TF32 or bfloat16 holds when a product is computed, and a gradient's is
     computed after the context of its forward pass has ended.
     """
-    switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    switches: tuple[Any, ...] = (
+        torch.backends.cuda.matmul,
+        torch.backends.mkldnn.matmul,  # pyright: ignore[reportAttributeAccessIssue]
+    )
     before = [switch.fp32_precision for switch in switches]
     try:
         for switch in switches:

@@ -235,3 +235,9 @@ def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
         check_config(options(merge_classes=3, stream=True))
     with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which merge_classes tears"):
         check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))
+
+
+def test_a_batch_of_more_classes_than_there_are_is_told_by_its_flag(tmp_path):
+    place = str(write_small(tmp_path / "small"))
+    with pytest.raises(ConfigError, match=r"--batch-size 256 .*needs 128 classes.* has 12\. Take --batch-size 24 or less"):
+        training_facts(options(batch_size=256), place)

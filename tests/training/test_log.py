@@ -3,15 +3,19 @@
 import io
 import sys
 from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
 from types import ModuleType
 
 import pytest
+import torch
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.proto.event_pb2 import Event
 
-from hgld.errors import MissingExtraError, StorageError
+from hgld.errors import ConfigError, MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from hgld.training.loop import train
-from hgld.training.progress import LineReporter, format_row, progress_reporter
+from hgld.training.progress import LineReporter, format_row, in_words, progress_reporter
 from tests.training.small_runs import options, write_small
 
 ROW = {"epoch": 0.5, "loss": 1.25, "rank": 0.5, "lr_head": 1e-3, "images_per_second": 80.0, "wait_share": 0.02}
@@ -77,7 +81,7 @@ def test_a_log_that_cannot_be_written_is_said(tmp_path):
 def test_wandb_that_is_not_installed_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'hgld\[wandb\]'"):
-        RunLog(tmp_path, wandb="project")
+        RunLog(tmp_path, loggers=["wandb:project"])
 
 
 class FakeRun:
@@ -98,6 +102,7 @@ def wandb(monkeypatch):
     runs = []
     fake = ModuleType("wandb")
     fake.__spec__ = ModuleSpec("wandb", None)
+    vars(fake)["Image"] = lambda pixels: pixels.shape
     vars(fake)["init"] = lambda **started: runs.append(FakeRun(**started)) or runs[-1]
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return runs
@@ -107,7 +112,7 @@ def test_wandb_gets_what_the_files_get(tmp_path, wandb):
     run = tmp_path / "happier-1"
     run.mkdir()
     for begin in (0, 4):  # a run that was stopped goes on as the same run
-        log = RunLog(run, from_step=begin, wandb="landmarks", config={"lr": 1e-5, "metrics": ("AP",)})
+        log = RunLog(run, from_step=begin, loggers=["wandb:landmarks"], config={"lr": 1e-5, "metrics": ("AP",)})
         log.step(begin + 2, ROW)
         log.evaluation(begin + 4, 1, "test", {"H-AP": 0.5})
         log.close()
@@ -115,7 +120,8 @@ def test_wandb_gets_what_the_files_get(tmp_path, wandb):
         {
             "project": "landmarks",
             "dir": str(run),
-            "id": "happier-1",
+            "id": (run / "wandb-id").read_text().strip(),
+            "name": "happier-1",
             "resume": "allow",
             "config": {"lr": 1e-5, "metrics": ("AP",)},
         }
@@ -127,11 +133,64 @@ def test_wandb_gets_what_the_files_get(tmp_path, wandb):
     assert second.finished
 
 
+def test_runs_in_folders_of_one_name_are_two_runs_of_wandb(tmp_path, wandb):
+    for place in ("a/run", "b/run"):
+        (tmp_path / place).mkdir(parents=True)
+        RunLog(tmp_path / place, loggers=["wandb:landmarks"]).close()
+    assert len({one.started["id"] for one in wandb}) == 2
+
+
+def test_tensorboard_goes_on_in_one_file_without_the_steps_that_are_done_again(tmp_path):
+    for begin, steps in ((0, (2, 4, 6)), (4, (6, 8))):
+        log = RunLog(tmp_path, from_step=begin)
+        for step in steps:
+            log.step(step, ROW | {"loss": step + begin / 10})
+        log.pictures(steps[0], torch.zeros(3, 3, 8, 8, dtype=torch.uint8))
+        log.close()
+    [path] = (tmp_path / "tensorboard").iterdir()
+    events = [Event.FromString(data) for data in RawEventFileLoader(str(path)).Load()]
+    named = [(event.step, value) for event in events for value in event.summary.value]
+    losses = [(step, round(value.simple_value, 3)) for step, value in named if value.tag == "train/loss"]
+    assert losses == [(2, 2.0), (4, 4.0), (6, 6.4), (8, 8.4)]
+    assert [step for step, value in named if value.tag == "train/batch"] == [2, 6]
+
+
+def test_loggers_of_other_packages_get_what_tensorboard_gets(tmp_path, monkeypatch):
+    told = []
+
+    class Kept:
+        def __init__(self, run):
+            told.append((run.project, run.from_step, run.config["lr"]))
+
+        def numbers(self, step, values):
+            told.append((step, sorted(values)))
+
+        def pictures(self, step, name, images):
+            told.append((step, name, tuple(images.shape)))
+
+        def close(self):
+            told.append("closed")
+
+    point = EntryPoint("mlflow", "somewhere:Kept", "hgld.loggers")
+    monkeypatch.setattr("hgld.plugins._points", lambda group: (point,) if group == "hgld.loggers" else ())
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Kept)
+    log = RunLog(tmp_path, loggers=["mlflow:landmarks"], config={"lr": 1.0})
+    log.step(2, {"loss": 1.0})
+    log.pictures(2, torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
+    log.evaluation(4, 1, "test", {"AP": 0.5})
+    log.close()
+    batch = (2, "train/batch", (2, 3, 4, 4))
+    assert told == [("landmarks", 0, 1.0), (2, ["train/loss"]), batch, (4, ["test/AP"]), "closed"]
+    with pytest.raises(ConfigError, match=r"no logger 'comet'.*tensorboard, wandb, mlflow"):
+        RunLog(tmp_path, loggers=["comet"])
+
+
 def test_a_run_logs_to_wandb_from_its_main_process(tmp_path, wandb):
     place = write_small(tmp_path / "data")
     train(options(epochs=1, wandb="landmarks"), str(place), tmp_path / "run")
     [run] = wandb
-    assert [step for step, _ in run.rows] == [2, 4, 6, 6]
+    assert [step for step, _ in run.rows] == [1, 2, 4, 6, 6]
+    assert len(run.rows[0][1]["train/batch"]) == 8
     assert run.started["config"]["batch_size"] == 8
     assert run.rows[-1][1].keys() == {f"test/{name}" for name in read_rows(tmp_path / "run" / EVALUATIONS)[0]} - {
         "test/step",
@@ -158,14 +217,39 @@ def tell_all(shown):
     shown.evaluated(0, {"test": {"H-AP": 0.5}})
 
 
-def test_files_and_pipes_get_a_line_an_evaluation_and_no_steps():
+def test_files_and_pipes_get_a_line_at_the_start_the_first_of_the_log_and_the_evaluations():
     out, results, notes = io.StringIO(), [], []
     with progress_reporter(out, results.append, notes.append) as shown:
         assert isinstance(shown, LineReporter)
         tell_all(shown)
-    assert results == ["tau=0.01:", "goes on after step 2 of 8", "epoch 1, test: H-AP 0.5000"]
+    row = "loss 1.25 (rank 0.5), 80 images/s, 2% waiting for data, 900 MB"
+    assert results == [
+        *("tau=0.01:", "goes on after step 2 of 8"),
+        *(f"step 4 of 8, epoch 1: {row}; 0 s left", "epoch 1, test: H-AP 0.5000"),
+    ]
     assert notes == ["an image of \x1b[2J could not be read"]
     assert out.getvalue() == ""
+
+
+def test_in_a_pipe_a_line_a_minute_says_what_is_left():
+    now, results = [0.0], []
+    shown = LineReporter(results.append, print, lambda: now[0])
+    shown.begin(0, 1000, "HAPPIER on cpu")
+    for step in range(1, 31):
+        now[0] += 10
+        shown.advance(step)
+        if step % 7 == 0:
+            shown.step(step, 0, ROW | {"memory_mb": 900.0})
+    assert results[0] == "HAPPIER on cpu"
+    assert [line.partition(",")[0] for line in results[1:]] == [f"step {n} of 1000" for n in (7, 13, 19, 25)]
+    assert results[2].endswith("; 2 h 44 min left")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.2, "0 s"), (59.6, "1 min 0 s"), (3700, "1 h 1 min"), (200_000, "2 d 7 h")]
+)
+def test_durations_in_words(seconds, said):
+    assert in_words(seconds) == said
 
 
 class Terminal(io.StringIO):

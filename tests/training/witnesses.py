@@ -258,8 +258,8 @@ def told(config: TrainConfig, world: World) -> Any:
 def set_for_a_gpu(config: TrainConfig, world: World) -> Any:
     """How a GPU computes during a run."""
     world.patch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
-    with loop.arithmetic(config):
-        return torch.backends.cudnn.conv.fp32_precision, torch.are_deterministic_algorithms_enabled()
+    with loop.arithmetic(config, torch.device("cuda")):
+        return torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
 
 
 # Optimizers.
@@ -332,13 +332,14 @@ TRIAL = {"loss": "NormSoftmax", "steps_per_epoch": 2, "metrics": ("R@1", "AP"), 
 @witness(RunConfig, TRIAL, epochs=1, seed=1, evaluate_on=("train",), evaluate_every=2, metrics=("R@1",))
 @witness(RunConfig, {**TRIAL, "select_on_test": True}, best_by="AP")
 @witness(RunConfig, TRIAL, epochs=1, select_on_test=True)
-@witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", wandb="project")
+@witness(RunConfig, TRIAL, checkpoint_every=1, log_every=1, device="cuda:99", wandb="project", loggers=("comet",))
 @witness(RunConfig, {**TRIAL, "checkpoint_every": 1}, keep=3)
 def trained(config: TrainConfig, world: World) -> Any:
     """The files of a run, how many images pass the model at once and in which memory format, and what W&B is told."""
     passed, told, forward, written = [], [], EmbeddingModel.forward, []
     fake = types.ModuleType("wandb")
     session = types.SimpleNamespace(log=lambda *_, **__: None, finish=lambda: None)
+    vars(fake)["Image"] = lambda pixels: pixels
     vars(fake)["init"] = lambda project, **_: told.append(project) or session
     fake.__spec__ = types.SimpleNamespace()  # pyright: ignore[reportAttributeAccessIssue]
     world.patch.setitem(sys.modules, "wandb", fake)

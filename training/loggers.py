@@ -1,0 +1,151 @@
+"""Loggers that a run writes to beside its files: TensorBoard, Weights & Biases, and those of other packages.
+
+A logger has three methods (:class:`Logger`). One of another package is a function of a :class:`LoggedRun` and an entry
+point of the group ``hgld.loggers``: MLflow, Comet, a database.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from hgld.errors import takes_extra
+from hgld.files import write_atomic
+from hgld.plugins import Plugins
+
+TENSORBOARD = "tensorboard"
+_WANDB_ID = "wandb-id"
+
+
+class Logger(Protocol):
+    """Receiver of what a run logs, called by its main process."""
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Log numbers of a step by name: ``train/loss``, ``test/H-AP``."""
+
+    def pictures(self, step: int, name: str, images: Tensor) -> None:
+        """Log images that a step saw: (n, 3, H, W) uint8."""
+
+    def close(self) -> None:
+        """Finish the log; the run has ended in any way, and may go on some day."""
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """The run that a logger is made for.
+
+    Attributes:
+        folder: of the run.
+        from_step: step that it goes on from; what was logged of later steps will be logged again.
+        project: the part of the logger's name behind a colon, ``landmarks`` of ``mlflow:landmarks``; may be empty.
+        config: its options.
+    """
+
+    folder: Path
+    from_step: int = 0
+    project: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TensorBoardLogger:
+    """Logger into one file in ``RUN/tensorboard``, however often the run is stopped and goes on.
+
+    Raises:
+        ModuleNotFoundError: TensorBoard is not installed.
+    """
+
+    def __init__(self, run: LoggedRun) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        folder = run.folder / TENSORBOARD
+        before = sorted(folder.glob("events.out.tfevents.*"))
+        self._writer = SummaryWriter(str(folder))
+        for path in before:
+            self._take_over(path, run.from_step)
+        self._writer.flush()
+        for path in before:
+            path.unlink()
+
+    def _take_over(self, path: Path, until: int) -> None:
+        """Copy the events of an earlier file, but those of steps that are done again; one cut short ends it."""
+        from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        writer: Any = self._writer.file_writer
+        for data in RawEventFileLoader(str(path)).Load():
+            event = Event.FromString(data)
+            if event.HasField("summary") and event.step <= until:
+                writer.event_writer.add_event(event)
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def pictures(self, step: int, name: str, images: Tensor) -> None:
+        self._writer.add_images(name, images.cpu(), step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbLogger:
+    """Logger to Weights & Biases: one run there for one folder, however often it is stopped and goes on.
+
+    Its id is drawn once and kept in ``RUN/wandb-id``, because runs of one project may lie in folders of one name.
+
+    Raises:
+        MissingExtraError: Weights & Biases is not installed.
+    """
+
+    def __init__(self, run: LoggedRun) -> None:
+        with takes_extra("wandb", f"--wandb {run.project}", "Or leave the option out: log.csv is always written."):
+            import wandb  # pyright: ignore[reportMissingImports]
+
+        self._wandb: Any = wandb
+        self._run: Any = wandb.init(
+            project=run.project,
+            dir=str(run.folder),
+            id=_kept_id(run.folder / _WANDB_ID),
+            name=run.folder.resolve().name,
+            resume="allow",
+            config=dict(run.config),
+        )
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def pictures(self, step: int, name: str, images: Tensor) -> None:
+        shown = [self._wandb.Image(image.permute(1, 2, 0).cpu().numpy()) for image in images]
+        self._run.log({name: shown}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _kept_id(path: Path) -> str:
+    if not path.is_file():
+        write_atomic(path, uuid.uuid4().hex[:12] + "\n")
+    return path.read_text(encoding="utf-8").strip()[:64]
+
+
+LOGGERS: Mapping[str, Callable[[LoggedRun], Logger]] = {TENSORBOARD: TensorBoardLogger, "wandb": WandbLogger}
+"""The loggers that hgld has itself."""
+
+PLUGINS = Plugins("hgld.loggers", "logger", LOGGERS)
+
+
+def make_logger(name: str, run: LoggedRun) -> Logger:
+    """Make the logger of a name, ``NAME`` or ``NAME:PROJECT``, for a run.
+
+    Raises:
+        ConfigError: there is none of that name, or its package cannot be imported.
+        MissingExtraError: what it needs is not installed.
+    """
+    kind, _, project = name.partition(":")
+    if kind in LOGGERS:
+        PLUGINS.refuse_namesakes(kind)
+    make = LOGGERS[kind] if kind in LOGGERS else PLUGINS.load(kind)
+    return make(LoggedRun(run.folder, run.from_step, project, run.config))
