@@ -18,7 +18,7 @@
 Every message names the file and the row or member, what was found, what was expected and the way out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -79,6 +79,13 @@ class DivergenceError(HgldError, ArithmeticError):
 
 class StorageError(HgldError, OSError):
     """A disk that is full, read-only, or changed while hgld was writing."""
+
+
+def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
+    """Return the first of several things as a message lists them, and how many more there are."""
+    listed = list(items)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return separator.join(listed[:most]) + more
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import HierarchyError, SchemaError
+from hgld.errors import HierarchyError, SchemaError, some
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
@@ -28,9 +28,7 @@ def _read_schema_version(path: Path, found: object) -> None:
 
 
 def _some(items: Iterable[str]) -> str:
-    listed = list(items)
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
-    return "; ".join(listed[:_MOST_NAMED]) + more
+    return some(items, _MOST_NAMED, "; ")
 
 
 @dataclass(frozen=True, eq=False)

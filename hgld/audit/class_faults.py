@@ -67,8 +67,9 @@ def find_class_faults(embeddings: np.ndarray, classes: np.ndarray, ancestors: np
         labels = ancestors[classes, level]
         model = ClassModel.fit(embeddings, labels)
         items = _items_of(labels)
-        yield from _one(model, items, level)
-        yield from _two(model, items, level)
+        near = _nearest_pairs(model, items)
+        yield from _one(model, items, near, level)
+        yield from _two(model, items, near, level)
         if level + 1 < ancestors.shape[1]:
             above = np.zeros(len(model.counts), np.int64)
             above[ancestors[:, level]] = ancestors[:, level + 1]
@@ -118,8 +119,7 @@ def _marks(model: ClassModel, first: np.ndarray, second: np.ndarray) -> np.ndarr
     return np.array([np.arcsinh(ratio), -apartness(model.items[both], np.arange(len(both)) >= len(first))])
 
 
-def _one(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[ClassFault]:
-    pairs = _nearest_pairs(model, items)
+def _one(model: ClassModel, items: list[np.ndarray], pairs: list[tuple[int, int]], level: int) -> Iterator[ClassFault]:
     found = np.array([_marks(model, items[a], items[b]) for a, b in pairs]).reshape(-1, 2)
     planted = np.array([_marks(model, *_halves(part)) for part in _chosen(items)]).reshape(-1, 2)
     most = _MOST_FAULTS * len(items) / max(len(pairs), 1)
@@ -162,11 +162,12 @@ def _halves(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mixed[: len(mixed) // 2], mixed[len(mixed) // 2 :]
 
 
-def _two(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[ClassFault]:
+def _two(model: ClassModel, items: list[np.ndarray], pairs: list[tuple[int, int]], level: int) -> Iterator[ClassFault]:
     large = [label for label, part in enumerate(items) if len(part) >= _LEAST_ITEMS]
     cuts = {label: cut_in_two(_weighted(model, items[label])) for label in large}
     found = np.array([_cut_marks(model, items[label], cuts[label]) for label in large]).reshape(-1, 3)
-    planted = np.array(list(_joined_marks(model, items, set(large)))).reshape(-1, 3)
+    near = [pair for pair in pairs if set(pair) <= set(large)]
+    planted = np.array(list(_joined_marks(model, items, large, near))).reshape(-1, 3)
     likely = planted_posterior(found, planted, _MOST_FAULTS)
     for label, marks, score, probability in zip(large, found, *likely, strict=True):
         if np.isfinite(score):
@@ -175,12 +176,13 @@ def _two(model: ClassModel, items: list[np.ndarray], level: int) -> Iterator[Cla
             yield ClassFault("two", level, label, -1, float(score), float(probability), said, parts)
 
 
-def _joined_marks(model: ClassModel, items: list[np.ndarray], large: set[int]) -> Iterator[np.ndarray]:
-    """Yield marks of pairs of classes that are joined and cut: near ones, and as many drawn at random."""
-    near = [pair for pair in _nearest_pairs(model, items) if set(pair) <= large]
+def _joined_marks(
+    model: ClassModel, items: list[np.ndarray], large: list[int], near: list[tuple[int, int]]
+) -> Iterator[np.ndarray]:
+    """Yield marks of pairs of large classes that are joined and cut: near ones, and as many drawn at random."""
     generator = np.random.default_rng(0)
     near = [near[place] for place in generator.permutation(len(near))[: _MOST_PLANTED // 2]]
-    pool = np.array(sorted(large))
+    pool = np.array(large)
     drawn = [tuple(generator.choice(pool, 2, replace=False)) for _ in near] if len(pool) > 1 else []
     for a, b in [*near, *drawn]:
         halves = [_halves(items[label])[0] for label in (a, b)]  # a joined class is then no larger than others

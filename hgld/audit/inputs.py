@@ -16,11 +16,9 @@ from hgld.evaluation.embedding_files import (
     KEY,
     SPLIT,
     check_same_items,
-    columns_of,
     read_embeddings,
     read_keys,
     read_labels,
-    read_splits,
 )
 
 if TYPE_CHECKING:
@@ -70,11 +68,11 @@ class Audited:
             InputError: a file cannot be read, or the files do not belong together.
         """
         read, file = read_embeddings(embeddings), labels or embeddings.with_suffix(".labels.parquet")
-        wanted = levels or [name for name in columns_of(file) if name not in (KEY, SPLIT)]
-        table = read_labels(file, wanted)
+        table = read_labels(file, levels)
+        wanted = levels or [name for name in table.columns if name not in (KEY, SPLIT)]
         check_same_items(read, table, (embeddings, file))
         coded = [_coded(table[level]) for level in wanted]
-        splits = read_splits(file)
+        splits = table[SPLIT] if SPLIT in table.columns else None
         keys = table[KEY] if KEY in table.columns else read.keys
         return cls(
             read.values,

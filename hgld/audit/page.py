@@ -1,6 +1,5 @@
 """The audit's files: the page for eyes, the lists that other verbs take, and everything as JSON."""
 
-import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,12 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jinja2
-from markupsafe import Markup
-
 from hgld.audit.audit import Audit
 from hgld.errors import StorageError
 from hgld.files import write_atomic
+from hgld.html_page import own_text, page_templates, script_hash
 from hgld.report_page.gallery import Thumbnails
 from hgld.table_text import csv_text
 
@@ -138,27 +135,24 @@ def audit_page(
         ("Copies across splits", _copy_cards(audit)),
     ]
     sections = [(title, made[:MOST_CARDS], len(made)) for title, made in cards]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    script = (_TEMPLATES / "audit.js").read_text(encoding="utf-8")
+    script = own_text(_TEMPLATES / "audit.js")
     lines = json.dumps([[card.exclude, card.decision] for _, shown, _ in sections for card in shown])
-    return environment.get_template("audit.html").render(
-        audited=names,
-        audit=audit,
-        sections=sections,
-        thumbnails=Thumbnails(dataset, _MOST_PICTURE_BYTES),
-        pictured=dataset is not None,
-        exclusion_header=csv_text([EXCLUSION_COLUMNS]),
-        decisions_header=decisions_header,
-        digest=hashlib.sha256(lines.encode()).hexdigest()[:16],
-        style=Markup((_TEMPLATES / "audit.css").read_text(encoding="utf-8")),  # noqa: S704 - a file of ours
-        script=Markup(script),  # noqa: S704 - a file of ours
-        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+    return (
+        page_templates(_TEMPLATES)
+        .get_template("audit.html")
+        .render(
+            audited=names,
+            audit=audit,
+            sections=sections,
+            thumbnails=Thumbnails(dataset, _MOST_PICTURE_BYTES),
+            pictured=dataset is not None,
+            exclusion_header=csv_text([EXCLUSION_COLUMNS]),
+            decisions_header=decisions_header,
+            digest=hashlib.sha256(lines.encode()).hexdigest()[:16],
+            style=own_text(_TEMPLATES / "audit.css"),
+            script=script,
+            script_hash=script_hash(script),
+        )
     )
 
 

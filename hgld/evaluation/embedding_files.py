@@ -125,16 +125,17 @@ def _read_table(file: Path) -> pl.DataFrame:
     raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
 
 
-def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
+def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
     """Read the levels' columns of a label table.
 
     Args:
         path: parquet or CSV with a header.
-        levels: names of the columns, finest first: integer class ids or class names.
+        levels: names of the columns, finest first: integer class ids or class names; None: all but ``key`` and
+            ``split``.
 
     Returns:
-        the levels' columns, and ``key`` if the file has it, in the order of the file; null is unknown. Names come
-        without the blanks around them.
+        ``key`` and, as text, ``split`` if the file has them, then the levels' columns, in the order of the file; null
+        is unknown. Names come without the blanks around them.
 
     Raises:
         TableError: another kind of file, one that cannot be read, missing columns, or columns of another type (a CSV
@@ -142,6 +143,7 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
     """
     file = Path(path)
     table = _read_table(file)
+    levels = [name for name in table.columns if name not in (KEY, SPLIT)] if levels is None else levels
     missing = [level for level in levels if level not in table.columns]
     if not levels or len(set(levels)) != len(levels):
         raise TableError(
@@ -154,8 +156,9 @@ def read_labels(path: str | Path, levels: Sequence[str]) -> pl.DataFrame:
         )
     is_csv = file.suffix.lower() == ".csv"
     read = [_classes(table[level], is_csv, f"{file}: column {level!r}") for level in levels]
-    keys = [table[KEY]] if KEY in table.columns and KEY not in levels else []
-    return pl.DataFrame([*keys, *read])
+    about = [table[name] for name in (KEY, SPLIT) if name in table.columns and name not in levels]
+    about = [column.cast(pl.String).fill_null("") if column.name == SPLIT else column for column in about]
+    return pl.DataFrame([*about, *read])
 
 
 def read_keys(path: Path) -> pl.Series:
@@ -168,25 +171,6 @@ def read_keys(path: Path) -> pl.Series:
     if KEY not in table.columns:
         raise TableError(f"{path}: no column {KEY!r}; its columns are {', '.join(table.columns)}.")
     return table[KEY]
-
-
-def columns_of(path: Path) -> tuple[str, ...]:
-    """Return the names of a label table's columns.
-
-    Raises:
-        TableError: it cannot be read.
-    """
-    return tuple(_read_table(path).columns)
-
-
-def read_splits(path: Path) -> pl.Series | None:
-    """Read the column ``split`` of a label table as text; None where it has none.
-
-    Raises:
-        TableError: it cannot be read.
-    """
-    table = _read_table(path)
-    return table[SPLIT].cast(pl.String).fill_null("") if SPLIT in table.columns else None
 
 
 def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:

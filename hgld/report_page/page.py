@@ -1,15 +1,10 @@
 """The report page: one HTML file with everything in it, and its plots as files of their own."""
 
-import base64
-import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import jinja2
-from markupsafe import Markup
 
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
@@ -18,6 +13,7 @@ from hgld.evaluation.metric import is_per_cent
 from hgld.evaluation.protocol_kinds import meaning_of, value_parts
 from hgld.evaluation.report import RetrievalReport
 from hgld.files import write_atomic
+from hgld.html_page import own_text, page_templates, script_hash
 from hgld.published import OwnResults, PaperTable, PublishedValue, find_table, lay_out
 from hgld.report_page.analyses import Analyses, analyse, check_analyses
 from hgld.report_page.answer_risk import AnswerRisks, answer_risks
@@ -478,8 +474,7 @@ def _render(
     terms: Sequence[tuple[str, str]],
     thumbnails: Thumbnails,
 ) -> str:
-    script = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    script = own_text(_TEMPLATES / "page.js")
     return render(
         "page.html",
         title=title,
@@ -494,8 +489,8 @@ def _render(
             run.name: {split: settings_text(evaluation.report) for split, evaluation in run.evaluations.items()}
             for run in runs
         },
-        script=Markup(script),  # noqa: S704 - a file of ours
-        script_hash=f"sha256-{digest}",
+        script=script,
+        script_hash=script_hash(script),
         series=SERIES,
         grades=GRADES,
     )
@@ -503,15 +498,8 @@ def _render(
 
 def render(template: str, **values: Any) -> str:
     """Fill in a template of this folder, with the pages' style and the version; all values are escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = Markup((_TEMPLATES / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - a file of ours
-    return environment.get_template(template).render(style=style, version=__version__, **values)
+    style = own_text(_TEMPLATES / "page.css")
+    return page_templates(_TEMPLATES).get_template(template).render(style=style, version=__version__, **values)
 
 
 def settings_text(report: RetrievalReport) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from hgld.errors import HierarchyError
+from hgld.errors import HierarchyError, some
 
 MOST_NODES = 10_000_000
 MOST_STEPS = 1000
@@ -135,13 +135,6 @@ def short(text: str) -> str:
     return repr(text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…")
 
 
-def some(items: Iterable[str]) -> str:
-    """Return the first five of several things as messages list them."""
-    listed = list(items)
-    more = f" and {len(listed) - _MOST_NAMED:,} more" if len(listed) > _MOST_NAMED else ""
-    return "; ".join(listed[:_MOST_NAMED]) + more
-
-
 class TaxonomyBuilder:
     """A taxonomy in the making, which knows where each class and link stood.
 
@@ -247,7 +240,7 @@ class TaxonomyBuilder:
             unknown = [place for place, row in enumerate(self._rows) if not row]
             raise HierarchyError(
                 f"{self.source}: parents that are not in the file: "
-                + some(f"{short(ids[p])} ({self.unit} {self._named_at[p]:,})" for p in unknown)
+                + some((f"{short(ids[p])} ({self.unit} {self._named_at[p]:,})" for p in unknown), separator="; ")
                 + ". Add them, or leave the parent empty."
             )
         return Taxonomy(

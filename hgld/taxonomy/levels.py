@@ -23,9 +23,9 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from hgld.errors import ConfigError, HierarchyError
+from hgld.errors import ConfigError, HierarchyError, some
 from hgld.hierarchy import Hierarchy
-from hgld.taxonomy.graph import Taxonomy, distinct_names, short, some
+from hgld.taxonomy.graph import Taxonomy, distinct_names, short
 
 ParentsRule = Literal["refuse", "first", "most-specific"]
 MOST_LEVELS = 64
@@ -127,8 +127,11 @@ def _one_parent(taxonomy: Taxonomy, rule: str, changes: list[tuple[str, str, str
         raise HierarchyError(
             f"{taxonomy.source}: {len(torn):,} classes lie under several parents: "
             + some(
-                f"{short(taxonomy.names[p])} under " + " and ".join(short(taxonomy.names[q]) for q in above[:5])
-                for p, above in ((p, taxonomy.parents[p]) for p in torn)
+                (
+                    f"{short(taxonomy.names[p])} under " + " and ".join(short(taxonomy.names[q]) for q in above[:5])
+                    for p, above in ((p, taxonomy.parents[p]) for p in torn)
+                ),
+                separator="; ",
             )
             + ". A hierarchy has one a class: choose --parents first or most-specific, or correct the file."
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.errors import ConfigError, StorageError, takes_extra
+from hgld.errors import ConfigError, StorageError, some, takes_extra
 from hgld.files import file_lock, write_atomic
 from hgld.pipelines.hierarchy import assign, export, sample
 from hgld.pipelines.hierarchy.config import SPLIT_NAME, BuildConfig, ClusterConfig, EmbedConfig
@@ -32,6 +32,7 @@ from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
 from hgld.pipelines.hierarchy.review.learning.teaching import taught_by
 from hgld.pipelines.stage import Progress, StageRun, json_text, plain, sha256_of
+from hgld.taxonomy.graph import Taxonomy
 
 if TYPE_CHECKING:
     from hgld.pipelines.hierarchy.scrape.scrape import Plan
@@ -93,6 +94,7 @@ def build_hierarchy(
         announce(f"encoder {embedding.encoder}: {chosen}")
     config = dataclasses.replace(config, embed=embedding, cluster=_clustering(config))
     _check(config)
+    levels = _plan_levels(config)
     _refuse_foreign(out)
     _check_before_scraping(config)
     if dry_run:
@@ -104,7 +106,7 @@ def build_hierarchy(
         )
     _check_resources(config)
     with _locked(out):
-        stages = _label(out / STAGES, config, progress)
+        stages = _label(out / STAGES, config, levels, progress)
         encoder = json.loads(stages["embed"].path("encoder.json").read_text(encoding="utf-8"))
         encoder |= {"chosen": chosen} if chosen else {}
         facts = provenance(list(stages.values()), _sources(config), config, encoder)
@@ -149,7 +151,6 @@ def _check(config: BuildConfig) -> None:
             )
     clustering.check_options(config.cluster)
     evidence_stage.check_options(config.evidence)
-    _plan_of(config)
     toplevel.check_options(config.toplevel)
     assign.check_options(config.assign, config.embed)
 
@@ -189,7 +190,7 @@ class Stage:
         reads: names of the stages whose runs are passed to it.
         configs: fields of :class:`BuildConfig` that are passed to it.
         facts: what follows from several of them and is passed by name: ``plan`` (levels), ``domain``, ``language``,
-            ``images_from`` (the folder of a list of classes), ``taught_by``.
+            ``images_from`` (the folder of a list of classes), ``taught_by``, ``taxonomy`` (of ``--tree``).
     """
 
     run: Callable[..., StageRun]
@@ -221,8 +222,8 @@ INTO = Stage(into.run, ("clean", "embed"), ("levels", "embed"), ("domain",))
 """The stage ``cluster`` of a build whose groups are given."""
 
 GIVEN_LEVELS: Mapping[str, Stage] = {
-    "cluster": Stage(given_levels.run_cluster, ("clean", "embed"), ("taxonomy",), ("plan",)),
-    "toplevel": Stage(given_levels.run_toplevel, ("clean", "cluster"), ("taxonomy",), ("plan",)),
+    "cluster": Stage(given_levels.run_cluster, ("clean", "embed"), ("taxonomy",), ("plan", "taxonomy")),
+    "toplevel": Stage(given_levels.run_toplevel, ("clean", "cluster"), ("taxonomy",), ("plan", "taxonomy")),
 }
 """The stages in their place where the levels are those of a taxonomy."""
 
@@ -231,14 +232,26 @@ def _has_given_levels(config: BuildConfig) -> bool:
     return config.taxonomy.tree is not None and config.taxonomy.tree_use == "levels"
 
 
-def _plan_of(config: BuildConfig) -> LevelPlan:
-    return given_levels.plan_given_levels(config) if _has_given_levels(config) else plan_levels(config)
+@dataclass(frozen=True)
+class _Levels:
+    """The levels to build, and the taxonomy of ``--tree``, read once."""
+
+    plan: LevelPlan
+    taxonomy: Taxonomy | None
 
 
-def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, StageRun]:
+def _plan_levels(config: BuildConfig) -> _Levels:
+    taxonomy = None if config.taxonomy.tree is None else tree.read_tree(config.taxonomy)
+    if taxonomy is not None and _has_given_levels(config):
+        return _Levels(given_levels.plan_given_levels(config, taxonomy), taxonomy)
+    return _Levels(plan_levels(config), taxonomy)
+
+
+def _label(root: Path, config: BuildConfig, levels: _Levels, progress: Progress) -> dict[str, StageRun]:
     """Run all stages up to the export; return their runs by name."""
     facts = {
-        "plan": _plan_of(config),
+        "plan": levels.plan,
+        "taxonomy": levels.taxonomy,
         "domain": domain_of(config),
         "language": config.names.language_of_names,
         "images_from": config.tables[0][1].parent if config.source == "classes" else None,
@@ -246,7 +259,7 @@ def _label(root: Path, config: BuildConfig, progress: Progress) -> dict[str, Sta
         if _has_given_levels(config)
         else taught_by(root, are_given=config.levels.into is not None),
     }
-    runs = {"scrape": _names(root, config, progress)}
+    runs = {"scrape": _names(root, config, levels.taxonomy, progress)}
     stages = {**STAGES_IN_ORDER, **({"cluster": INTO} if config.levels.into else {})}
     stages |= GIVEN_LEVELS if _has_given_levels(config) else {}
     for name, stage in stages.items():
@@ -296,22 +309,22 @@ def _refuse_more_than(count: int, what: str, config: BuildConfig) -> None:
             raise ConfigError(f"--{option} {wanted} is more than the {count:,} {what}. Ask for at most {count}.")
 
 
-def _names(root: Path, config: BuildConfig, progress: Progress) -> StageRun:
+def _names(root: Path, config: BuildConfig, taxonomy: Taxonomy | None, progress: Progress) -> StageRun:
     """Run the stage that finds names: from the sample, from tables, or from Wikimedia."""
     if config.source == "sample":
         return sample.run(root, progress)
     if config.source == "classes":
-        return classes.run(root, config.tables[0][1], progress, find=_finder(root, config, progress))
+        return classes.run(root, config.tables[0][1], progress, find=_finder(root, config, taxonomy, progress))
     if config.source == "names":
         return landmark_tables.run_names(root, dict(config.tables), progress)
     asked = dict(config.tables), config.scrape
     return _scrape().run(root, *asked, progress, before_asking=lambda: _try_encoder(config.embed))
 
 
-def _finder(root: Path, config: BuildConfig, progress: Progress) -> ClassFinder | None:
+def _finder(root: Path, config: BuildConfig, taxonomy: Taxonomy | None, progress: Progress) -> ClassFinder | None:
     """Return what finds the classes of names: in a taxonomy, in Wikidata, or nothing."""
-    if config.taxonomy.tree is not None:
-        return tree.finder_of(config.taxonomy)
+    if taxonomy is not None:
+        return partial(tree.classes_in_tree, taxonomy, config.taxonomy)
     if not config.names.wikidata:
         return None
     said = {"language": config.names.language_of_names, "before_asking": partial(_try_encoder, config.embed)}
@@ -362,9 +375,8 @@ def _refuse_foreign(out: Path) -> None:
         return
     found = sorted(path.name for path in out.iterdir())
     if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         raise ConfigError(
-            f"--out {out} holds files that are not a build's ({', '.join(found[:3])}{more}). Name a new or empty "
+            f"--out {out} holds files that are not a build's ({some(found, 3)}). Name a new or empty "
             "folder, or that of an earlier build."
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, some
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.hierarchy.names.name_classes import match_key
 from hgld.pipelines.shards.catalog import Catalog, check_level_names
@@ -130,9 +130,8 @@ def _notes(found: BuildLabels, told: Mapping[str, tuple[_Labels | None, str]], l
     for reason in ("not in the build", "names several items with different labels"):
         missing = [name for name, (_, why) in told.items() if why == reason]
         if missing:
-            more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
             notes.append(
                 f"{len(missing):,} of {len(told):,} classes with {sum(counts[name] for name in missing):,} images have "
-                f"no labels from {found.file.name} ({reason}): {', '.join(missing[:_MOST_NAMED])}{more}."
+                f"no labels from {found.file.name} ({reason}): {some(missing, _MOST_NAMED)}."
             )
     return notes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.format import BOX, KEY_PATTERN, LONGEST_KEY, SPLIT_PATTERN, check_levels, short
-from hgld.errors import HierarchyError, InputError, TableError
+from hgld.errors import HierarchyError, InputError, TableError, some
 
 if TYPE_CHECKING:
     from hgld.hierarchy import Hierarchy
@@ -262,7 +262,5 @@ def _check_table(table: pl.DataFrame | None, name: str, dataset: str) -> None:
         )
 
 
-def _some(values: pl.Series | Sequence[str]) -> str:
-    shown: Iterable[str] = values.head(_SHOWN).to_list() if isinstance(values, pl.Series) else values[:_SHOWN]
-    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    return ", ".join(map(short, shown)) + more
+def _some(values: Iterable[str]) -> str:
+    return some(map(short, values), _SHOWN)

@@ -11,7 +11,7 @@ import polars as pl
 from hgld.data.format import BOX, REJECTED
 from hgld.data.index import TABLES
 from hgld.data.tar import walk_members
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, some
 from hgld.files import write_atomic
 from hgld.pipelines.executor import run_units
 from hgld.pipelines.shards.catalog import Catalog, Container
@@ -286,9 +286,8 @@ def run_examination(catalog: Catalog, plan: ExaminePlan, config: ShardConfig, pr
 def _incomplete(plan: ExaminePlan, refused: dict[str, str]) -> str:
     lines = []
     if plan.absent:
-        listed = ", ".join(str(tar.path) for tar in plan.absent[:_SHOWN])
-        more = f" and {len(plan.absent) - _SHOWN} more" if len(plan.absent) > _SHOWN else ""
-        lines.append(f"{len(plan.absent)} tars are missing: {listed}{more}.")
+        listed = some((str(tar.path) for tar in plan.absent), _SHOWN)
+        lines.append(f"{len(plan.absent)} tars are missing: {listed}.")
     lines += [refused[name] for name in sorted(refused)[:_SHOWN]]
     if len(refused) > _SHOWN:
         lines.append(f"{len(refused) - _SHOWN} further tars are refused.")

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from hgld.data.format import short
-from hgld.errors import TableError
+from hgld.errors import TableError, some
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import Catalog
 
@@ -49,9 +49,8 @@ def without_excluded(catalog: Catalog, file: Path) -> Catalog:
     before = [] if catalog.dropped is None else [catalog.dropped.select(dropped.columns)]
     notes = [f"{len(out):,} items are left out because {file.name} excludes them."]
     if unknown:
-        more = f" and {len(unknown) - _MOST_NAMED:,} more" if len(unknown) > _MOST_NAMED else ""
-        named = ", ".join(map(short, unknown[:_MOST_NAMED]))
-        notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {named}{more}.")
+        named = some(map(short, unknown), _MOST_NAMED)
+        notes.append(f"{len(unknown):,} keys of {file.name} are no items of this build: {named}.")
     return replace(
         catalog.with_items(kept),
         dropped=pl.concat([*before, dropped]),

@@ -39,9 +39,11 @@ def test_findings_are_accepted_and_refused_by_keys(written, tmp_path):
         assert saved(page, "save-decisions") == (folder / "decisions.yaml").read_text()
         page.open((folder / "audit.html").as_uri())
         page.until(f"{STATE} === '1 of 4: 2 accepted, 0 refused, 2 open'")
+        page.run("document.querySelector('tbody th').textContent = 'supercategory_of_the_landmark_or_building'")
         for width in (1280, 420):
             page.resize(width, 900)
             page.until(f"window.innerWidth === {width} && document.documentElement.scrollWidth <= {width}")
+            assert page.run("(e => e.scrollWidth - e.clientWidth)(document.querySelector('.scroll'))") <= 0
         assert EVIL in page.run("document.querySelector('h1').textContent")
         assert not page.errors
         assert not page.dialogs

@@ -171,7 +171,7 @@ def test_rules_are_refused_where_the_taxonomy_has_nothing_for_them():
     with pytest.raises(HierarchyError, match="no class has a rank"):
         even_levels(taxonomy([("a", "b")]), cut="ranks")
     clades = taxonomy([("a", "b"), ("b", "c")], {"a": "clade", "b": "order", "c": "clade"})
-    with pytest.raises(HierarchyError, match=r"ranks 'clade'; 'order' lie above as well as below"):
+    with pytest.raises(HierarchyError, match=r"ranks 'clade', 'order' lie above as well as below"):
         even_levels(clades, cut="ranks")
     with pytest.raises(ConfigError, match="parents is 'any'"):
         even_levels(graph, parents="any")  # pyright: ignore[reportArgumentType]

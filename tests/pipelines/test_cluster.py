@@ -33,7 +33,7 @@ def inputs(tmp_path):
     names = pl.DataFrame(
         {"name": NAMES, "landmarks": [1, 5, 9, 2, 1, 4, 1], "class_ids": CLASSES, "raw": [[n] for n in NAMES]},
         schema_overrides={"landmarks": pl.Int64, "class_ids": pl.List(pl.String)},
-    )
+    ).with_columns(english=pl.lit(value=True))
     classes = pl.DataFrame(
         {
             "class_id": ["Q2", "Q3", "Q4", "Q5"],

@@ -44,7 +44,7 @@ def make(tmp_path, monkeypatch):
     def run(config=ALL, encoder="lexical", out=None, **of_clusters):
         embedding = EmbedConfig(encoder, cache=tmp_path / "cache", device="", batch_size=8)
         place = root if out is None else tmp_path / out
-        begun = building._names(place, BuildConfig("classes", (("classes", tmp_path / "list.csv"),)), silent)
+        begun = building._names(place, BuildConfig("classes", (("classes", tmp_path / "list.csv"),)), None, silent)
         cleaned = clean.run(place, begun, CleanConfig(), silent, domain="general")
         embedded = embed.run(place, cleaned, embedding, silent, domain="general")
         clusters = ClusterConfig(**of_clusters)

@@ -100,7 +100,7 @@ def inputs(tmp_path):
         return run_stage(name, tmp_path, version=1, config={}, inputs={}, work=lambda out: write(out) or StageResult())
 
     names = pl.DataFrame(
-        {"name": NAMES, "landmarks": [3, 1, 2, 4, 1], "class_ids": CLASSES},
+        {"name": NAMES, "landmarks": [3, 1, 2, 4, 1], "class_ids": CLASSES, "english": True},
         schema_overrides={"class_ids": pl.List(pl.String)},
     )
     clustered = names.select("name", "landmarks", group=pl.Series(GROUPS, dtype=pl.Int32))

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hgld.errors import InputError, MissingResourceError
+from hgld.errors import InputError, MissingResourceError, some
 
 _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -161,5 +161,4 @@ def _own_name(name: str, expected: Mapping[str, Tensor]) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(sorted(names)[:_NAMED]) + more
+    return some(sorted(names), _NAMED)

@@ -17,7 +17,7 @@ from open_clip.pretrained import get_pretrained_cfg
 from PIL import Image
 from safetensors import SafetensorError
 
-from hgld.errors import ConfigError, MissingResourceError
+from hgld.errors import ConfigError, MissingResourceError, some
 from hgld.pipelines.hierarchy.encoders.at_hand import cached_clip
 from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
 from hgld.pipelines.stage import Progress, silent
@@ -194,5 +194,5 @@ def _nearest(name: str, known: Sequence[str]) -> str:
 def _listed(tags: Sequence[str]) -> str:
     if not tags:
         return "open_clip has none for it; give a checkpoint's path."
-    more = f" and {len(tags) - _MOST_LISTED} more (open_clip.list_models())" if len(tags) > _MOST_LISTED else ""
-    return f"open_clip has {', '.join(tags[:_MOST_LISTED])}{more}."
+    where = " (open_clip.list_models())" if len(tags) > _MOST_LISTED else ""
+    return f"open_clip has {some(tags, _MOST_LISTED)}{where}."

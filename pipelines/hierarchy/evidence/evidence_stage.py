@@ -331,10 +331,10 @@ class _Maker:
 
 def _words(texts: Sequence[str]) -> np.ndarray:
     """Return rows of texts by their words: TF-IDF and its leading axes; zero for texts without a known word."""
-    try:
-        features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, stop_words="english").fit_transform(texts)
-    except ValueError:  # no text holds a word
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, stop_words="english")
+    if not any(map(words.build_analyzer(), texts)):
         return np.zeros((len(texts), 1), dtype=np.float32)
+    features = words.fit_transform(texts)
     axes = min(_DESCRIPTION_AXES, min(features.shape) - 1)
     if axes < 1:
         return np.asarray(features.toarray(), dtype=np.float32)

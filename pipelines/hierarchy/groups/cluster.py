@@ -196,8 +196,7 @@ def _groups(
     names: pl.DataFrame, classes: list[tuple[str, ...]], found: Clustering, graph: ClassGraph, domain: str
 ) -> pl.DataFrame:
     members: list[list[Member]] = [[] for _ in range(int(found.groups.max()) + 1)]
-    english = names["english"] if "english" in names.columns else [True] * len(names)
-    rows = zip(names["name"], names["landmarks"], classes, found.centrality.tolist(), english, strict=True)
+    rows = zip(names["name"], names["landmarks"], classes, found.centrality.tolist(), names["english"], strict=True)
     for group, row in zip(found.groups.tolist(), rows, strict=True):
         members[group].append(Member(*row))
     proposals = propose_labels(members, graph, NameRules.read(domain=domain), domain)

@@ -180,10 +180,10 @@ def _leading(rows: np.ndarray) -> np.ndarray:
 def _spelling(names: Sequence[str]) -> np.ndarray:
     """Return unit rows of names by their words and letter n-grams alone; zero rows where they share nothing."""
     grams = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), sublinear_tf=True, max_features=100_000)
-    try:
-        features = grams.fit_transform([f"{name} {head_noun(name)}" for name in names])
-    except ValueError:  # no name has a letter
+    texts = [f"{name} {head_noun(name)}" for name in names]
+    if not any(map(grams.build_analyzer(), texts)):
         return np.zeros((len(names), 1), dtype=np.float32)
+    features = grams.fit_transform(texts)
     axes = min(AXES, features.shape[1] - 1, len(names) - 1)
     if axes < 1:
         return np.zeros((len(names), 1), dtype=np.float32)

@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import norm
 
+from hgld.errors import some
 from hgld.pipelines.hierarchy.config import EmbedConfig, LevelsConfig
 from hgld.pipelines.hierarchy.encoders.head_noun import singular
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, is_fitted_on_names
@@ -340,17 +341,13 @@ def _result(members: pl.DataFrame, placed: Placement, given: GivenGroups) -> Sta
     notes = list(given.notes)
     if outside:
         notes.append(
-            f"{NONE}: {_some(outside)}. They have no group in the labels; decisions of kind move give them one."
+            f"{NONE}: {some(outside, _MOST_LISTED)}. They have no group in the labels; decisions of kind move give "
+            "them one."
         )
     if empty:
-        notes.append(f"groups without names: {_some(empty)}.")
+        notes.append(f"groups without names: {some(empty, _MOST_LISTED)}.")
     return StageResult(
         counts,
         notes=tuple(notes),
         details={"least cosine": round(placed.threshold, 6), NONE: outside, "doubt": "given"},
     )
-
-
-def _some(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - _MOST_LISTED} more" if len(texts) > _MOST_LISTED else ""
-    return ", ".join(texts[:_MOST_LISTED]) + more

@@ -17,8 +17,9 @@ from hgld.pipelines.hierarchy.groups.cluster import name_map, write_map, write_n
 from hgld.pipelines.hierarchy.levels.levels import LevelPlan, check_names
 from hgld.pipelines.hierarchy.levels.toplevel import Decision, level_table, with_decisions
 from hgld.pipelines.hierarchy.names.classes import read_items
-from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, read_tree, tree_levels
+from hgld.pipelines.hierarchy.names.tree import classes_in_tree, group_labels, tree_levels
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage
+from hgld.taxonomy.graph import Taxonomy
 from hgld.taxonomy.levels import EvenLevels
 
 VERSION = 3  # 3: all columns of the empty curve
@@ -32,12 +33,12 @@ def has_given_levels(build: Path) -> bool:
     return groups.is_file() and pl.read_parquet(groups, columns=["method"])["method"].eq(METHOD).all()
 
 
-def plan_given_levels(config: BuildConfig) -> LevelPlan:
+def plan_given_levels(config: BuildConfig, taxonomy: Taxonomy) -> LevelPlan:
     """Return the levels of the tree, called as ``--levels`` says.
 
     Raises:
         ConfigError: options that choose groups are given too, or the names of the levels do not fit.
-        InputError: the names or the tree cannot be read.
+        InputError: the names cannot be read.
         HierarchyError: the tree does not suit the rules, or has none of the names.
     """
     chosen = {
@@ -52,7 +53,6 @@ def plan_given_levels(config: BuildConfig) -> LevelPlan:
             f"{wrong[0]} chooses groups, but --tree-use levels takes those of the tree. Leave it out, or take "
             "--tree-use evidence."
         )
-    taxonomy = read_tree(config.taxonomy)
     known = classes_in_tree(taxonomy, config.taxonomy, read_items(config.tables[0][1]).items)
     found = tree_levels(taxonomy, config.taxonomy, known.of.values(), config.levels.levels)
     names = config.levels.levels or (ITEM, *found.hierarchy.levels[1:])
@@ -61,7 +61,14 @@ def plan_given_levels(config: BuildConfig) -> LevelPlan:
 
 
 def run_cluster(
-    root: Path, cleaned: StageRun, embedded: StageRun, config: TreeConfig, progress: Progress, plan: LevelPlan
+    root: Path,
+    cleaned: StageRun,
+    embedded: StageRun,
+    config: TreeConfig,
+    progress: Progress,
+    *,
+    plan: LevelPlan,
+    taxonomy: Taxonomy,
 ) -> StageRun:
     """Run the stage ``cluster`` on the tree: the tables of the clustering, with an empty ``k_curve.parquet``.
 
@@ -69,12 +76,13 @@ def run_cluster(
         root: the build's directory of stages.
         cleaned: the clean stage (names, each with one class of the tree).
         embedded: the embed stage (embeddings, for the map alone).
-        config: the tree and its rules.
+        config: the rules.
         progress: told what is being done.
         plan: the levels.
+        taxonomy: the tree.
     """
     inputs = {"clean/names": cleaned.path("names.parquet"), "embed/embeddings": embedded.path("embeddings.npy")}
-    found, names = _levels(config, plan, inputs["clean/names"])
+    found, names = _levels(taxonomy, config, plan, inputs["clean/names"])
 
     def work(out: Path) -> StageResult:
         labels = [above[0] for above in names["above"].to_list()]
@@ -102,7 +110,14 @@ def run_cluster(
 
 
 def run_toplevel(
-    root: Path, cleaned: StageRun, clustered: StageRun, config: TreeConfig, progress: Progress, plan: LevelPlan
+    root: Path,
+    cleaned: StageRun,
+    clustered: StageRun,
+    config: TreeConfig,
+    progress: Progress,
+    *,
+    plan: LevelPlan,
+    taxonomy: Taxonomy,
 ) -> StageRun:
     """Run the stage ``toplevel`` on the tree: the labels of every group at the levels above, null where unknown.
 
@@ -110,16 +125,17 @@ def run_toplevel(
         root: the build's directory of stages.
         cleaned: the clean stage.
         clustered: the cluster stage (:func:`run_cluster`).
-        config: the tree and its rules.
+        config: the rules.
         progress: told nothing, as it takes no time.
         plan: the levels.
+        taxonomy: the tree.
     """
     inputs = {
         "clean/names": cleaned.path("names.parquet"),
         "cluster/names": clustered.path("names.parquet"),
         "cluster/groups": clustered.path("groups.parquet"),
     }
-    found, names = _levels(config, plan, inputs["clean/names"])
+    found, names = _levels(taxonomy, config, plan, inputs["clean/names"])
 
     def work(out: Path) -> StageResult:
         groups = pl.read_parquet(inputs["cluster/groups"]).sort("group")
@@ -144,11 +160,13 @@ def _key(config: TreeConfig, found: EvenLevels, plan: LevelPlan) -> dict[str, ob
     return {"tree": found.taxonomy.fingerprint(), "plan": asdict(plan), "parents": config.parents, "cut": config.cut}
 
 
-def _levels(config: TreeConfig, plan: LevelPlan, names_file: Path) -> tuple[EvenLevels, pl.DataFrame]:
+def _levels(
+    taxonomy: Taxonomy, config: TreeConfig, plan: LevelPlan, names_file: Path
+) -> tuple[EvenLevels, pl.DataFrame]:
     """Return the tree's levels, and clean's names with their labels at the levels above as the column ``above``."""
     names = pl.read_parquet(names_file)
     ids = [class_ids[0] for class_ids in names["class_ids"].to_list()]
-    found = tree_levels(read_tree(config), config, ids, plan.names)
+    found = tree_levels(taxonomy, config, ids, plan.names)
     labels = group_labels(found)
     above: Sequence[list[str | None]] = [labels[class_id] for class_id in ids]
     return found, names.with_columns(pl.Series("above", above, dtype=pl.List(pl.String)))

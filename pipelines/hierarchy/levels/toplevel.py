@@ -30,7 +30,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, some
 from hgld.pipelines.hierarchy.config import EmbedConfig, TopLevelConfig, key_fields
 from hgld.pipelines.hierarchy.encoders.registry import Encoder
 from hgld.pipelines.hierarchy.evidence.embed import encoder_of, read_embeddings
@@ -436,8 +436,6 @@ def _tables(inputs: Mapping[str, Path]) -> tuple[pl.DataFrame, pl.DataFrame]:
             f"{inputs['cluster/names']}: its names or groups are not those of {inputs['clean/names']} and "
             f"{inputs['cluster/groups']}. Remove the cluster stage's folder and run the same command again."
         )
-    if "english" not in cleaned.columns:
-        cleaned = cleaned.with_columns(english=pl.lit(value=True))
     return cleaned.select("name", "landmarks", "class_ids", "english").with_columns(clustered["group"]), groups
 
 
@@ -456,9 +454,7 @@ def _stage_result(
         "by_encoder": int((decided["method"] == "encoder").sum()),
     }
     if undecided:
-        more = f" and {len(undecided) - _MOST_LISTED} more" if len(undecided) > _MOST_LISTED else ""
-        listed = ", ".join(undecided[:_MOST_LISTED])
         what = f"neither {' nor '.join(plan.top)}" if len(plan.top) == 2 else f"none of {', '.join(plan.top)}"
-        notes = [*notes, f"{what} could be decided for: {listed}{more}. A decision of kind set does."]
+        notes = [*notes, f"{what} could be decided for: {some(undecided, _MOST_LISTED)}. A decision of kind set does."]
     details |= {"undecided": undecided, "encoder_margin": None if scores is None else round(scores.margin, 6)}
     return StageResult(counts, notes=tuple(notes), details=details)

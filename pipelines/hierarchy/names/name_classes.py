@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from hgld.errors import some
 from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.clean import name_key
 
@@ -92,6 +93,5 @@ def names_without_class(items: Sequence[Item], how: Mapping[str, str], reasons: 
     for reason, said in reasons.items():
         names = [item.name for item in items if how[item.id] == reason]
         if names:
-            more = f" and {len(names) - _MOST_LISTED:,} more" if len(names) > _MOST_LISTED else ""
-            notes.append(f"{said}: {', '.join(name[:60] for name in names[:_MOST_LISTED])}{more}.")
+            notes.append(f"{said}: {some((name[:60] for name in names), _MOST_LISTED)}.")
     return notes

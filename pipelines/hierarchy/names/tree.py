@@ -6,7 +6,6 @@ the most usual one where the format says which that is (WordNet's senses); else 
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -18,7 +17,6 @@ from hgld.pipelines.hierarchy.names.classes import Item
 from hgld.pipelines.hierarchy.names.landmark_tables import CLASSES
 from hgld.pipelines.hierarchy.names.name_classes import (
     SEVERAL,
-    ClassFinder,
     NameClasses,
     match_key,
     names_without_class,
@@ -54,11 +52,6 @@ def tree_files(config: TreeConfig) -> list[Path]:
     if place.is_file():
         return [place]
     return [file for name in (FILE, "data.noun", "index.noun") if (file := place / name).is_file()]
-
-
-def finder_of(config: TreeConfig) -> ClassFinder:
-    """Return what finds the classes of items in the taxonomy of ``--tree``."""
-    return partial(classes_in_tree, read_tree(config), config)
 
 
 def classes_in_tree(taxonomy: Taxonomy, config: TreeConfig, items: Sequence[Item]) -> NameClasses:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 import polars as pl
 from markupsafe import Markup
 
+from hgld.html_page import page_templates
 from hgld.pipelines.card import PUBLISHED_GROUPS, write_card
 from hgld.pipelines.hierarchy.levels.levels import LANDMARK_LEVELS
 from hgld.pipelines.hierarchy.report import words
@@ -231,13 +231,7 @@ def _page(
     drawn: Mapping[str, Any],
     unit: str,
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_templates(TEMPLATES)
     environment.filters["thousands"] = lambda value: f"{value:,}"
     environment.filters["readable"] = _readable
     clean = facts["stages"]["clean"]["details"]

@@ -181,6 +181,9 @@ def reviewed_names(
         table: the cluster stage's names.
         grouping: the names in groups under the decisions.
         taught_wrong: probabilities of standing wrong by what the decisions teach; those of the clustering elsewhere.
+
+    Raises:
+        TableError: a name has no group, and no decision drops it.
     """
     kept, dropped = [], []
     for row in table.sort("name").iter_rows(named=True):
@@ -199,7 +202,12 @@ def reviewed_names(
                     "decided_by": ", ".join(claim.annotators) if claim else None,
                 }
             )
-        elif claim is not None:
+        elif claim is None:
+            raise TableError(
+                f"stage 'review': {row['name']!r} stands in no group, but no decision drops it. Remove the folder "
+                "stages/cluster and run the same command again."
+            )
+        else:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
             said = "; ".join(dict.fromkeys(entry.decision.why for entry in claim.entries if entry.decision.why)) or None
             who = ", ".join(claim.annotators)

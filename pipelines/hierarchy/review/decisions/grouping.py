@@ -5,11 +5,12 @@ of a single item, a group that a name does not belong to. The decisions of sever
 claims (:mod:`hgld.pipelines.hierarchy.review.decisions.agreement`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
+from hgld.errors import some
 from hgld.pipelines.hierarchy.review.decisions.decisions import (
     Accept,
     Decision,
@@ -381,7 +382,7 @@ class Grouping:
         elif self.classes is not None and not levels:
             self._miss(entry, "this build has no level above the groups")
         elif self.classes is not None and decision.top not in (known := self.classes[decision.level or levels[-1]]):
-            self._miss(entry, f"top is {decision.top!r}; expected {_either(known)}")
+            self._miss(entry, f"top is {decision.top!r}; expected {some(known, 8, ' or ')}")
         elif decision.level in (None, levels[-1] if levels else None):
             self.tops[group] = decision.top
             self.claims[Subject("top", group)] = Claim(decision.top, (entry,))
@@ -478,11 +479,6 @@ class Grouping:
 
     def _miss(self, entry: Entry, reason: str) -> None:
         self.unmatched.append(Unmatched(entry, reason))
-
-
-def _either(classes: Sequence[str]) -> str:
-    more = f" and {len(classes) - 8} more" if len(classes) > 8 else ""
-    return " or ".join(classes[:8]) + more
 
 
 def apart(one: GroupId, other: GroupId) -> Subject:

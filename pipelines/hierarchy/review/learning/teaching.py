@@ -8,6 +8,7 @@ from typing import Literal, Self
 import numpy as np
 import polars as pl
 
+from hgld.errors import TableError
 from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
 from hgld.pipelines.hierarchy.evidence.evidence import Block, Evidence
 from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
@@ -126,7 +127,7 @@ class Teacher:
         """Return the teacher of a finished build; ``by`` and ``fitted`` as of the class.
 
         Raises:
-            TableError: its rows cannot be read, or do not belong to its names.
+            TableError: its rows cannot be read or do not belong to its names, or an older hgld made it.
         """
         stages = folder / "stages"
         are_given = (stages / "cluster" / GROUP_ROWS).is_file()
@@ -141,7 +142,12 @@ class Teacher:
         seeds = None if given is None else dict(zip(groups.sort("group")["group"].to_list(), given, strict=True))
         place = dict(names.select("name", "group").iter_rows())
         labels = dict(groups.select("group", "label").iter_rows())
-        doubt = names["wrong"].to_numpy() if "wrong" in names.columns else None
+        if "wrong" not in names.columns:
+            raise TableError(
+                f"{files['cluster/names']}: it lacks the column 'wrong', as of an older hgld. Run the build's command "
+                "again."
+            )
+        doubt = names["wrong"].to_numpy()
         items = names["landmarks"].to_numpy()
         return cls(names["name"].to_list(), rows, items, place, labels, seeds, doubt, fitted, by)
 
