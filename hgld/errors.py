@@ -18,8 +18,27 @@
 Every message names the file and the row or member, what was found, what was expected and the way out.
 """
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+_MOST_FOREIGN = 200  # characters of a value from outside that a message shows
+_OBJECT = re.compile(r"<([\w.]+)[^<>]* at 0x[0-9a-fA-F]+>")  # another text in every run
+
+
+def excerpt(foreign: object) -> str:
+    """Return a value from outside for a message: one line, at most 200 characters, safe for a terminal.
+
+    >>> excerpt("a\\n b\\x1b[1m " + "9" * 10_000)[:12], len(excerpt("9" * 10_000))
+    ('a b [1m 9999', 200)
+    >>> excerpt("cannot read <_io.BytesIO object at 0x7f00aa00>"), excerpt(" ")
+    ('cannot read BytesIO', '(nothing)')
+    """
+    first = 10 * _MOST_FOREIGN
+    text = foreign[:first].decode("utf-8", errors="replace") if isinstance(foreign, bytes) else str(foreign)[:first]
+    text = _OBJECT.sub(lambda match: match[1].rpartition(".")[2], text)
+    shown = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "(nothing)"
+    return shown if len(shown) <= _MOST_FOREIGN else shown[: _MOST_FOREIGN - 3] + "..."
 
 
 class HgldError(Exception):

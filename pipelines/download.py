@@ -6,12 +6,13 @@ only if the server still has the same version (``If-Range``); otherwise the file
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ import urllib3.exceptions
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from hgld import __version__
+from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after
+from hgld.data.http_files import HttpLimits, RemoteFault, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
 from hgld.files import file_lock, put_in_place
 from hgld.pipelines.shards.sources.gldv2 import (
@@ -37,7 +40,7 @@ from hgld.pipelines.shards.sources.gldv2 import (
     tar_name,
 )
 from hgld.pipelines.stage import Progress, silent
-from hgld.pipelines.web import collect_responses, is_http_address
+from hgld.pipelines.web import guard
 
 
 class PartialFile:
@@ -120,6 +123,7 @@ _PROGRESS = 1 << 16  # bytes after which an attempt counts as progress
 _SLOWEST = 1 << 10  # bytes a second, over one timeout; a slower transfer is cut and resumed
 _LONGEST_WAIT = 300.0
 _FETCHES = 2  # times that a file is fetched whole before its published checksum is taken to be wrong
+_REDIRECTS, _MOST_REDIRECTS = {301, 302, 303, 307, 308}, 5
 _REFUSALS = {400, 401, 403, 404, 405, 410, 451}
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-\d{1,18}|\*)/(\d{1,18}|\*)\Z")
 
@@ -177,6 +181,8 @@ class Downloader:
         timeout: seconds to wait for the next bytes.
         progress: told of the finished files and the MiB received.
         backoff: seconds of the first wait between attempts; it doubles up to a minute.
+        allow_redirects_to: hosts that an address may lead to, beside its own.
+        allow_private: hosts with a public name that may have a private address.
 
     Raises:
         ConfigError: a number that is not positive.
@@ -190,6 +196,8 @@ class Downloader:
         timeout: float = 60.0,
         progress: Progress = silent,
         backoff: float = 1.0,
+        allow_redirects_to: Collection[str] = (),
+        allow_private: Collection[str] = (),
     ):
         for name, value in {"--workers": workers, "--retries": retries, "--timeout": timeout}.items():
             if value <= 0:
@@ -197,6 +205,7 @@ class Downloader:
         self._workers, self._retries, self._timeout = workers, retries, timeout
         self._backoff = wait_exponential(multiplier=backoff, max=60) + wait_random(0, backoff)
         self._progress = progress
+        self._redirects_to, self._private = allow_redirects_to, allow_private
         self._lock = threading.Lock()
         self._received = 0
         self._reached: set[str] = set()
@@ -260,7 +269,7 @@ class Downloader:
             if (there := _fetched_before(file)) is not None:
                 return there
             with PartialFile(file.path, file.url) as part, requests.Session() as session:
-                session.max_redirects = 5
+                guard(session, self._private)
                 session.headers.update({"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity"})
                 return self._fill(file, part, session)
         except OSError as error:
@@ -319,10 +328,8 @@ class Downloader:
         """Make one request for the missing bytes; yield the number of bytes of every write."""
         have = part.size if part.validator else 0
         headers = {"Range": f"bytes={have}-", "If-Range": part.validator} if have else {}
-        came: list[requests.Response] = []
         try:
-            hooks = collect_responses(came)
-            with session.get(file.url, headers=headers, stream=True, timeout=self._timeout, hooks=hooks) as response:
+            with self._answer(session, file, headers) as response:
                 self._reached.add(urlsplit(file.url).netloc)
                 if response.status_code == 416 and _stated_range(response) == (None, have):
                     return  # it was complete, but not yet renamed
@@ -334,17 +341,40 @@ class Downloader:
                             raise ServiceError(f"{file.url}: more bytes than the {most:,} expected.")
                         part.write(data)
                         yield len(data)
-        except (
-            ValueError,
-            requests.TooManyRedirects,
-        ) as error:  # bad addresses, as requests, urllib3 and idna report them
-            for response in came:
-                response.close()
+        except (ValueError, RedirectError) as error:  # bad addresses, as requests, urllib3 and idna report them
             raise ServiceError(f"{file.url} does not lead to a file ({error}).") from error
+        except RemoteFault as fault:
+            if fault.passing:
+                raise _PassingError(str(fault)) from fault
+            raise ServiceError(f"{file.url}: {fault}. {fault.way_out}") from fault
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
         if total is not None and part.size != total:
             raise _PassingError(f"the transfer ended at {part.size:,} of {total:,} bytes")
+
+    @contextmanager
+    def _answer(
+        self, session: requests.Session, file: RemoteFile, headers: Mapping[str, str]
+    ) -> Iterator[requests.Response]:
+        """Send a request, and follow its redirects as far as they are allowed.
+
+        Raises:
+            RedirectError: they lead elsewhere, or are too many.
+        """
+        place = file.url
+        for _ in range(_MOST_REDIRECTS + 1):
+            with (
+                watched(HttpLimits(headers=self._timeout, silence=self._timeout, whole=math.inf)) as watch,
+                session.get(
+                    place, headers=headers, stream=True, timeout=self._timeout, allow_redirects=False
+                ) as response,
+            ):
+                watch.in_headers = False
+                if response.status_code not in _REDIRECTS or "location" not in response.headers:
+                    yield response
+                    return
+                place = redirect_target(place, response.headers["location"], self._redirects_to)
+        raise RedirectError(f"redirects in a loop, or more than {_MOST_REDIRECTS} times")
 
     @contextmanager
     def _interruptible(self, body: urllib3.BaseHTTPResponse, file: RemoteFile) -> Iterator[None]:
@@ -422,7 +452,10 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
     if status in _REFUSALS or 300 <= status < 400:
         raise ServiceError(f"{file.url} answered HTTP {status}; expected a public file.")
     if status not in {200, 206}:
-        raise _PassingError(f"HTTP {status}", _retry_after(response))
+        wait = retry_after(response.headers.get("Retry-After", ""))
+        if wait > _LONGEST_WAIT:
+            raise ServiceError(f"{file.url} answered HTTP {status} and asks to be left alone for {wait:,.0f} s.")
+        raise _PassingError(f"HTTP {status}", wait)
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(
             f"{file.url} was sent compressed although that was not accepted; its bytes cannot be checked."
@@ -466,11 +499,6 @@ def _validator(response: requests.Response) -> str:
     """Return the validator of this version of the file; weak ETags are none (RFC 9110, 13.1.5)."""
     etag = response.headers.get("ETag", "")
     return etag if etag.startswith('"') else response.headers.get("Last-Modified", "")
-
-
-def _retry_after(response: requests.Response) -> float:
-    value = response.headers.get("Retry-After", "")
-    return min(float(value), _LONGEST_WAIT) if re.fullmatch(r"[0-9]{1,9}", value) else 0.0
 
 
 # -- GLDv2 from its owners: tars with their published checksums, and the lists ----------------------------------------

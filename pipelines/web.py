@@ -5,20 +5,22 @@ limit, compressed answers, ``maxlag``, and ``Retry-After`` where a server asks f
 """
 
 import json
+import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, TypeVar
-from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import requests
 import urllib3.exceptions
+from requests.adapters import HTTPAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from hgld import __version__
-from hgld.errors import ConfigError, ServiceError
+from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after
+from hgld.data.http_files import HttpLimits, RemoteFault, guarded_pools, watched
+from hgld.errors import ConfigError, ServiceError, excerpt
 
 # Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
 API_RATE = 200 / 60
@@ -67,25 +69,23 @@ class Client(Protocol):
         ...
 
 
-def is_http_address(url: str) -> bool:
-    """Tell whether a text is an http(s) address with a host that can be looked up and a valid port."""
-    try:
-        parts = urlsplit(url)
-        host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
-    except ValueError:
-        return False
-    return parts.scheme in {"http", "https"} and host != b""
-
-
-def collect_responses(responses: list[requests.Response]) -> dict[str, Callable[..., None]]:
-    """Return hooks for requests that collect every response, since it leaves one open whose redirect it cannot read."""
-    return {"response": lambda response, **_: responses.append(response)}
-
-
 def is_wikimedia(url: str) -> bool:
     """Tell whether an address belongs to the Wikimedia Foundation's servers."""
     host = urlsplit(url).hostname or ""
     return any(host == domain or host.endswith(f".{domain}") for domain in _WIKIMEDIA)
+
+
+def guard(session: requests.Session, allowed: Collection[str] | None = None) -> None:
+    """Keep a session from following redirects by itself, and have it watch the time and whom it reaches.
+
+    Args:
+        session: of requests.
+        allowed: hosts with public names that may have private addresses; None: all.
+    """
+    session.get_redirect_target = lambda resp: None  # requests would read a redirect's whole body, however long
+    for adapter in session.adapters.values():
+        if isinstance(adapter, HTTPAdapter):
+            adapter.poolmanager.pool_classes_by_scheme = guarded_pools(allowed)
 
 
 class PoliteClient:
@@ -139,8 +139,7 @@ class PoliteClient:
         self._clock, self._sleep, self._on_wait = clock, sleep, on_wait
         self._next_start = clock()
         self._session = session or requests.Session()
-        # requests would read a redirect's whole body, however long: redirects are followed here
-        self._session.get_redirect_target = lambda resp: None
+        guard(self._session)
         self._session.headers.update(
             {
                 "User-Agent": f"hgld/{__version__} ({contact or 'no contact given'}) python-requests",
@@ -192,9 +191,9 @@ class PoliteClient:
                 hidden = body.replace(secret.encode(), b"[secret]") if secret else body
                 raise AnswerError(
                     f"http-{status}",
-                    f"{url} answered HTTP {status}: {_excerpt(hidden)}",
+                    f"{url} answered HTTP {status}: {excerpt(hidden)}",
                     transient=status in {408, 425, 429} or status >= 500,
-                    retry_after=_retry_after(headers),
+                    retry_after=retry_after(headers.get("Retry-After", "")),
                 )
             return _json_object(url, body)
 
@@ -207,7 +206,7 @@ class PoliteClient:
             status, headers, body = self._send("POST", url, data=params, headers=promise)
         else:
             status, headers, body = self._send("GET", url, params=params)
-        patience = _retry_after(headers)
+        patience = retry_after(headers.get("Retry-After", ""))
         if status != 200:
             raise _http_error(url, status, body, patience)
         answer = _json_object(url, body)
@@ -222,7 +221,7 @@ class PoliteClient:
                 return None
             raise AnswerError(f"http-{status}", f"{url} answered HTTP {status}, but not with a page of MediaWiki")
         if status != 200:
-            raise _http_error(url, status, body, _retry_after(headers))
+            raise _http_error(url, status, body, retry_after(headers.get("Retry-After", "")))
         return body
 
     def _send(self, method: str, url: str, **content: Any) -> tuple[int, Mapping[str, str], bytes]:
@@ -234,14 +233,18 @@ class PoliteClient:
             self._wait_turn()
             deadline = self._clock() + self._timeout
             try:
-                with self._session.request(
-                    method, place, timeout=self._timeout, stream=True, allow_redirects=False, **content
-                ) as response:
+                with (
+                    watched(HttpLimits(headers=self._timeout, silence=self._timeout, whole=math.inf)) as watch,
+                    self._session.request(
+                        method, place, timeout=self._timeout, stream=True, allow_redirects=False, **content
+                    ) as response,
+                ):
+                    watch.in_headers = False
                     self._reached.add(urlsplit(place).netloc)
                     if method != "GET" or response.status_code not in _REDIRECTS or "location" not in response.headers:
                         return response.status_code, response.headers, self._body(response, deadline)
                     place, content = _redirected(place, response.headers["location"]), {}
-            except requests.Timeout as error:
+            except (requests.Timeout, RemoteFault) as error:
                 raise AnswerError("timeout", f"{url} gave no answer in {self._timeout:g} s", transient=True) from error
             except requests.RequestException as error:
                 reason = getattr(error.args[0] if error.args else None, "reason", error)  # without the long query
@@ -310,23 +313,10 @@ class PoliteClient:
 
 
 def _redirected(place: str, location: str) -> str:
-    """Return the address that a redirect leads to: one of the same host, by the same scheme or from http to https."""
-    target_text = location.encode("latin-1", errors="replace").decode(errors="replace")
-    shown = _excerpt(target_text.encode(errors="replace"))
     try:
-        target = urljoin(place, target_text)
-    except ValueError:
-        target = ""
-    if not is_http_address(target):
-        raise AnswerError("http-redirects", f"{place} redirects to something that is not an address ({shown})")
-    ports = {"http": 80, "https": 443}
-    here, there = ((p.scheme, p.hostname, p.port or ports[p.scheme]) for p in (urlsplit(place), urlsplit(target)))
-    if there not in (here, ("https", here[1], 443) if here[0::2] == ("http", 80) else here):
-        raise AnswerError(
-            "http-redirects",
-            f"{place} redirects to another host ({shown}), which is not asked; give that address if you mean it",
-        )
-    return target
+        return redirect_target(place, location)
+    except RedirectError as error:
+        raise AnswerError("http-redirects", f"{place} {error}") from None
 
 
 def _refuse_impatience(error: AnswerError) -> None:
@@ -364,23 +354,9 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
         )
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); 0 if it has no valid value."""
-    value = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"[0-9]{1,9}", value):
-        return float(value)
-    try:
-        moment = parsedate_to_datetime(value)
-    except (ValueError, OverflowError):  # a day or a time zone of twenty digits
-        return 0.0
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-
-
 def _http_error(url: str, status: int, body: bytes, patience: float) -> AnswerError:
     """Return the error of an HTTP status other than 200; raise ServiceError for a refusal that no retry can change."""
-    message = f"{url} answered HTTP {status}: {_excerpt(body)}"
+    message = f"{url} answered HTTP {status}: {excerpt(body)}"
     if status in _REFUSALS:
         raise ServiceError(
             f"{message}. Expected an action API there (.../api.php) that lets us read; check the address and --contact."
@@ -411,13 +387,7 @@ def _api_error(url: str, error: Any, patience: float) -> AnswerError:
     kind = re.sub(r"[^a-z0-9_-]", "", code.lower())[:40] or "unknown"
     return AnswerError(
         kind if kind == "maxlag" else f"api-{kind}",
-        f"{url} answered the API error {kind!r}: {_excerpt(info.encode())}",
+        f"{url} answered the API error {kind!r}: {excerpt(info)}",
         transient=kind.startswith(_TRANSIENT_ERRORS),
         retry_after=patience,
     )
-
-
-def _excerpt(body: bytes) -> str:
-    """Return the beginning of a server's answer on one line, safe for a terminal."""
-    text = body[:2000].decode("utf-8", errors="replace")
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200] or "(nothing)"

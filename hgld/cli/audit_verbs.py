@@ -14,7 +14,7 @@ from hgld.cli.embed_verbs import (
     take_view_options,
     view_options,
 )
-from hgld.cli.options import FOLDER, Names, json_option
+from hgld.cli.options import FOLDER, Names, json_option, reading_options
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def audit_command() -> click.Command:
     )
     @view_options
     @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
+    @reading_options()
     @json_option
     def audit(
         embeddings: Path | None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option
+from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option, reading_options
 from hgld.cli.output import echo, print_json, print_rich, progress_bars
 from hgld.errors import ConfigError, takes_extra
 
@@ -156,6 +156,7 @@ def download_command() -> click.Command:
     @click.option("--workers", default=4, show_default=True, help="Files at a time.")
     @click.option("--retries", default=8, show_default=True, help="Attempts in a row that bring a file no further.")
     @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait for the next bytes.")
+    @reading_options(verifies=False)
     @json_option
     def download(
         name: str,
@@ -186,10 +187,19 @@ def download_command() -> click.Command:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
         with takes_extra("scrape", "hgld download"):
             from hgld.pipelines.download import Downloader, download_gldv2
+        from hgld.data.storage import READING
         from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
         with progress_bars() as progress:
-            downloader = Downloader(workers=workers, retries=retries, timeout=timeout, progress=progress)
+            policy = READING.get()
+            downloader = Downloader(
+                workers=workers,
+                retries=retries,
+                timeout=timeout,
+                progress=progress,
+                allow_redirects_to=policy.allow_redirects_to,
+                allow_private=policy.allow_private,
+            )
             fetched = download_gldv2(
                 out, split, tars, metadata=metadata, downloader=downloader, base_url=base_url or BASE_URL
             )

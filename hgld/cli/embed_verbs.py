@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, Numbers, json_option
+from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, Numbers, json_option, reading_options
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -264,6 +264,7 @@ def embed_command() -> click.Command:
     )
     @view_options
     @_device_option
+    @reading_options()
     @json_option
     def embed(
         data: str,
@@ -395,6 +396,7 @@ def resolutions_command() -> click.Command:
     @_OPTIONS["batch_size"]
     @_OPTIONS["workers"]
     @_device_option
+    @reading_options()
     @json_option
     def resolutions(
         checkpoint: Path,

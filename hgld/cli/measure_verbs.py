@@ -29,6 +29,7 @@ from hgld.cli.options import (
     complete_metrics,
     complete_protocols,
     json_option,
+    reading_options,
 )
 from hgld.cli.output import echo, print_json, progress_bars
 from hgld.errors import HgldError, StorageError
@@ -121,6 +122,7 @@ def evaluate_command() -> click.Command:
         type=NewFile(),
         help="Write what every query retrieves as the benchmark takes submissions (protocol gldv2).",
     )
+    @reading_options()
     @json_option
     def evaluate(
         metrics: tuple[str, ...] | None,
@@ -504,6 +506,7 @@ def report_command() -> click.Command:
         "and AP of all, with its bounds), smoothing (error and operating region of Smooth-AP against tau).",
     )
     @click.option("--title", default="Retrieval report", show_default=True, help="Of the page.")
+    @reading_options()
     @json_option
     def report(runs: tuple[Path, ...], out: Path | None, papers: tuple[str, ...], as_json: bool, **given: Any) -> None:
         """Show results as one HTML page that needs no network, or in a paper's table.

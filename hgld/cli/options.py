@@ -3,6 +3,8 @@
 import tempfile
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,56 @@ from hgld.settings import Option, options_of
 _Config = typing.TypeVar("_Config")
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
-FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+class Folder(click.Path):
+    """A folder of this machine."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, file_okay=False)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            self.fail(f"{str(value)!r} is an address; expected a folder of this machine.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FOLDER = Folder()
 EXISTING_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+def reading_options(*, verifies: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options by which files at URLs are read; they hold until it ends.
+
+    Args:
+        verifies: it reads images of a dataset, which the index has checksums of.
+    """
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        from hgld.data.storage import READING
+
+        if value in (None, ()):
+            return
+        before = READING.set(replace(READING.get(), **{str(parameter.name): value}))
+        context.call_on_close(partial(READING.reset, before))
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        hosts: dict[str, Any] = {"metavar": "HOST", "multiple": True, "expose_value": False, "callback": keep}
+        private = "A host with a public name that may have a private address."
+        function = click.option("--allow-private", help=private, **hosts)(function)
+        other = "A host that an http(s) address may lead to beside its own; several times: several."
+        function = click.option("--allow-redirects-to", help=other, **hosts)(function)
+        if verifies:
+            function = click.option(
+                "--verify-reads/--no-verify-reads",
+                default=None,
+                expose_value=False,
+                callback=keep,
+                help="Hold every image to the index's SHA-256; default: those at URLs.",
+            )(function)
+        return function
+
+    return decorate
 
 
 class NewFile(click.Path):

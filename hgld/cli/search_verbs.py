@@ -14,7 +14,7 @@ from hgld.cli.embed_verbs import (
     take_view_options,
     view_options,
 )
-from hgld.cli.options import EXISTING_FILE, NewFile, json_option
+from hgld.cli.options import EXISTING_FILE, NewFile, json_option, reading_options
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def calibrate_command() -> click.Command:
     @click.option("--out", type=NewFile(), help="File to write. [default: calibration.json of the run]")
     @view_options
     @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
+    @reading_options()
     @json_option
     def calibrate(
         data: str,
@@ -225,6 +226,7 @@ def search_command() -> click.Command:
     @_answer_options
     @view_options
     @click.option("--device", help="cpu, cuda, ...; default: a GPU when there is one.")
+    @reading_options()
     @json_option
     def search(
         images: tuple[Path, ...],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hgld.cli.options import FOLDER, SectionedCommand, complete_recipes, flags, json_option
+from hgld.cli.options import FOLDER, SectionedCommand, complete_recipes, flags, json_option, reading_options
 from hgld.cli.output import echo, print_json
 from hgld.evaluation.metric_kinds import offered_names
 
@@ -48,6 +48,7 @@ def train_command() -> click.Command:
         help="A run for every value, into RUN/FIELD=VALUE, a table and figures; several times: all combinations. "
         "Semicolons between the values of a field that is a list.",
     )
+    @reading_options()
     @json_option
     @flags(sections, offered={"metrics": offered_names(), "best_by": offered_names()})
     def train(

@@ -240,8 +240,8 @@ class BatchDecoder:
                 damaged.add(candidate)
             else:
                 raise InputError(
-                    f"{one.where}: {one.reason} And none of the items of its class and batch that were tried can stand "
-                    "in for it: hgld verify --decode lists what is damaged."
+                    f"{one.where}: {one.reason.rstrip('.')}. And none of the items of its class and batch that were "
+                    "tried can stand in for it: hgld verify --decode lists what is damaged."
                 )
             items[one.row] = stand_ins[item] = candidate
             replacement = int(wanted.indices(np.array([candidate]))[0])

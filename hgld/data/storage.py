@@ -1,23 +1,28 @@
 """Bytes of a dataset's files, on a disk or below a URL: whole files, ranges and streams, for any number of threads."""
 
+import hashlib
 import io
 import os
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from braceexpand import braceexpand
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError, takes_extra
+from hgld.addresses import without_secrets
+from hgld.data.format import MANIFEST, FileFacts
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError, takes_extra
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
+    from hgld.data.fsspec_files import FsspecRanges
+    from hgld.data.http_files import Deadline, HttpRanges, RemoteFault
 
 
 MOST_OPEN_FILES = 128  # a process may usually have 1,024
@@ -155,21 +160,34 @@ class LocalFiles:
 
 # -- one folder, on a disk or at a URL --------------------------------------------------------------------------------
 
-T = TypeVar("T")
-
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "webhdfs", "memory")
 
 _HTTP = ("http", "https")
 _GAP = 1 << 16  # bytes fetched in vain to save a request: an item's JSON lies between two images of a group
 _MOST_SPAN = 8 << 20
-_MOST_TABLE_BYTES = 8 << 30
+_MOST_TABLE_BYTES = 1 << 29  # of a file that the manifest does not name
 _STREAM_BLOCK = 8 << 20
 _LEAST_BLOCK = 1 << 14
-_ATTEMPTS = 6
 _ATTEMPTS_OF_LARGE_BLOCKS = 2
-_CONNECT_SECONDS, _SILENT_SECONDS = 20, 60
-_PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
 _UNSAFE_NAME = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingPolicy:
+    """Manner of reading files at URLs in this context, where a call says nothing else.
+
+    Attributes:
+        verify_reads: hold images to the index's SHA-256; None: those at URLs.
+        allow_redirects_to: hosts that http(s) may lead to beside the one that was named.
+        allow_private: hosts with a public name that may have a private address.
+    """
+
+    verify_reads: bool | None = None
+    allow_redirects_to: tuple[str, ...] = ()
+    allow_private: tuple[str, ...] = ()
+
+
+READING: ContextVar[ReadingPolicy] = ContextVar("READING", default=ReadingPolicy())  # noqa: B039  # it is immutable
 
 
 class ShardStorage:
@@ -180,7 +198,8 @@ class ShardStorage:
 
     Args:
         root: a folder, or a URL of one of the schemes in :data:`SCHEMES`.
-        options: what fsspec takes for that scheme: credentials, headers, endpoints.
+        options: for http(s) those of :class:`hgld.data.http_files.HttpRanges`; else what fsspec takes for that scheme:
+            credentials, endpoints.
 
     Raises:
         ConfigError: another scheme, a chain of them, or options for a folder.
@@ -191,7 +210,7 @@ class ShardStorage:
         scheme = urlsplit(text).scheme if "://" in text else ""
         if "::" in text or (scheme and scheme not in (*SCHEMES, "file")):
             raise ConfigError(
-                f"{_without_secrets(text)!r} cannot be read from; expected a folder, or a URL that begins with "
+                f"{without_secrets(text)!r} cannot be read from; expected a folder, or a URL that begins with "
                 f"{', '.join(SCHEMES)}."
             )
         self.is_local = scheme in ("", "file")
@@ -202,8 +221,10 @@ class ShardStorage:
             self._files: LocalFiles | RemoteFiles = LocalFiles(folder)
             self.where = str(folder)
         else:
-            self._files = RemoteFiles(text, options or {})
-            self.where = _without_secrets(text)
+            policy = READING.get()
+            hosts = {name: getattr(policy, name) for name in ("allow_redirects_to", "allow_private")}
+            self._files = RemoteFiles(text, {**(hosts if scheme in _HTTP else {}), **(options or {})})
+            self.where = without_secrets(text)
 
     def read_file(self, name: str, max_bytes: int) -> bytes:
         """Read a whole file.
@@ -216,15 +237,25 @@ class ShardStorage:
             raise InputError(f"{self.where}/{name}: more than {max_bytes} bytes, the most that this file may have.")
         return data
 
-    def table(self, name: str) -> Path | bytes:
+    def table(self, name: str, stated: FileFacts | None = None) -> Path | bytes:
         """Return a table as its reader takes it: the path of a local file, else its bytes.
 
+        Args:
+            name: of the file.
+            stated: its size and SHA-256, which bytes from a URL are held to.
+
         Raises:
-            InputError: there is no such file.
+            InputError: there is no such file, or it is another one than stated.
         """
         if isinstance(self._files, LocalFiles):
             return self._files.path(_checked(name))
-        return self.read_file(name, _MOST_TABLE_BYTES)
+        data = self.read_file(name, _MOST_TABLE_BYTES if stated is None else stated["bytes"])
+        if stated is not None and hashlib.sha256(data).hexdigest() != stated["sha256"]:
+            raise InputError(
+                f"{self.where}/{name}: {len(data)} bytes with another SHA-256 than {MANIFEST} says: changed later, or "
+                "damaged on the way. Upload the dataset again, or run hgld index --force where it lies."
+            )
+        return data
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
         """Read a range of a file.
@@ -284,14 +315,6 @@ def _checked(name: str) -> str:
     return name
 
 
-def _without_secrets(url: str) -> str:
-    """Return a URL for messages: without user, password and query, which may hold keys."""
-    if "://" not in url:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-
-
 def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, int, int]], list[list[int]]]:
     """Join ranges (name, offset, size) to spans (name, start, stop), each with the positions of the ranges inside."""
     spans: list[tuple[str, int, int]] = []
@@ -309,7 +332,7 @@ def _merged(requests: Sequence[tuple[str, int, int]]) -> tuple[list[tuple[str, i
 
 
 class RemoteFiles:
-    """Files below a URL, read through fsspec.
+    """Files below a URL: http(s) by :class:`hgld.data.http_files.HttpRanges`, the other schemes by fsspec.
 
     Args:
         root: the URL; a query, as signed URLs have it, is kept behind every file's name.
@@ -319,8 +342,7 @@ class RemoteFiles:
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self._root, self._options = root, dict(options)
         self._parts = urlsplit(root)
-        self._process, self._system = -1, None
-        self._ranges_are_served = self._parts.scheme not in _HTTP
+        self._process, self._ranges = -1, None
 
     def __getstate__(self) -> tuple[str, dict[str, Any]]:
         return self._root, self._options
@@ -328,21 +350,20 @@ class RemoteFiles:
     def __setstate__(self, state: tuple[str, dict[str, Any]]) -> None:
         self.__init__(*state)
 
-    def _file_system(self) -> "AbstractFileSystem":
-        """Return this process's own file system: connections do not survive a fork."""
-        if self._system is None or self._process != os.getpid():
-            is_http = self._parts.scheme in _HTTP
-            try:
-                with takes_extra("url", f"reading {_without_secrets(self._root)}"):
-                    import fsspec
+    def _served(self) -> "HttpRanges | FsspecRanges":
+        """Return this process's own connections: they do not survive a fork."""
+        if self._ranges is None or self._process != os.getpid():
+            with takes_extra("url", f"reading {without_secrets(self._root)}"):
+                if self._parts.scheme in _HTTP:
+                    from hgld.data.http_files import HttpRanges
 
-                    self._system = fsspec.filesystem(
-                        self._parts.scheme, **(_http_options(self._options) if is_http else self._options)
-                    )
-            except ImportError as error:
-                raise MissingResourceError(f"{_without_secrets(self._root)}: {error}.") from error
+                    self._ranges = HttpRanges(self._root, self._options)
+                else:
+                    from hgld.data.fsspec_files import FsspecRanges
+
+                    self._ranges = FsspecRanges(self._root, self._options)
             self._process = os.getpid()
-        return self._system
+        return self._ranges
 
     def _url(self, name: str) -> str:
         if self._parts.scheme not in _HTTP:
@@ -352,99 +373,118 @@ class RemoteFiles:
 
     def exists(self, name: str) -> bool:
         found = self.ask([(name, 0, 1)])[0]
-        if isinstance(found, bytes) or getattr(found, "status", None) == 416:  # an empty file has no first byte
+        if isinstance(found, bytes):  # none of an empty file
             return True
-        if _is_missing(found):
+        if found.missing:
             return False
         raise self._refusal(name, found)
 
     def read_at(self, name: str, offset: int, size: int) -> bytes:
         """Read ``size`` bytes from ``offset``, fewer where the file ends."""
-        return self._read_spans([(name, offset, offset + size)])[0]
+        return self.accept((name, offset, offset + size), self.ask([(name, offset, offset + size)])[0])
 
     def read_many(self, requests: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read ranges (name, offset, size), each shorter where its file ends."""
         spans, members = _merged(requests)
         result = [b""] * len(requests)
-        for (_, start, _), data, inside in zip(spans, self._read_spans(spans), members, strict=True):
+        for span, answer, inside in zip(spans, self.ask(spans), members, strict=True):
+            data = self.accept(span, answer)
             for position in inside:
                 _, offset, size = requests[position]
-                result[position] = data[offset - start : offset - start + size]
+                result[position] = data[offset - span[1] : offset - span[1] + size]
         return result
-
-    def _read_spans(self, spans: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Fetch spans (name, start, stop) at the same time; those that fail are asked for again."""
-        if not self._ranges_are_served and len(spans) > 1:  # many whole files at a time would fill the memory
-            return [*self._read_spans(spans[:1]), *self._read_spans(spans[1:])]
-        return [self.accept(span, answer) for span, answer in zip(spans, self.ask(spans), strict=True)]
 
     def open_stream(self, name: str, offset: int) -> "io.BufferedReader[Any]":
         """Open the file from ``offset`` to its end, to be closed by the caller."""
         return io.BufferedReader(_RemoteStream(self, name, offset, self._size(name)), _STREAM_BLOCK)
 
-    def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int = _ATTEMPTS) -> list[bytes | BaseException]:
-        """Return the bytes or the error of every span; failures that may pass are tried again with growing pauses."""
-        answers: list[bytes | BaseException] = [b""] * len(spans)
+    def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int | None = None) -> "list[bytes | RemoteFault]":
+        """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses."""
+        from hgld.data.http_files import RemoteFault
+
+        answers: list[bytes | RemoteFault] = [b""] * len(spans)
         pending = list(range(len(spans)))
 
-        def ask_pending() -> bool:
-            names, starts, stops = zip(*(spans[i] for i in pending), strict=True)
-            urls = [self._url(name) for name in names]
-            found = self._file_system().cat_ranges(urls, list(starts), list(stops), on_error="return")
-            for i, answer in zip(pending, found, strict=True):
+        def ask_pending(deadline: "Deadline") -> "RemoteFault | None":
+            asked = [(self._url(name), start, stop) for name, start, stop in (spans[i] for i in pending)]
+            for i, answer in zip(pending, self._served().fetch(asked, deadline), strict=True):
                 answers[i] = answer
-            pending[:] = [i for i in pending if may_pass(answers[i])]
-            return bool(pending)
+            faults = {i: fault for i in pending if isinstance(fault := answers[i], RemoteFault) and fault.passing}
+            pending[:] = faults
+            return max(faults.values(), key=lambda fault: fault.wait, default=None)
 
         if spans:
-            _retried(ask_pending, bool, attempts)
+            self._retried(ask_pending, attempts)
         return answers
 
-    def accept(self, span: tuple[str, int, int], answer: bytes | BaseException) -> bytes:
+    def accept(self, span: tuple[str, int, int], answer: "bytes | RemoteFault") -> bytes:
         """Return the bytes of an answer, or raise its error for people."""
-        name, start, stop = span
-        if isinstance(answer, BaseException):
-            raise self._refusal(name, answer) from answer
-        if len(answer) > stop - start:
-            raise ServiceError(
-                f"{self._where(name)}: the server sent {len(answer)} bytes where {stop - start} were asked for: it "
-                "does not serve ranges (HTTP Range). Use one that does, or copy the dataset to a disk."
-            )
-        self._ranges_are_served = True
-        return answer
+        if isinstance(answer, bytes):
+            return answer
+        raise self._refusal(span[0], answer) from answer
 
     def _size(self, name: str) -> int:
-        is_http = self._parts.scheme in _HTTP
+        found: list[int | RemoteFault | None] = []
 
-        def ask_size() -> int | BaseException | None:
-            try:
-                return self._file_system().info(self._url(name))["size"]
-            except (
-                OSError
-            ) as error:  # over HTTP fsspec calls every failure a missing file, and hangs the real one behind
-                return (error.__cause__ if is_http else None) or error
+        def ask_size(deadline: "Deadline") -> "RemoteFault | None":
+            found[:] = [self._served().size(self._url(name), deadline)]
+            fault = found[0] if found[0] is not None and not isinstance(found[0], int) else None
+            return fault if fault is not None and fault.passing else None
 
-        answer = _retried(ask_size, may_pass, _ATTEMPTS)
-        if isinstance(answer, BaseException):
-            raise self._refusal(name, answer) from answer
-        if answer is None:
-            raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Length).")
-        return answer
+        self._retried(ask_size)
+        (size,) = found
+        if size is None:
+            raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Range).")
+        if not isinstance(size, int):
+            raise self._refusal(name, size) from size
+        return size
+
+    def _retried(self, ask: "Callable[[Deadline], RemoteFault | None]", attempts: int | None = None) -> None:
+        """Ask, and ask again with growing pauses while a fault that may pass is returned, within one deadline."""
+        with takes_extra("url", "reading a dataset at a URL"):
+            from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
+
+            from hgld.data.http_files import Deadline
+
+        limits = self._served().limits
+        deadline, growing = Deadline(limits), wait_random_exponential(multiplier=0.2, max=20)
+        often = stop_after_attempt(attempts or limits.attempts)
+
+        def wait(state: RetryCallState) -> float:
+            fault = state.outcome.result() if state.outcome else None
+            return max(growing(state), fault.wait if fault else 0.0)
+
+        Retrying(
+            stop=lambda state: often(state) or deadline.left() <= state.upcoming_sleep,
+            wait=wait,
+            retry=retry_if_result(lambda fault: fault is not None),
+            retry_error_callback=lambda state: None,
+        )(ask, deadline)
+
+    def cut_off(self, span: tuple[str, int, int], found: int) -> InputError:
+        """Return the error of a file that ends before its own size."""
+        name, start, stop = span
+        return InputError(
+            f"{self._where(name)}: {found} bytes at offset {start}; expected {stop - start}. The file was cut while it "
+            "was read."
+        )
 
     def _where(self, name: str) -> str:
-        return _without_secrets(self._url(name))
+        return without_secrets(self._url(name))
 
-    def _refusal(self, name: str, error: BaseException) -> InputError | ServiceError:
+    def _refusal(self, name: str, fault: "RemoteFault") -> InputError | ServiceError:
         where = self._where(name)
-        if _is_missing(error):
+        if fault.missing:
             return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
-        status = getattr(error, "status", None)
-        said = f"status {status}" if status else f"{type(error).__name__}: {error}"
+        said = str(fault)
         if self._parts.query:
             said = said.replace(self._parts.query, "...")
-        if may_pass(error):
-            return ServiceError(f"{where}: {said}, {_ATTEMPTS} times. Try again later.")
-        return ServiceError(f"{where}: {said}. Check the URL and the credentials (storage options).")
+        if fault.wait:
+            return ServiceError(f"{where}: {said}; the server asks to be left alone for {fault.wait:,.0f} s.")
+        if fault.passing:
+            return ServiceError(f"{where}: {said}, asked several times. Try again later.")
+        way_out = fault.way_out or "Check the URL and the credentials (storage options)."
+        return ServiceError(f"{where}: {said}. {way_out}")
 
 
 class _RemoteStream(io.RawIOBase):
@@ -461,60 +501,18 @@ class _RemoteStream(io.RawIOBase):
         while (stop := min(self._position + min(len(buffer), self._block), self._size)) > self._position:
             span = (self._name, self._position, stop)
             may_shrink = self._block > _LEAST_BLOCK
-            answer = self._files.ask([span], _ATTEMPTS_OF_LARGE_BLOCKS if may_shrink else _ATTEMPTS)[0]
-            if may_shrink and may_pass(answer):
+            answer = self._files.ask([span], _ATTEMPTS_OF_LARGE_BLOCKS if may_shrink else None)[0]
+            if may_shrink and not isinstance(answer, bytes) and answer.passing and not answer.wait:
                 self._block = max(_LEAST_BLOCK, self._block // 4)
                 continue
             data = self._files.accept(span, answer)
+            if len(data) < stop - self._position:
+                raise self._files.cut_off(span, len(data))
             self._block = min(2 * self._block, _STREAM_BLOCK)
             self._position += len(data)
             buffer[: len(data)] = data
             return len(data)
         return 0
-
-
-def _retried(ask: Callable[[], T], again: Callable[[T], bool], attempts: int) -> T:
-    """Return the answer, asked for again with growing pauses while ``again`` is true of it."""
-    with takes_extra("url", "reading a dataset at a URL"):
-        from tenacity import RetryCallState, Retrying, retry_if_result, stop_after_attempt, wait_random_exponential
-
-    def give_last(state: RetryCallState) -> T:
-        assert state.outcome is not None
-        return state.outcome.result()
-
-    return Retrying(
-        stop=stop_after_attempt(attempts),
-        wait=wait_random_exponential(multiplier=0.2, max=20),
-        retry=retry_if_result(again),
-        retry_error_callback=give_last,
-    )(ask)
-
-
-def may_pass(answer: object) -> bool:
-    """Tell whether an answer is a failure that may pass: of the connection, or of a server in trouble."""
-    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
-
-    status = getattr(answer, "status", None)
-    if isinstance(status, int) and status:
-        return status in _PASSING or status >= 500
-    final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-    return isinstance(answer, OSError | aiohttp.ClientError) and not isinstance(answer, final)
-
-
-def _is_missing(error: object) -> bool:
-    return isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (404, 410)
-
-
-def _http_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's options with a limit on silence, and no compression, which would make ranges meaningless."""
-    from fsspec.implementations.http import aiohttp  # the client that fsspec speaks through
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_SILENT_SECONDS)
-    return {
-        **options,
-        "headers": {"Accept-Encoding": "identity", **options.get("headers", {})},
-        "client_kwargs": {"timeout": timeout, **options.get("client_kwargs", {})},
-    }
 
 
 # -- lists of shards --------------------------------------------------------------------------------------------------

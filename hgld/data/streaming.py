@@ -47,7 +47,7 @@ def stream(
     window: int = 8,
     short: Short = "repeat",
     batches_per_epoch: int | None = None,
-    check_sha256: bool = False,
+    verify_reads: bool | None = None,
     decoder: Decoder = "fast",
     workers: int = 1,
     prefetch: int = 2,
@@ -86,13 +86,14 @@ def stream(
         short: what becomes of groups of fewer than k items: ``repeat`` gives their items more than once in a batch,
             ``drop`` leaves them out, ``refuse`` raises.
         batches_per_epoch: batches of an epoch; None: all that there are.
-        check_sha256: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
-            not see (20 microseconds an image of 27 KB).
+        verify_reads: hold every image to its checksum in the index of a dataset directory, for damage that decoders do
+            not see (20 microseconds an image of 27 KB); None: where it comes from a URL.
         decoder: ``fast`` (simplejpeg, OpenCV) or ``torchvision`` (the reference).
         workers: threads that decode; 0: as many as this process has cores for itself.
         prefetch: batches decoded ahead.
         pin_memory: give batches in page-locked memory, for copies to a GPU.
-        storage_options: what fsspec takes for the URLs: credentials, headers, endpoints.
+        storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
+            credentials, endpoints.
 
     Raises:
         ConfigError: numbers that do not fit together, with those that do.
@@ -109,11 +110,13 @@ def stream(
     decoding = BatchDecoder(view or TrainView(), decoder=decoder, seed=seed, **options)  # type: ignore[arg-type]
     grouping = _Grouping(p, k, lanes, window, short, seed, process_index, process_count)
     if isinstance(root_or_urls, str | Path) and not is_shard(fspath(root_or_urls)):
-        dataset = open_dataset(root_or_urls, split, levels=levels, storage_options=storage_options)
-        source = _IndexedSource(dataset, grouping, batches_per_epoch, check_sha256)
+        dataset = open_dataset(
+            root_or_urls, split, levels=levels, storage_options=storage_options, verify_reads=verify_reads
+        )
+        source = _IndexedSource(dataset, grouping, batches_per_epoch)
         return ShardStream(source, len(source.sampler), decoding, prefetch, dataset)
-    if levels is not None or check_sha256:
-        raise ConfigError("levels and check_sha256 need the index of a dataset directory; these are bare shards.")
+    if levels is not None or verify_reads:
+        raise ConfigError("levels and verify_reads need the index of a dataset directory; these are bare shards.")
     if batches_per_epoch is None:
         raise ConfigError(
             "bare shards do not say how many batches they hold: give batches_per_epoch, or a dataset directory "
@@ -287,7 +290,7 @@ class _Grouping(NamedTuple):
 class _IndexedSource:
     """Batches of a dataset directory, as its sampler orders them."""
 
-    def __init__(self, dataset: ShardDataset, how: _Grouping, batches: int | None, check_sha256: bool) -> None:
+    def __init__(self, dataset: ShardDataset, how: _Grouping, batches: int | None) -> None:
         if how.k > dataset.manifest.group_size:
             name, least = dataset.manifest.name, dataset.manifest.group_size
             raise ConfigError(
@@ -295,11 +298,11 @@ class _IndexedSource:
                 f"twice. Take k={least}, or build the shards with --group-size {how.k}."
             )
         check_order(dataset)
-        leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", *([] if check_sha256 else ["sha256"]))
+        leave_out = ("suffix", "duplicate_of", "width", "height", "orientation", "sha256")
         rows = read_rows(dataset.storage, dataset.manifest, dataset.split, leave_out=leave_out)
         place = (dataset.places[1], rows["run"].to_numpy(), dataset.labels[:, 0].numpy())
         self.sampler = ShardOrderSampler(*place, **how._asdict(), batches_per_epoch=batches)
-        self.dataset, self.sha256, self._how = dataset, rows["sha256"] if check_sha256 else None, how
+        self.dataset, self._how = dataset, how
         self.unlabelled, self.dropped = self.sampler.left_out, self.sampler.dropped
         self.fingerprint = self.sampler.fingerprint()
 
@@ -348,7 +351,7 @@ class _IndexedLane:
         self, positions: np.ndarray, counts: np.ndarray
     ) -> Generator[dict[int, EncodedImage | str], None, None]:
         dataset = self._source.dataset
-        with closing(indexed_files(dataset, positions, self._source.sha256)) as files:
+        with closing(indexed_files(dataset, positions)) as files:
             for group in np.split(positions, np.cumsum(counts)[:-1]):
                 found: dict[int, bytes | str] = {position: next(files) for position in group.tolist()}
                 sound = [position for position, data in found.items() if isinstance(data, bytes)]
@@ -383,7 +386,8 @@ class _ReadItems(DatasetItems):
         for item in items.tolist():
             image = self._found.get(item)
             if isinstance(image, str):
-                raise InputError(f"{self.name(item)}: {image}")
+                where = "" if self.dataset.storage.is_local else f"{self.dataset.storage.where}: "
+                raise InputError(f"{self.name(item)}: {where}{image}")
             images += self.dataset.encoded([item]) if image is None else [image]
         return images
 

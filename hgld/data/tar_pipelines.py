@@ -16,7 +16,6 @@ from io import BufferedReader
 from typing import Any, NamedTuple
 
 import numpy as np
-import polars as pl
 
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset
@@ -138,18 +137,16 @@ def _written_key(name: str) -> tuple[str, str]:
 # -- with an index ----------------------------------------------------------------------------------------------------
 
 
-def indexed_files(
-    dataset: ShardDataset, positions: np.ndarray, sha256: pl.Series | None = None
-) -> Generator[bytes | str, None, None]:
+def indexed_files(dataset: ShardDataset, positions: np.ndarray) -> Generator[bytes | str, None, None]:
     """Read the files of a dataset's images from front to end.
 
     Every run of neighbours is one slice of a shard: from the end of the image before, where a member begins, to the end
-    of its last image. Only members that lie where the index says, under its key and with its size, go on.
+    of its last image. Only members that lie where the index says, under its key and with its size, go on; of a dataset
+    that verifies what it reads, only those with the bytes of the index.
 
     Args:
         dataset: with its index.
         positions: of the images, ascending within a shard as long as it is read without going back.
-        sha256: the checksums to hold them to; None: none.
 
     Yields:
         for every position the bytes, or the reason why they cannot be had.
@@ -163,7 +160,7 @@ def indexed_files(
     faults: dict[int, str] = {}
     keys = dataset.keys.gather(positions).to_list()
     slices = partial(_slices, dataset, positions, keys, faults)
-    return iter(DataPipeline(slices, *_stages(), partial(_matched, positions, keys, faults, sha256)))  # type: ignore[return-value]
+    return iter(DataPipeline(slices, *_stages(), partial(_matched, dataset, positions, keys, faults)))  # type: ignore[return-value]
 
 
 def check_order(dataset: ShardDataset) -> None:
@@ -236,10 +233,10 @@ def _wanted_members(
 
 
 def _matched(
+    dataset: ShardDataset,
     positions: np.ndarray,
     keys: Sequence[str],
     faults: dict[int, str],
-    sha256: pl.Series | None,
     samples: Iterable[Sample],
 ) -> Iterator[bytes | str]:
     """Yield for every position the image of its sample, or the reason why there is none."""
@@ -250,7 +247,7 @@ def _matched(
             yield faults[position]
             continue
         data, sample = sample["image"], next(coming, None)
-        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256[position]:
+        if not dataset.is_as_indexed(position, data):
             yield "its bytes are not those of the index (SHA-256)"
         else:
             yield data

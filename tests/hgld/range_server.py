@@ -1,12 +1,14 @@
 """A server of one folder on 127.0.0.1 which serves ranges, and misbehaves on request."""
 
 import re
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 
@@ -29,6 +31,15 @@ class RangeServer:
     failures: list[int] = field(default_factory=list)
     cut_after: int | None = None
     ranges: bool = True
+
+
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that refuses an answer hangs up; other errors are for people to see."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -70,8 +81,7 @@ def serve(folder: Path) -> Iterator[RangeServer]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # http.server's name
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = _QuietServer(("127.0.0.1", 0), Handler)
     state.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

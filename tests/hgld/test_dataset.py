@@ -328,6 +328,11 @@ def test_missing_and_damaged_files_are_named(root, name):
 
 def test_damaged_files_behind_a_url_are_named_by_the_url(root):
     (root / HIERARCHY).write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    message = f"/{HIERARCHY}: 48 bytes with another SHA-256 than {MANIFEST} says"
+    with serve(root) as server, pytest.raises(InputError, match=f"{server.url}{message}"):
+        open_dataset(server.url)
+    manifest = json.loads((root / MANIFEST).read_text())
+    (root / MANIFEST).write_text(json.dumps({**manifest, "files": {}}))
     with serve(root) as server, pytest.raises(SchemaError, match=f"{server.url}/{HIERARCHY}: not a readable"):
         open_dataset(server.url)
 

@@ -338,7 +338,7 @@ def test_failures_that_pass_are_tried_again(server, remote, folder):
 
 def test_failures_that_stay_are_named(server, remote):
     server.failures += [500] * 6
-    with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, 6 times"):
+    with pytest.raises(ServiceError, match=r"/train-000000.tar: status 500, asked several times"):
         remote.read_at("train-000000.tar", 0, 9)
     assert len(server.requests) == 6
     server.failures += [403]
@@ -358,8 +358,9 @@ def test_nobody_at_the_address_is_an_error_not_a_missing_file(tmp_path, monkeypa
     with serve(tmp_path) as server:
         url = server.url
     storage = ShardStorage(url)
+    message = r"dataset.json: the server cannot be reached \(Connection refused\), asked several times"
     for use in (lambda: storage.exists("dataset.json"), lambda: storage.open_stream("dataset.json")):
-        with pytest.raises(ServiceError, match=r"dataset.json: ClientConnectorError: .*6 times"):
+        with pytest.raises(ServiceError, match=message):
             use()
 
 
@@ -376,7 +377,7 @@ def test_cut_connections_are_continued_where_they_broke(server, remote, folder):
     server.cut_after = 20_000
     with remote.open_stream("train-000000.tar", 1000) as stream:
         assert stream.read() == bytes_of(folder, "train-000000.tar", 1000, SIZE)
-    with pytest.raises(ServiceError, match="ClientPayloadError"):
+    with pytest.raises(ServiceError, match=r"broke off \(IncompleteRead\)"):
         remote.read_at("train-000000.tar", 0, 80_000)
 
 
@@ -385,7 +386,7 @@ def test_a_server_without_ranges_is_refused_before_it_floods_the_memory(server, 
     message = r"the server sent 300000 bytes where 10 were asked for: it does not serve ranges"
     with pytest.raises(ServiceError, match=message):
         remote.read_many([("train-000000.tar", i * 100_000, 10) for i in range(3)])
-    assert len(server.requests) == 1
+    assert len(server.requests) == 3  # at the same time, and none of them a second time
 
 
 def test_queries_go_with_every_file_and_into_no_message(server, folder):

@@ -315,7 +315,7 @@ def test_shards_of_one_folder_share_its_storage():
         ("a-{000..003.tar", {}, "a brace that does not close"),
         ("a-{000000..999999}.tar", {}, "more than 100000 shards"),
         (["a.tar"], {"batches_per_epoch": None}, "give batches_per_epoch"),
-        (["a.tar"], {"levels": ["fine"]}, "levels and check_sha256 need the index"),
+        (["a.tar"], {"levels": ["fine"]}, "levels and verify_reads need the index"),
         (["a.tar"], {"lanes": 1, "short": "skip"}, "'skip'"),
         (["a.tar"], {"lanes": 1, "seed": -1}, "seed is -1"),
     ],

@@ -131,7 +131,7 @@ def test_damage_that_decoders_do_not_see_is_found_by_the_checksum(own):
     folder, index = own
     keys = damage(folder, index, [40], lambda data: data[:-60] + bytes([data[-60] ^ 1]) + data[-59:])
     assert list(stream(folder))[-1].images.shape[0] == P * K
-    one = stream(folder, check_sha256=True)
+    one = stream(folder, verify_reads=True)
     assert all(is_pk(batch) for batch in one)
     assert {(key_in(fault.where), fault.reason) for fault in one.faults.first} == {
         (keys[0], "its bytes are not those of the index (SHA-256)")

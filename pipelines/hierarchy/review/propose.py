@@ -526,7 +526,7 @@ def _key() -> str:
 
 def _endpoint(url: str) -> str:
     with takes_extra("scrape", "--propose"):
-        from hgld.pipelines.web import is_http_address
+        from hgld.addresses import is_http_address
     if not is_http_address(url) or "@" in urlsplit(url).netloc or urlsplit(url).query or urlsplit(url).fragment:
         raise ConfigError(
             "--propose is no address of a server; expected its chat interface, as http://127.0.0.1:8080/v1 or "

@@ -1,0 +1,122 @@
+"""Addresses on the web: which are valid, what of them may be shown, where they may lead, and how long to wait there."""
+
+import ipaddress
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin, urlsplit, urlunsplit
+
+from hgld.errors import excerpt
+
+LONGEST_WAIT = 1e9  # seconds; what a server asks beyond is as good as this
+_PORTS = {"http": 80, "https": 443}
+_INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
+
+
+class RedirectError(ValueError):
+    """A redirect that is not followed; the text says where to, and why."""
+
+
+def is_http_address(url: str) -> bool:
+    """Tell whether a text is an http(s) address with a host that can be looked up and a valid port."""
+    try:
+        parts = urlsplit(url)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
+    except ValueError:
+        return False
+    return parts.scheme in _PORTS and host != b""
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL for messages: without user, password and query, which may hold keys.
+
+    >>> without_secrets("https://me:word@host:8000/data/?signature=x")
+    'https://host:8000/data'
+    """
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address at all
+        return "://".join(part.rpartition("@")[2] for part in url.partition("?")[0].split("://"))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+
+
+def redirect_target(place: str, location: str, allowed: Collection[str] = ()) -> str:
+    """Return the address that a redirect leads to.
+
+    It is of the same host and port, by the same scheme or from http to https; or of a host that is allowed, which https
+    is never left for either.
+
+    Args:
+        place: the address that was asked.
+        location: the header of the answer, as ``http.client`` reads it (Latin-1).
+        allowed: other hosts, each as ``host`` (at the scheme's own port) or ``host:port``.
+
+    Raises:
+        RedirectError: it leads elsewhere, or to no http(s) address.
+    """
+    given = location.encode("latin-1", errors="replace").decode(errors="replace")
+    try:
+        target = urljoin(place, given)
+    except ValueError:
+        target = ""
+    if not is_http_address(target):
+        raise RedirectError(f"redirects to something that is not an address ({excerpt(without_secrets(given))})")
+    here, there = _origin(place), _origin(target)
+    if there == here or (here[0::2] == ("http", 80) and there == ("https", here[1], 443)):
+        return target
+    shown = excerpt(without_secrets(target))
+    if (here[0], there[0]) == ("https", "http"):
+        raise RedirectError(f"redirects from https to {shown}, which is not encrypted")
+    names = {f"{there[1]}:{there[2]}", *([there[1]] if there[2] == _PORTS[there[0]] else [])}
+    if names.isdisjoint(host.lower() for host in allowed):
+        raise RedirectError(
+            f"redirects to another host ({shown}), which is not asked; give that address if you mean it"
+        )
+    return target
+
+
+def _origin(url: str) -> tuple[str, str, int]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or _PORTS[parts.scheme]
+
+
+def is_private(address: str) -> bool:
+    """Tell whether an IP address is of this machine, of a network that is not public, or of a cloud's metadata."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return not (mapped or found).is_global
+
+
+def names_private(host: str, allowed: Collection[str] = ()) -> bool:
+    """Tell whether whoever gave a host's name meant a private address by it.
+
+    >>> [names_private(host) for host in ("10.0.0.7", "::1", "localhost", "store", "store.lan", "data.example.org")]
+    [True, True, True, True, True, False]
+    """
+    host = host.strip("[]").lower()
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(_INSIDE) or host in {name.lower() for name in allowed}
+    return True
+
+
+def retry_after(value: str) -> float:
+    """Return the seconds that a Retry-After header asks for (a number or an HTTP date); 0 if it has no valid value.
+
+    >>> retry_after("120"), retry_after("9" * 5000), retry_after("soon")
+    (120.0, 1000000000.0, 0.0)
+    """
+    value = value.strip()
+    if re.fullmatch(r"[0-9]+", value):
+        return float(value) if len(value) < 10 else LONGEST_WAIT  # ten digits are a billion
+    try:
+        moment = parsedate_to_datetime(value)
+    except (ValueError, OverflowError):  # a day or a time zone of twenty digits
+        return 0.0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return min(max(0.0, (moment - datetime.now(UTC)).total_seconds()), LONGEST_WAIT)

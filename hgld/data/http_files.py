@@ -1,0 +1,457 @@
+"""Ranges of files at http(s) addresses, from servers that nobody vouches for.
+
+What an answer says of itself is held to what was asked before its body is read, the body is counted while it arrives,
+and no server decides how long that takes. Redirects stay on the host that the user named, https is never left, a public
+name that leads to a private address is not followed there, and what identifies the user goes to the named host alone.
+"""
+
+import http.client
+import io
+import re
+import socket
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import urllib3
+import urllib3.exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from hgld import __version__
+from hgld.addresses import RedirectError, is_private, names_private, redirect_target, retry_after
+from hgld.errors import ConfigError, excerpt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    _Guarded = HTTPConnection
+else:
+    _Guarded = object
+
+_CHUNK = 1 << 20
+_TOGETHER = 16  # requests of a process at a time
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
+_MISSING = (404, 410)
+_BEYOND = 416
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_EMPTY_RANGE = re.compile(r"bytes \*/(\d{1,18})")
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    """Limits of one reading of some bytes, its repetitions included.
+
+    Attributes:
+        connect: seconds for a connection.
+        headers: seconds from the request to the last line of the answer's head.
+        silence: seconds between two arrivals of bytes.
+        whole: seconds for everything, beside those that the bytes may take at the ``slowest`` speed.
+        slowest: bytes a second.
+        redirects: of one request.
+        attempts: of one request that failed in a way that may pass.
+    """
+
+    connect: float = 20.0
+    headers: float = 60.0
+    silence: float = 60.0
+    whole: float = 180.0
+    slowest: float = 1 << 14
+    redirects: int = 5
+    attempts: int = 6
+
+
+class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, with the file's name
+    """A failure of one request.
+
+    Attributes:
+        passing: the same request may well succeed later.
+        missing: there is no such file.
+        way_out: what the user can do, where it is not the usual.
+        wait: seconds that the server asked for.
+    """
+
+    def __init__(
+        self, said: str, *, passing: bool = False, missing: bool = False, way_out: str = "", wait: float = 0.0
+    ) -> None:
+        super().__init__(said)
+        self.passing, self.missing, self.way_out, self.wait = passing, missing, way_out, wait
+
+
+class Deadline:
+    """Time for one reading: it grows with the bytes that come, and only with them.
+
+    Args:
+        limits: which it keeps.
+    """
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._ends = time.monotonic() + limits.whole
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self._ends - time.monotonic()
+
+    def count(self, received: int) -> None:
+        """Add the time that received bytes may take."""
+        self._ends += received / self._limits.slowest
+
+
+# -- connections that watch the time, and whom they reach -------------------------------------------------------------
+
+
+class _Watch:
+    """The deadlines of one request, and its socket."""
+
+    def __init__(self, limits: HttpLimits, deadline: Deadline) -> None:
+        self._limits, self._deadline = limits, deadline
+        self._headers_end = time.monotonic() + min(limits.headers, max(deadline.left(), 0))
+        self.in_headers = True
+        self.socket: socket.socket | None = None
+
+    def seconds(self) -> float:
+        """Seconds to wait for the next bytes.
+
+        Raises:
+            RemoteFault: none are left.
+        """
+        left = self._deadline.left()
+        if self.in_headers:
+            left = min(left, self._headers_end - time.monotonic())
+        if left <= 0:
+            raise self.too_slow()
+        return left if self.in_headers else min(left, self._limits.silence)
+
+    def too_slow(self) -> RemoteFault:
+        if self._deadline.left() <= 0:
+            slowest = self._limits.slowest / 1024
+            said = f"not answered in {self._limits.whole:g} s and at {slowest:g} KiB a second"
+        elif self.in_headers:
+            said = f"no answer's head in {self._limits.headers:g} s"
+        else:
+            said = f"no byte in {self._limits.silence:g} s"
+        return RemoteFault(said, passing=True)
+
+    def came(self, count: int) -> None:
+        if not self.in_headers:
+            self._deadline.count(count)
+
+
+class _Current(threading.local):
+    watch: _Watch | None = None
+
+
+_CURRENT = _Current()  # the request that this thread makes
+
+
+class _WatchedReader(io.RawIOBase):
+    """The bytes of an answer, waited for no longer than its deadlines allow."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, watch: _Watch) -> None:
+        self._raw, self._socket, self._watch = raw, sock, watch
+        watch.socket = sock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self._socket.settimeout(self._watch.seconds())
+        try:
+            count = self._raw.readinto(buffer)  # type: ignore[attr-defined]  # of a socket's file
+        except TimeoutError:
+            raise self._watch.too_slow() from None
+        self._watch.came(count or 0)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _WatchedResponse(http.client.HTTPResponse):
+    """An answer whose head is read under the deadlines of this thread's request."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        watch = _CURRENT.watch
+        if watch is not None:
+            raw = self.fp.detach()  # type: ignore[attr-defined]
+            self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
+
+
+class _Watched(_Guarded):
+    """Half of a connection: it refuses private addresses behind public names, and watches the time."""
+
+    response_class = _WatchedResponse
+    meant: Callable[[str], bool] = staticmethod(names_private)
+
+    def _new_conn(self) -> socket.socket:
+        made = super()._new_conn()
+        try:
+            reached = made.getpeername()[0]
+            if is_private(reached) and not self.meant(self.host):
+                raise RemoteFault(
+                    f"{self.host} is the private address {reached}",
+                    way_out=f"If you mean it, name the host once more: --allow-private {self.host} (allow_private).",
+                )
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+
+@contextmanager
+def watched(limits: HttpLimits) -> "Iterator[_Watch]":
+    """Put the requests that this thread makes through guarded pools under limits; what is not kept is a RemoteFault."""
+    watch = _CURRENT.watch = _Watch(limits, Deadline(limits))
+    try:
+        yield watch
+    finally:
+        _CURRENT.watch = None
+
+
+def guarded_pools(allowed: Collection[str] | None = ()) -> dict[str, type[HTTPConnectionPool]]:
+    """Return the kinds of connections that do not reach private addresses by public names, for a pool of urllib3's.
+
+    Args:
+        allowed: hosts that may be private, beside those whose name says so; None: all.
+    """
+    meant = staticmethod(lambda host: allowed is None or names_private(host, allowed))
+    plain = type("_PlainConnection", (_Watched, HTTPConnection), {"meant": meant})
+    secure = type("_SecureConnection", (_Watched, HTTPSConnection), {"meant": meant})
+    return {
+        "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
+        "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
+    }
+
+
+# -- ranges -----------------------------------------------------------------------------------------------------------
+
+
+class _Stated:
+    """Size, place and version that an answer states, which its bytes are held to."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, start: int, stop: int) -> None:
+        headers, asked = response.headers, stop - start
+        encoding = headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise RemoteFault(f"the answer is compressed ({excerpt(encoding)}), though only plain bytes were asked for")
+        etag = headers.get("ETag", "")
+        self.version = etag if etag.startswith('"') else ""  # weak ones tell nothing of the bytes
+        given = headers.get("Content-Length")
+        length = int(given) if given is not None and re.fullmatch(r"[0-9]{1,18}", given) else None
+        if given is not None and length is None:
+            raise RemoteFault(f"the answer's length is {excerpt(given)}, which is no number of bytes")
+        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+            self.length, self.total = self._of_range(headers.get("Content-Range", ""), start, stop, length)
+        elif start == 0 and (length is None or length <= asked):
+            self.length = self.total = length  # the whole file, of which all was asked for
+        else:
+            sent = "an answer without a length" if length is None else f"{length} bytes"
+            raise RemoteFault(
+                f"the server sent {sent} where {asked} were asked for: it does not serve ranges (HTTP Range)",
+                way_out="Use one that does, or copy the dataset to a disk.",
+            )
+        self.most = asked if self.length is None else self.length
+
+    @staticmethod
+    def _of_range(stated: str, start: int, stop: int, length: int | None) -> tuple[int, int | None]:
+        found = _CONTENT_RANGE.fullmatch(stated.strip())
+        first, last = (int(found[1]), int(found[2])) if found else (-1, -1)
+        total = int(found[3]) if found and found[3] != "*" else None
+        ends = last == stop - 1 or (total is not None and last == total - 1 < stop - 1)
+        if first != start or last < first or not ends or length not in (None, last - first + 1):
+            said = excerpt(stated) + (f" in {length} bytes" if length is not None else "")
+            raise RemoteFault(
+                f"the server sent {said} where bytes {start}-{stop - 1} were asked for",
+                way_out="It answers ranges wrongly: use another server, or copy the dataset to a disk.",
+            )
+        return last - first + 1, total
+
+
+class HttpRanges:
+    """Ranges of the files of one address, for any number of threads of one process.
+
+    Args:
+        root: the address; user and password in it are sent to its host as basic authentication.
+        options: ``headers`` for that host; ``allow_redirects_to``, hosts that it may lead to; ``allow_private``, hosts
+            with a public name that may have a private address; ``ca_file``, certificates to trust in place of the
+            system's; ``limits``, an :class:`HttpLimits` or its fields.
+
+    Raises:
+        ConfigError: other options.
+    """
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self.limits, self._redirects_to, private, ca_file = _read_options(options)
+        parts = urlsplit(root)
+        self._host = parts.netloc.rpartition("@")[2].lower()
+        own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
+        if parts.username is not None:
+            login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+            own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
+        reserved = ("accept-encoding", "range", "if-range")
+        self._own = {name: value for name, value in own.items() if name.lower() not in reserved}
+        self._pool = urllib3.PoolManager(num_pools=4, maxsize=_TOGETHER, ca_certs=ca_file)
+        self._pool.pool_classes_by_scheme = guarded_pools(private)
+        self._workers = ThreadPoolExecutor(_TOGETHER, "hgld http")
+        self._seen: dict[str, tuple[int, str]] = {}  # of every address its size and version when it was first read
+        self._watches: set[_Watch] = set()
+
+    def fetch(self, spans: Sequence[tuple[str, int, int]], deadline: Deadline) -> list[bytes | RemoteFault]:
+        """Return the bytes, or the fault, of every span (address, start, stop)."""
+
+        def one(span: tuple[str, int, int]) -> bytes | RemoteFault:
+            try:
+                return self._get(*span, deadline)[0]
+            except RemoteFault as fault:
+                return fault
+
+        if len(spans) == 1:
+            return [one(spans[0])]
+        try:
+            return list(self._workers.map(one, spans))
+        except BaseException:  # Ctrl-C: nobody waits for these any more
+            for watch in list(self._watches):
+                if watch.socket is not None:
+                    with suppress(OSError):
+                        watch.socket.shutdown(socket.SHUT_RDWR)
+            raise
+
+    def size(self, url: str, deadline: Deadline) -> int | RemoteFault | None:
+        """Return the bytes of a file, None where the server does not say, or the fault."""
+        try:
+            return self._get(url, 0, 1, deadline)[1]
+        except RemoteFault as fault:
+            return fault
+
+    def _get(self, url: str, start: int, stop: int, deadline: Deadline) -> tuple[bytes, int | None]:
+        """Return some bytes of a file, fewer where it ends, and its size where it is stated."""
+        if start == stop:
+            return b"", None
+        parts = urlsplit(url)
+        place = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
+        asked = {
+            "User-Agent": f"hgld/{__version__}",
+            "Range": f"bytes={start}-{stop - 1}",
+            "Accept-Encoding": "identity",
+        }
+        for _ in range(self.limits.redirects + 1):
+            own = self._own if urlsplit(place).netloc.lower() == self._host else {}
+            with self._answer(place, {**own, **asked}, deadline) as response:
+                if response.status in _REDIRECTS and "location" in response.headers:
+                    place = self._redirected(place, response.headers["location"])
+                    continue
+                return self._body(url, response, start, stop)
+        raise RemoteFault(f"it redirects in a loop, or more than {self.limits.redirects} times")
+
+    @contextmanager
+    def _answer(
+        self, place: str, headers: Mapping[str, str], deadline: Deadline
+    ) -> "Iterator[urllib3.BaseHTTPResponse]":
+        """Send a request; its answer is either read whole within, or its connection is closed."""
+        watch = _CURRENT.watch = _Watch(self.limits, deadline)
+        self._watches.add(watch)
+        response = None
+        try:
+            waits = urllib3.Timeout(connect=min(self.limits.connect, watch.seconds()), read=watch.seconds())
+            response = self._pool.urlopen(
+                "GET",
+                place,
+                headers=headers,
+                timeout=waits,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            watch.in_headers = False
+            yield response
+        except urllib3.exceptions.HTTPError as error:
+            raise _broken(error) from None  # its text may hold the query, and the address of an object
+        finally:
+            _CURRENT.watch = None
+            self._watches.discard(watch)
+            if response is not None:
+                response.close()  # a body read to its end has given the connection back already
+
+    def _redirected(self, place: str, location: str) -> str:
+        try:
+            return redirect_target(place, location, self._redirects_to)
+        except RedirectError as error:
+            raise RemoteFault(
+                str(error), way_out="If that host is meant: --allow-redirects-to HOST (allow_redirects_to)."
+            ) from None
+
+    def _body(self, url: str, response: urllib3.BaseHTTPResponse, start: int, stop: int) -> tuple[bytes, int | None]:
+        status = response.status
+        if status == _BEYOND:
+            found = _EMPTY_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
+            return b"", int(found[1]) if found else 0
+        if status not in (200, 206):
+            passing = status in _PASSING or status >= 500
+            wait = retry_after(response.headers.get("Retry-After", ""))
+            raise RemoteFault(f"status {status}", passing=passing, missing=status in _MISSING, wait=wait)
+        stated = _Stated(response, start, stop)
+        self._refuse_another(url, stated)
+        body = bytearray()
+        while len(body) <= stated.most and (chunk := response.read(min(_CHUNK, stated.most + 1 - len(body)))):
+            body += chunk
+        if len(body) > stated.most:
+            raise RemoteFault(f"the answer has more than the {stated.most} bytes that were asked for")
+        if stated.length is not None and len(body) < stated.length:
+            raise RemoteFault(f"the answer ended after {len(body)} of {stated.length} bytes", passing=True)
+        return bytes(body), stated.total if stated.length is not None else len(body)
+
+    def _refuse_another(self, url: str, stated: _Stated) -> None:
+        """Refuse bytes of a file that is no longer the one of the first answer."""
+        if stated.total is None:
+            return
+        first = self._seen.setdefault(url, (stated.total, stated.version))
+        if first[0] != stated.total or (first[1] and stated.version and first[1] != stated.version):
+            was, now = excerpt(first[1] or "unknown"), excerpt(stated.version or "unknown")
+            raise RemoteFault(
+                f"the file changed while it was read (of {first[0]} bytes, version {was}; now {stated.total}, {now})",
+                way_out="Open the dataset again once it is whole there.",
+            )
+
+
+def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ...], tuple[str, ...], str | None]:
+    known = ("headers", "allow_redirects_to", "allow_private", "ca_file", "limits")
+    if unknown := [name for name in options if name not in known]:
+        raise ConfigError(f"storage options of http(s): {', '.join(unknown)}; expected only {', '.join(known)}.")
+    limits = options.get("limits", HttpLimits())
+    if isinstance(limits, Mapping):
+        names = [field.name for field in fields(HttpLimits)]
+        if set(limits) - set(names):
+            raise ConfigError(f"limits of http(s): {', '.join(limits)}; expected only {', '.join(names)}.")
+        limits = HttpLimits(**limits)
+    hosts = [options.get(name, ()) for name in ("allow_redirects_to", "allow_private")]
+    to, private = (tuple([given] if isinstance(given, str) else given) for given in hosts)
+    return limits, to, private, options.get("ca_file")
+
+
+def _broken(error: urllib3.exceptions.HTTPError) -> RemoteFault:
+    """Return the fault of a connection that failed, without the request's address."""
+    if isinstance(error, urllib3.exceptions.NewConnectionError | urllib3.exceptions.ConnectTimeoutError):
+        cause = error.__cause__ or error.__context__
+        said = getattr(cause, "strerror", None) or "no connection in time"
+        return RemoteFault(f"the server cannot be reached ({excerpt(said)})", passing=True)
+    if isinstance(error, urllib3.exceptions.SSLError):
+        said = excerpt(error.args[0] if error.args else error)
+        return RemoteFault(f"the connection is not safe ({said})", way_out="Check the address and the certificate.")
+    if isinstance(error, urllib3.exceptions.TimeoutError):
+        return RemoteFault("the server was silent", passing=True)
+    if isinstance(error, urllib3.exceptions.LocationValueError | urllib3.exceptions.LocationParseError):
+        return RemoteFault("no address that can be asked")
+    cause = error.args[1] if len(error.args) > 1 else error.__cause__
+    kind = type(cause).__name__ if isinstance(cause, BaseException) else type(error).__name__
+    return RemoteFault(f"the connection broke off ({kind})", passing=True)

@@ -1,0 +1,239 @@
+"""Servers that lie, read by all that reads from one: each reading ends in time, in little memory, in one line."""
+
+import hashlib
+import resource
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hgld
+from hgld.cli import main
+from hgld.data.dataset import open_dataset
+from hgld.data.loader import Loader
+from hgld.data.storage import READING, ReadingPolicy, ShardStorage
+from hgld.errors import ConfigError, HgldError, InputError, ServiceError
+from hgld.pipelines.download import Downloader, RemoteFile
+from hgld.samplers import EpochSampler
+from tests.hgld import lying_server
+from tests.hgld.lying_server import LIES, LyingServer, serve_lies
+from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
+
+SHORT = {"connect": 2, "headers": 0.4, "silence": 0.4, "whole": 0.8, "slowest": 1 << 22, "attempts": 2}
+DEADLINE = 20.0  # seconds of a reading on a machine that does other things too; by its limits it takes two
+MOST_MEMORY = 100 << 20  # bytes that a reading may add; the servers would give all there is
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("streamed")
+    write_streamed(folder, grouped_items([4] * 16), per_shard=16)
+    return folder
+
+
+@pytest.fixture
+def server(folder):
+    with serve_lies(folder) as server:
+        yield server
+
+
+def first_batch(url: str) -> None:
+    dataset = open_dataset(url, "train", storage_options={"limits": SHORT})
+    next(iter(Loader(dataset, EpochSampler(len(dataset), 8), VIEW)))
+
+
+def first_of_stream(url: str) -> None:
+    stream = hgld.stream(url, 8, 2, view=VIEW, lanes=4, storage_options={"limits": SHORT})
+    next(iter(stream))
+
+
+def first_of_bare_shards(url: str) -> None:
+    urls = f"{url}/train-{{000000..000003}}.tar"
+    options = {"view": VIEW, "lanes": 4, "batches_per_epoch": 4, "storage_options": {"limits": SHORT}}
+    next(iter(hgld.stream(urls, 8, 2, **options)))
+
+
+def opened(url: str) -> None:
+    open_dataset(url, "train", storage_options={"limits": SHORT})
+
+
+def one_range(url: str) -> None:
+    storage = ShardStorage(url, {"limits": SHORT})
+    data = storage.read_at("train-000000.tar", 512, 700)
+    if hashlib.sha256(data).digest():  # nothing but the dataset's index can tell that these are others
+        storage.read_at("train-000000.tar", 512, 700)
+
+
+def several_ranges(url: str) -> None:
+    storage = ShardStorage(url, {"limits": SHORT})
+    storage.read_many([("train-000000.tar", 0, 500), ("train-000001.tar", 0, 500)] * 2)
+
+
+def downloaded(url: str, out: Path, folder: Path) -> None:
+    data = (folder / "train-000000.tar").read_bytes()
+    md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    downloader = Downloader(retries=2, timeout=0.4, backoff=0.01)
+    downloader.fetch([RemoteFile(f"{url}/train-000000.tar", out / "a.tar", md5, most_bytes=len(data))])
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def lied_to(server: LyingServer, read: Callable[[str], None], lie: str, about: str = ".tar") -> str:
+    """The message of the error that ends a reading from a liar."""
+    read_before = peak()
+    server.lie, server.about = LIES[lie], about
+    began = time.monotonic()
+    with pytest.raises(HgldError) as caught:
+        read(server.url)
+    assert time.monotonic() - began < DEADLINE
+    assert peak() - read_before < MOST_MEMORY
+    message = str(caught.value)
+    assert server.url in message
+    assert len(message) < 1500
+    assert " at 0x" not in message
+    assert "s3cret" not in message
+    return message
+
+
+# Lies that waste no time, and no bytes that only an index knows.
+_QUICK = ["endless", "long", "ranges_ignored", "wrong_range", "no_range", "gzip", "redirect_loop"]
+_TWO_ANSWERS = ("another_version", "growing")  # lies that take a second answer about the same file
+_FOR_RANGES = ("wrong_range", "no_range")  # no lies where the whole file was asked for
+
+
+@pytest.mark.parametrize("lie", _QUICK)
+def test_what_an_answer_says_is_held_to_what_was_asked(lie, server):
+    message = lied_to(server, one_range, lie)
+    assert "Try again later" not in message  # it would lie again
+    assert server.count == 1 or lie == "redirect_loop"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in _QUICK and lie != "other_bytes"])
+def test_one_range(lie, server):
+    lied_to(server, one_range, lie)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["short", "trickle", "silence", "reset", "endless_whole"])
+def test_several_ranges_at_a_time(lie, server):
+    lied_to(server, several_ranges, lie)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in _TWO_ANSWERS])
+@pytest.mark.parametrize("read", [first_batch, first_of_stream])
+def test_shards_of_a_dataset(read, lie, server):
+    lied_to(server, read, lie)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie != "other_bytes"])
+def test_bare_shards(lie, server):
+    lied_to(server, first_of_bare_shards, lie)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in _TWO_ANSWERS])
+def test_tables_of_a_dataset(lie, server):
+    lied_to(server, opened, lie, "index.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie not in (*_TWO_ANSWERS, *_FOR_RANGES)])
+def test_downloads(lie, server, folder, tmp_path):
+    message = lied_to(server, lambda url: downloaded(url, tmp_path, folder), lie)
+    assert not (tmp_path / "a.tar").exists()
+    assert "received bytes are kept" in message
+
+
+@pytest.mark.parametrize("verb", ["verify", "index"])
+def test_verbs_that_read_folders_alone_say_so(verb, capsys):
+    url = "http://127.0.0.1:9/set"
+    with pytest.raises(SystemExit) as ended:
+        main([verb, url])
+    assert ended.value.code == 2
+    assert f"{url!r} is an address" in capsys.readouterr().err
+
+
+# -- whom bytes come from ----------------------------------------------------------------------------------------------
+
+
+def redirecting(target: str) -> Callable[[lying_server.Asked], None]:
+    return lambda asked: asked.head("Content-Length: 0", f"Location: {target}", status="307 Elsewhere")
+
+
+def test_other_hosts_are_followed_where_they_are_allowed_without_the_credentials(server, folder):
+    seen = []
+    with serve_lies(folder) as other:
+        server.lie = redirecting(f"{other.url}/train-000000.tar?signature=s3cret")
+        host = other.url.removeprefix("http://")
+        options = {"headers": {"Authorization": "Bearer s3cret"}, "limits": SHORT}
+        with pytest.raises(ServiceError, match=r"redirects to another host.*--allow-redirects-to HOST") as caught:
+            ShardStorage(server.url, options).read_at("train-000000.tar", 0, 9)
+        assert "s3cret" not in str(caught.value)
+        assert other.count == 0
+
+        def look(asked: lying_server.Asked) -> None:
+            seen.append(dict(asked.handler.headers))
+            asked.honest()
+
+        other.lie = look
+        before = READING.set(ReadingPolicy(allow_redirects_to=(host,)))
+        try:
+            allowed = ShardStorage(server.url, options)
+        finally:
+            READING.reset(before)
+        expected = (folder / "train-000000.tar").read_bytes()[:9]
+        assert allowed.read_at("train-000000.tar", 0, 9) == expected
+        assert "Authorization" not in seen[0]
+
+
+def test_public_names_do_not_lead_to_private_addresses(server, monkeypatch):
+    port = int(server.url.rpartition(":")[2])
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve("127.0.0.1", *rest, **more))
+    url = f"http://data.example.org:{port}"
+    with pytest.raises(ServiceError, match=r"data.example.org is the private address 127.0.0.1.*--allow-private"):
+        ShardStorage(url, {"limits": SHORT}).read_at("train-000000.tar", 0, 9)
+    named = ShardStorage(url, {"limits": SHORT, "allow_private": ["data.example.org"]})
+    assert len(named.read_at("train-000000.tar", 0, 9)) == 9
+
+
+def test_user_and_password_go_to_the_host_and_into_no_message(server, folder):
+    seen = []
+    server.lie = lambda asked: (seen.append(asked.handler.headers["Authorization"]), asked.honest())[1]
+    storage = ShardStorage(server.url.replace("//", "//me:s3cret@"), {"limits": SHORT})
+    assert storage.read_at("train-000000.tar", 0, 9) == (folder / "train-000000.tar").read_bytes()[:9]
+    assert seen == ["Basic bWU6czNjcmV0"]
+    server.lie = LIES["redirect_to_a_file"]
+    with pytest.raises(ServiceError) as caught:
+        storage.read_at("train-000000.tar", 0, 9)
+    assert "s3cret" not in str(caught.value) + repr(storage)
+
+
+def test_unknown_options_of_http_are_refused():
+    with pytest.raises(ConfigError, match=r"storage options of http.*: client_kwargs; expected only headers"):
+        ShardStorage("http://127.0.0.1:9", {"client_kwargs": {}}).exists("dataset.json")
+    with pytest.raises(ConfigError, match=r"limits of http.*: patience; expected only connect"):
+        ShardStorage("http://127.0.0.1:9", {"limits": {"patience": 1}}).exists("dataset.json")
+
+
+# -- bytes of the index ------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_changed_is_named(folder, tmp_path):
+    with serve_lies(folder) as server:
+        dataset = open_dataset(server.url, "train")
+        server.lie = LIES["other_bytes"]
+        message = rf"item 3, key 'train/0003': {server.url}/train-000000.tar: .* not those of the index \(SHA-256\)"
+        with pytest.raises(InputError, match=message):
+            dataset.read_many([3, 4])
+        unverified = open_dataset(server.url, "train", verify_reads=False)
+        assert unverified.read(3) != open_dataset(folder, "train").read(3)
+    checked = open_dataset(folder, "train", verify_reads=True)
+    assert checked.select([3, 4]).read_many([0, 1]) == open_dataset(folder, "train").read_many([3, 4])
