@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler
-from hgld.training.batches import TrainingData, epoch_coverage, merged_labels
+from hgld.training.batches import TrainingData, epoch_coverage, merged_labels, training_facts
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
@@ -239,5 +239,7 @@ def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
 
 def test_a_batch_of_more_classes_than_there_are_is_told_by_its_flag(tmp_path):
     place = str(write_small(tmp_path / "small"))
-    with pytest.raises(ConfigError, match=r"--batch-size 256 .*needs 128 classes.* has 12\. Take --batch-size 24 or less"):
+    with pytest.raises(
+        ConfigError, match=r"--batch-size 256 .*needs 128 classes.* has 12\. Take --batch-size 24 or less"
+    ):
         training_facts(options(batch_size=256), place)
