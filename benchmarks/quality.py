@@ -1,20 +1,24 @@
 """Scores of losses at every level: the small net from scratch on three sets of real photographs and handwriting.
 
-    python benchmarks/quality.py --data DIR --work DIR [--sets grocery ...] [--losses HAPPIER ...] [--jobs 2]
+    python benchmarks/quality.py --data DIR --work DIR [--sets omniglot ...] [--losses HAPPIER ...] [--jobs 2]
 
 DIR of --data holds ``grocery``, ``gldv2_washington`` and ``omniglot``, each with ``labels.csv`` (path, a column a
 level) and ``images``. A fifth of the finest classes of a set, always the same, is ``val``; the others are halved into
 ``train`` and ``test``, anew for each of the (class split, seed) pairs. So no class that anything is chosen on is ever
 tested.
 
-Every loss has the same net, batches, steps and schedule, and the same search: eight settings a set, its four learning
-rates and two values of an option of its own (``SEARCHED``), at a quarter of the steps, judged by H-AP on val. The best
-is trained once a pair; its checkpoint is the best by H-AP on val; test is seen once, at the end. Raw pixels (32 px,
-mean-centred) and the net before training are rows of every table.
+Every loss has the same net, batches, steps and schedule, and the same start: a net that has learned, in as many steps
+and without labels, that two views of an image are one (the recipes ``small-views-SET``), once a pair. It has the same
+search: eight settings a set, its four learning rates and two values of an option of its own (``SEARCHED``), at a
+quarter of the steps, judged by H-AP on val. The best is trained once a pair; its checkpoint is the best by H-AP on val;
+test is seen once, at the end. Raw pixels (32 px, mean-centred), the net before training and the start are rows of every
+table.
 
-Each finished run is a line of WORK/results.jsonl with the digest of its config. Stopped anywhere, the same call goes
-on, in the middle of a run too; --table only prints what is there. WORK/curves-SET.svg shows H-AP on val over the
-steps. A run is to take 7 minutes of a core at most (--steps 2000), the whole some 20 core-hours.
+One set after the other: first its searches, then pair by pair all losses, so that what is there can be compared. Each
+finished run is a line of benchmarks/results/quality.jsonl (--results) with the digest of its split and of its config,
+as far as that is not hgld's default. Stopped anywhere, the same call goes on, in the middle of a run too; --table only
+prints what is there. WORK/curves-SET.svg shows H-AP on val over the steps. A run takes some 2 minutes of a core
+(--steps 1000) and its start as long, the whole some 6 core-hours.
 """
 
 import argparse
@@ -47,8 +51,9 @@ LEVELS = {
     "gldv2_washington": ("fine", "supercategory", "hierarchical_label", "natural_or_human_made"),
     "omniglot": ("fine", "alphabet", "script_type"),
 }
-RECIPES = {"grocery": "small-grocery", "gldv2_washington": "small-gldv2-washington", "omniglot": "small-omniglot"}
-RATES = (5e-4, 1e-3, 2e-3, 4e-3)  # of backbone and head alike
+RESULTS = Path(__file__).parent / "results" / "quality.jsonl"
+RECIPES = {"grocery": "grocery", "gldv2_washington": "gldv2-washington", "omniglot": "omniglot"}  # behind small-
+RATES = (2.5e-4, 5e-4, 1e-3, 2e-3)  # of backbone and head alike
 _PROXIES = ("lr_proxies", (3e-3, 1e-2))
 SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # fields of a loss; its own option
     "SmoothAP": ({"loss": "SmoothAP"}, ("tau", (0.01, 0.05))),
@@ -62,13 +67,14 @@ SEARCHED: dict[str, tuple[dict[str, Any], tuple[str, tuple[Any, ...]]]] = {  # f
 }
 FINE_ONLY = ("SmoothAP", "NormSoftmax", "Triplet", "ROADMAP")
 CSL_MARGINS = {4: (0.25, 0.32, 0.38, 0.45)}  # between the published ones of 3 levels, which end at the same two
-PIXELS, UNTRAINED = "raw pixels, 32 px", "untrained net"
+PIXELS, UNTRAINED, START = "raw pixels, 32 px", "untrained net", "start: views, no labels"
 OURS, JUDGE = "HAPPIER", "H-AP"
 VAL_CLASSES, TEST_CLASSES = 0.2, 0.5
-EVALUATIONS = 10  # of a run, on val: its curve
+EVALUATIONS = 5  # of a run, on val: its curve
 _RESAMPLES = 2000
 _MOST_SECONDS = 7 * 60
 _KEY = ("stage", "dataset", "loss", "pair", "config")
+_DEFAULTS = flat(TrainConfig())
 
 
 @dataclass(frozen=True)
@@ -82,20 +88,35 @@ class Job:
     config: TrainConfig | None
     data: Path
     work: Path
+    start: "Job | None" = None
 
     @property
     def key(self) -> dict[str, Any]:
         """Columns that identify a result; a result with another digest is another experiment's."""
-        build = json.loads((self.data / "dataset.json").read_text())["provenance"]["build_key"]
-        fields = {} if self.config is None else flat(self.config)
-        text = json.dumps([build, fields], sort_keys=True, default=list)
-        values = (self.stage, self.dataset, self.loss, self.pair, hashlib.sha256(text.encode()).hexdigest()[:12])
+        changed = {} if self.config is None else {k: v for k, v in flat(self.config).items() if v != _DEFAULTS[k]}
+        begun = self.start.key["config"] if self.start is not None else ""
+        text = json.dumps([_digest(_table(self.data).read_bytes()), changed, begun], sort_keys=True)
+        values = (self.stage, self.dataset, self.loss, self.pair, _digest(text.encode()))
         return dict(zip(_KEY, values, strict=True))
 
     @property
     def out(self) -> Path:
-        """Folder of the run while it is not finished."""
+        """Folder of the run; when it is finished only that of a start is kept."""
         return self.work / "runs" / "-".join(map(str, self.key.values())).replace(" ", "_").replace(",", "")
+
+
+def _is_there(job: Job, done: Mapping[tuple[Any, ...], Any]) -> bool:
+    """Tell whether a run is finished; a start also needs its weights."""
+    return tuple(job.key.values()) in done and (job.loss != START or (job.out / "summary.json").exists())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _table(data: Path) -> Path:
+    """Return the table that a set's shards were made from: path, levels, split."""
+    return data.with_suffix(".csv")
 
 
 # -- the sets ---------------------------------------------------------------------------------------------------------
@@ -103,7 +124,8 @@ class Job:
 
 def shards(data: Path, work: Path, name: str, pair: int) -> Path:
     """Build the shards of a set: ``val`` is the same for all pairs, the other classes are halved by the pair."""
-    out, table, levels = work / f"{name}-{pair}", work / f"{name}-{pair}.csv", LEVELS[name]
+    out, levels = work / f"{name}-{pair}", LEVELS[name]
+    table = _table(out)
     work.mkdir(parents=True, exist_ok=True)
     rows = pl.read_csv(data / name / "labels.csv").filter(pl.all_horizontal(pl.col(*levels) != "unclassified"))
     classes = set(rows[levels[0]])
@@ -129,51 +151,55 @@ def config_of(
     dataset: str, loss: str, fields: Mapping[str, Any], steps: int, seed: int, evaluations: int
 ) -> TrainConfig:
     evaluations = min(evaluations, steps)
+    recipe = f"small-views-{RECIPES[dataset]}" if loss == START else f"small-{RECIPES[dataset]}"
     margins = CSL_MARGINS.get(len(LEVELS[dataset])) if loss == "CSL" else None
     budget: dict[str, Any] = {"epochs": evaluations, "steps_per_epoch": max(1, steps // evaluations), "seed": seed}
     budget |= {"evaluate_on": ("val",), "evaluate_every": 1, "best_by": JUDGE, "warmup_steps": min(30, steps // 10)}
-    return with_fields(
-        load_recipe(RECIPES[dataset]), budget | dict(fields) | ({"csl_margins": margins} if margins else {})
-    )
+    return with_fields(load_recipe(recipe), budget | dict(fields) | ({"csl_margins": margins} if margins else {}))
 
 
-def searches(options: argparse.Namespace) -> list[Job]:
-    jobs = []
-    for name in options.sets:
-        data = shards(options.data, options.work, name, 0)
-        for loss in options.losses:
-            for fields in settings_of(loss, options.settings):
-                config = config_of(name, loss, fields, max(1, options.steps // 4), seed=1000, evaluations=1)
-                jobs.append(Job("search", name, loss, 0, config, data, options.work))
+def start(options: argparse.Namespace, name: str, pair: int) -> Job:
+    data = shards(options.data, options.work, name, pair)
+    config = config_of(name, START, {}, options.steps, pair, EVALUATIONS)
+    return Job("final", name, START, pair, config, data, options.work)
+
+
+def searches(options: argparse.Namespace, name: str) -> list[Job]:
+    begun, jobs = start(options, name, 0), []
+    for loss in options.losses:
+        for fields in settings_of(loss, options.settings):
+            config = config_of(name, loss, fields, max(1, options.steps // 4), seed=1000, evaluations=1)
+            jobs.append(Job("search", name, loss, 0, config, begun.data, options.work, begun))
     return jobs
 
 
-def finals(options: argparse.Namespace, results: Path) -> list[Job]:
-    """Return the runs whose values are printed; those of losses whose search is not finished are left out."""
-    chosen = choices(options, results)
+def finals(options: argparse.Namespace, name: str) -> list[Job]:
+    """Return the runs of a set whose values are printed; those of losses whose search is not finished are left out."""
+    chosen = choices(options, name)
     jobs = []
-    for name, pair in product(options.sets, range(options.pairs)):
-        data = shards(options.data, options.work, name, pair)
+    for pair in range(options.pairs):
+        begun = start(options, name, pair)
+        data = begun.data
         jobs.append(Job("final", name, PIXELS, pair, None, data, options.work))
-        bare = with_fields(load_recipe(RECIPES[name]), {"epochs": 0, "evaluate_on": ("val",), "seed": pair})
-        jobs.append(Job("final", name, UNTRAINED, pair, bare, data, options.work))
+        bare = {"epochs": 0, "steps_per_epoch": 0, "warmup_steps": 0, "evaluate_every": 0}
+        config = config_of(name, UNTRAINED, bare, options.steps, pair, EVALUATIONS)
+        jobs += [Job("final", name, UNTRAINED, pair, config, data, options.work), begun]
         for loss in options.losses:
-            if (name, loss) in chosen:
-                config = config_of(name, loss, chosen[name, loss], options.steps, pair, EVALUATIONS)
-                jobs.append(Job("final", name, loss, pair, config, data, options.work))
+            if loss in chosen:
+                config = config_of(name, loss, chosen[loss], options.steps, pair, EVALUATIONS)
+                jobs.append(Job("final", name, loss, pair, config, data, options.work, begun))
     return jobs
 
 
-def choices(options: argparse.Namespace, results: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the settings that were best on val, by set and loss, where the whole search is finished."""
-    rows, chosen = finished(results), {}
-    jobs = searches(options)
-    for name, loss in product(options.sets, options.losses):
-        own = [job for job in jobs if (job.dataset, job.loss) == (name, loss)]
-        found = [rows.get(tuple(job.key.values())) for job in own]
+def choices(options: argparse.Namespace, name: str) -> dict[str, dict[str, Any]]:
+    """Return the settings that were best on val of a set, by loss, where the whole search is finished."""
+    rows, chosen = finished(options.results), {}
+    jobs = searches(options, name)
+    for loss in options.losses:
+        found = [rows.get(tuple(job.key.values())) for job in jobs if job.loss == loss]
         if all(row is not None for row in found):
             worth = [row["val"] for row in found if row is not None]
-            chosen[name, loss] = settings_of(loss, options.settings)[int(np.argmax(worth))]
+            chosen[loss] = settings_of(loss, options.settings)[int(np.argmax(worth))]
     return chosen
 
 
@@ -193,7 +219,7 @@ def measure(job: Job) -> dict[str, Any]:
     source: Path | Network = Network("pixels")
     if job.config is not None:
         source = job.out
-        summary = train(job.config, str(job.data), job.out)
+        summary = train(job.config, str(job.data), job.out, init_from=job.start.out if job.start is not None else None)
         row["val"] = round(summary.values["val"][JUDGE], 6)
         rows = read_rows(job.out / EVALUATED)
         row["curve"] = [[int(r["step"]), round(float(r[JUDGE]), 4)] for r in rows if r["split"] == "val"]
@@ -203,12 +229,18 @@ def measure(job: Job) -> dict[str, Any]:
     ended = os.times()
     row["processor_seconds"] = round(ended.user + ended.system - began.user - began.system, 1)
     row |= {"resumed": True} if resumed else {}  # the seconds are then of the last call alone
-    shutil.rmtree(job.out, ignore_errors=True)
+    if job.loss != START:
+        shutil.rmtree(job.out, ignore_errors=True)
     return row
 
 
+def _compared(levels: Sequence[str]) -> list[str]:
+    """Return the metrics of which intervals are printed."""
+    return [f"R@1/{levels[0]}", f"AP/{levels[-1]}", JUDGE, "ASI"]
+
+
 def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
-    """Return the values on test, and their means over the queries of each class, for the intervals."""
+    """Return the values on test, and some of them for the queries of each class, by name, for the intervals."""
     from hgld.data.dataset import open_dataset
     from hgld.evaluation.evaluate import EvaluationOptions
     from hgld.training.evaluation import RetrievalTask, evaluate_trained
@@ -219,10 +251,10 @@ def _on_test(embedder: Any, job: Job) -> dict[str, Any]:
     dataset = open_dataset(job.data, "test")
     names = dataset.hierarchy.names[0]
     table = report.per_query.with_columns(label=pl.Series([names[i] for i in dataset.labels[:, 0].tolist()]))
-    means = table.fill_nan(None).group_by("label").agg(pl.len(), pl.col(report.query_metrics).mean()).sort("label")
+    compared = _compared(LEVELS[job.dataset])
+    means = table.fill_nan(None).group_by("label").agg(pl.col(compared).mean().round(4)).sort("label")
     values = {name: round(value, 6) for name, value in report.values.items()}
-    classes = {column: [round(v, 4) if isinstance(v, float) else v for v in means[column]] for column in means.columns}
-    return {"test": values, "classes": classes}
+    return {"test": values, "classes": {name: means[name].to_list() for name in compared}}
 
 
 def finished(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -238,8 +270,9 @@ def finished(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
+    results.parent.mkdir(parents=True, exist_ok=True)
     done = finished(results)
-    missing = [job for job in jobs if tuple(job.key.values()) not in done]
+    missing = [job for job in jobs if not _is_there(job, done)]
     print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are there, {len(missing)} to make", flush=True)
     if done:
         write_atomic(results, "".join(json.dumps(row) + "\n" for row in done.values()))  # without a line cut short
@@ -256,15 +289,19 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
 
 # -- what is printed --------------------------------------------------------------------------------------------------
 
-Rows = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]  # (set, loss) -> a row a pair
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # loss -> a row a pair
 
 
 def collect(jobs: Sequence[Job], results: Path) -> Rows:
-    rows, found = finished(results), {}
+    """Return the finished runs of a set by loss, with the number of test queries of every class."""
+    rows, found, sizes = finished(results), {}, {}
     for job in jobs:
         row = rows.get(tuple(job.key.values()))
         if row is not None:
-            found.setdefault((job.dataset, job.loss), []).append(row)
+            if job.pair not in sizes:
+                of_test = pl.read_csv(_table(job.data)).filter(split="test").rename({LEVELS[job.dataset][0]: "label"})
+                sizes[job.pair] = of_test.group_by("label").len().sort("label")
+            found.setdefault(job.loss, []).append(row | {"sizes": sizes[job.pair]})
     return found
 
 
@@ -281,18 +318,17 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     """
     by_pair = {row["pair"]: row for row in theirs}
     both = [(row, by_pair[row["pair"]]) for row in ours if row["pair"] in by_pair]
-    names = sorted({name for row, _ in both for name in row["classes"]["label"]})
+    names = sorted({name for row, _ in both for name in row["sizes"]["label"]})
     if not both:
         return ""
     weights = np.random.default_rng(0).multinomial(len(names), np.full(len(names), 1 / len(names)), _RESAMPLES)
     weights = np.vstack([np.ones(len(names)), weights])  # first the classes as they are
     place, total, pairs = {name: i for i, name in enumerate(names)}, np.zeros(len(weights)), np.zeros(len(weights))
     for row, other in both:
-        assert row["classes"]["label"] == other["classes"]["label"], "results of other splits"
         values = [np.array(r["classes"][metric], dtype=float) for r in (row, other)]
         known = ~np.isnan(values[0] - values[1])
-        here = np.array([place[name] for name in row["classes"]["label"]])[known]
-        counted = weights[:, here] * np.array(row["classes"]["len"])[known]
+        here = np.array([place[name] for name in row["sizes"]["label"]])[known]
+        counted = weights[:, here] * row["sizes"]["len"].to_numpy()[known]
         some = counted.sum(1) > 0
         total[some] += (counted @ (values[0] - values[1])[known])[some] / counted.sum(1)[some]
         pairs += some
@@ -301,80 +337,76 @@ def interval(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, An
     return f"{means[0]:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-def tables(
-    found: Rows, options: argparse.Namespace, chosen: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> Iterator[str]:
-    for name in options.sets:
-        levels = LEVELS[name]
-        of_set = {loss: found[name, loss] for loss in (PIXELS, UNTRAINED, *options.losses) if (name, loss) in found}
-        if not of_set:
-            continue
-        metrics = [f"R@1/{levels[0]}", *(f"AP/{level}" for level in levels), "H-AP", "NDCG", "ASI"]
-        yield f"\n{name}: per cent on test classes, mean ± standard deviation over (class split, seed) pairs\n"
-        yield f"| loss | pairs | {' | '.join(metrics)} | val, last fifth | CPU s |"
-        yield f"|---|---|{'---|' * len(metrics)}---|---|"
-        for loss, rows in of_set.items():
-            cells = [spread([100 * row["test"][metric] for row in rows]) for metric in metrics]
-            gains = [100 * (row["curve"][-1][1] - row["curve"][-3][1]) for row in rows if len(row.get("curve", ())) > 2]
-            slowest = max(row["processor_seconds"] for row in rows)
-            over = " (over 7 minutes)" if slowest > _MOST_SECONDS else ""
-            shown = f"{loss} (fine only)" if loss in FINE_ONLY else loss
-            gain = f"{statistics.mean(gains):+.1f}" if gains else ""
-            yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f}{over} |"
-        shown = [metrics[0], f"AP/{levels[-1]}", "H-AP", "ASI"]
-        against = [(OURS, loss) for loss in of_set if loss != OURS]
-        against += [(loss, PIXELS) for loss in of_set if loss not in (OURS, PIXELS)]
-        yield f"\n| differences, 95 % over classes | {' | '.join(shown)} |\n|---|{'---|' * len(shown)}"
-        for ours, theirs in against:
-            if ours in of_set and theirs in of_set:
-                cells = [interval(of_set[ours], of_set[theirs], metric) for metric in shown]
-                yield f"| {ours} - {theirs} | {' | '.join(cells)} |"
-        for loss in options.losses:
-            if (name, loss) in chosen:
-                picked = {key: value for key, value in chosen[name, loss].items() if key not in SEARCHED[loss][0]}
-                yield f"\nchosen on val for {loss}: {', '.join(f'{key} {value:g}' for key, value in picked.items())}"
+def tables(found: Rows, name: str, chosen: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    levels = LEVELS[name]
+    metrics = [f"R@1/{levels[0]}", *(f"AP/{level}" for level in levels), "H-AP", "NDCG", "ASI"]
+    yield f"\n{name}: per cent on test classes, mean ± standard deviation over (class split, seed) pairs\n"
+    yield f"| loss | pairs | {' | '.join(metrics)} | val, last fifth | CPU s |"
+    yield f"|---|---|{'---|' * len(metrics)}---|---|"
+    for loss, rows in found.items():
+        cells = [spread([100 * row["test"][metric] for row in rows]) for metric in metrics]
+        gains = [100 * (row["curve"][-1][1] - row["curve"][-2][1]) for row in rows if len(row.get("curve", ())) > 1]
+        slowest = max(row["processor_seconds"] for row in rows)
+        over = " (over 7 minutes)" if slowest > _MOST_SECONDS else ""
+        shown = f"{loss} (fine only)" if loss in FINE_ONLY else loss
+        gain = f"{statistics.mean(gains):+.1f}" if gains else ""
+        yield f"| {shown} | {len(rows)} | {' | '.join(cells)} | {gain} | {slowest:.0f}{over} |"
+    compared = _compared(levels)
+    against = [(OURS, loss) for loss in found if loss != OURS]
+    against += [(loss, PIXELS) for loss in found if loss not in (OURS, PIXELS)]
+    yield f"\n| differences, 95 % over classes | {' | '.join(compared)} |\n|---|{'---|' * len(compared)}"
+    for ours, theirs in against:
+        if ours in found and theirs in found:
+            cells = [interval(found[ours], found[theirs], metric) for metric in compared]
+            yield f"| {ours} - {theirs} | {' | '.join(cells)} |"
+    for loss, fields in chosen.items():
+        picked = {key: value for key, value in fields.items() if key not in SEARCHED[loss][0]}
+        yield f"\nchosen on val for {loss}: {', '.join(f'{key} {value:g}' for key, value in picked.items())}"
 
 
-def draw_curves(found: Rows, options: argparse.Namespace) -> None:
-    """Draw H-AP on val over the steps of every run, a figure a set: flat ends are converged runs."""
+def draw_curves(found: Rows, losses: Sequence[str], name: str, path: Path) -> None:
+    """Draw H-AP on val over the steps of every run of a set: flat ends are converged runs."""
     from matplotlib.figure import Figure
 
-    for name in options.sets:
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        axes = figure.subplots()
-        for number, loss in enumerate(loss for loss in options.losses if (name, loss) in found):
-            for row in found[name, loss]:
-                steps, values = zip(*row["curve"], strict=True)
-                axes.plot(steps, [100 * v for v in values], f"C{number}", label=loss if not row["pair"] else None)
-        axes.set(xlabel="step", ylabel=f"{JUDGE} on val classes, per cent", title=name)
-        if axes.lines:
-            axes.legend(fontsize=7)
-            figure.savefig(options.work / f"curves-{name}.svg")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, loss in enumerate(loss for loss in losses if loss in found):
+        for row in found[loss]:
+            steps, values = zip(*row["curve"], strict=True)
+            axes.plot(steps, [100 * v for v in values], f"C{number}", label=loss if not row["pair"] else None)
+    axes.set(xlabel="step", ylabel=f"{JUDGE} on val classes, per cent", title=name)
+    if axes.lines:
+        axes.legend(fontsize=7)
+        figure.savefig(path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a line a finished run")
     parser.add_argument("--sets", nargs="+", choices=LEVELS, default=list(LEVELS))
     parser.add_argument("--losses", nargs="+", choices=SEARCHED, default=list(SEARCHED))
     parser.add_argument("--pairs", type=int, default=5, help="pairs of class split and seed")
-    parser.add_argument("--steps", type=int, default=2000, help="of a run; a quarter of them in the search")
+    parser.add_argument("--steps", type=int, default=1000, help="of a run; a quarter of them in the search")
     parser.add_argument("--settings", type=int, default=8, help="that are searched for every loss and set, 8 at most")
     parser.add_argument("--jobs", type=int, default=2, help="runs side by side, a core each")
     parser.add_argument("--table", action="store_true", help="print what is there, run nothing")
     options = parser.parse_args()
-    results = options.work / "results.jsonl"
     print(
         f"search: {options.settings} settings of {options.steps // 4} steps for each loss and set, judged by {JUDGE} "
         f"on val; then {options.pairs} runs of {options.steps} steps, whose checkpoints val chooses"
     )
-    if not options.table:
-        run(searches(options), results, options.jobs)
-        run(finals(options, results), results, options.jobs)
-    found = collect(finals(options, results), results)
-    draw_curves(found, options)
-    print("\n".join(tables(found, options, choices(options, results))))
+    for name in options.sets:
+        if not options.table:
+            starts = [start(options, name, pair) for pair in range(options.pairs)]
+            for jobs in (starts[:1], searches(options, name), starts):
+                run(jobs, options.results, options.jobs)
+            run(finals(options, name), options.results, options.jobs)  # of what the searches have chosen
+        found = collect(finals(options, name), options.results)
+        if found:
+            draw_curves(found, options.losses, name, options.work / f"curves-{name}.svg")
+            print("\n".join(tables(found, name, choices(options, name))))
 
 
 if __name__ == "__main__":

@@ -112,6 +112,10 @@ LOSSES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"loss": "MultiGrain", "lambda_": 1.0},
     ),
     "small": ("HAPPIER from scratch on {}, 48 px.", {"loss": "HAPPIER"}),
+    "small-views": (
+        "Two views of an image are one, on {}, 48 px: a start without labels, for --init-from.",
+        {"loss": "MultiGrain", "lambda_": 0.0},
+    ),
 }
 """Losses by the first part of a recipe's name: the recipe's line, and the fields that a setting changes for it."""
 
@@ -354,10 +358,14 @@ these: ``--sweep tau=0.1,0.01,0.001``, ``--sweep images_per_class=4,8,16``, ``--
     Family(
         "Small runs on real images from scratch, for a laptop",
         """
-A small conv net at 48 px, judged on classes it has not seen. Any other loss is a flag away: ``hgld train small-grocery
---loss NormSoftmax ...``.
+A small residual net at 48 px, judged on classes it has not seen. Any other loss is a flag away: ``hgld train
+small-grocery --loss NormSoftmax ...``. It is better from a start that reads no labels: ``hgld train small-views-grocery
+--out start ...``, then ``hgld train small-grocery --init-from start ...``.
 """,
-        _row("small", on.GROCERY, on.WASHINGTON, on.OMNIGLOT),
+        (
+            *_row("small-views", on.GROCERY_VIEWS, on.WASHINGTON_VIEWS, on.OMNIGLOT_VIEWS),
+            *_row("small", on.GROCERY, on.WASHINGTON, on.OMNIGLOT),
+        ),
     ),
 )
 """All recipes, by family."""
