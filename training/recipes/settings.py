@@ -334,8 +334,8 @@ PNASNET_5 = _OFF_THE_SHELF.changed(
     suffix="pnasnet5", backbone="timm:pnasnet5large", pretrained="tf_in1k", size=331, resize=363, batch_size=64
 )
 
-# Small runs from scratch, for a laptop: a small residual net at 48 px. Its images, net and length were chosen on validation
-# classes (benchmarks/README.md); rates serve all losses from scratch, and from a start of views want a quarter.
+# Small runs from scratch, for a laptop: a small residual net at 48 px. Net, views of images and length were chosen on
+# validation classes (benchmarks/README.md).
 _SMALL = with_fields(
     TrainConfig(),
     {"backbone": "small-resnet", "pretrained": "none", "pooling": "avg", "dim": 128, "amp": "bf16"}
