@@ -248,7 +248,7 @@ class Figures:
 def figures(p: Placements, model: doubt.Model) -> Figures:
     wrong = model.probabilities(p.marks)
     drawn = np.random.default_rng(0).random((20, len(wrong)))
-    expected = doubt.still_wrong(wrong, groups=p.groups, model=model)
+    expected = doubt.still_wrong(wrong, model.spreads, groups=p.groups)
     return Figures(
         errors=float(p.wrong.mean()),
         old=auroc(p.wrong, -p.confidence),
@@ -322,7 +322,7 @@ def sample_table() -> Iterator[str]:
         wrong, _ = against_majorities(placed.groups, truth)
         p = doubt.wrong_probabilities(rows, placed.groups, names)
         found, before = (wrong[marked].sum() / wrong.sum() for marked in (p > doubt.DOUBTFUL, placed.confidence < 0.1))
-        e = doubt.still_wrong(p, groups=placed.groups)
+        e = doubt.still_wrong(p, doubt.Model.read("found").spreads, groups=placed.groups)
         yield (
             f"| {placed.groups.max() + 1} | {wrong.sum()} | {(p > doubt.DOUBTFUL).sum()} | {found:.2f} | {before:.2f} "
             f"| {auroc(wrong, p):.2f} | {auroc(wrong, -placed.confidence):.2f} | {recall(wrong, p):.2f} | "

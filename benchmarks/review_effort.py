@@ -25,9 +25,11 @@ c. margin sampling with nearest-neighbour propagation over the encoder alone, a 
    time (with given names only);
 w. with ``--found``: an all-knowing cut of Ward's tree over the encoder, an action a group and one an exception.
 
-Printed too, for every set: how well the page's probabilities tell which names stand wrong, before any decision and
-after 50 random names were put right, among the others: AUROC, calibration error (as of ``hierarchy_doubt.py``), and how
-often the 80% interval held how many are.
+Printed too, for every set: how well the page's probabilities tell which of the names nobody decided about stand wrong,
+before any decision, after 50 random names were judged (or half of them), and after 50 actions of the queue: AUROC,
+calibration error (as of ``hierarchy_doubt.py``), and how often the 80% interval held how many are. For this, and for
+the interval during a review, a name in a machine-made group is wrong if its reference group is not the most frequent
+one there.
 
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
 annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learning/votes.yaml`` on the
@@ -39,14 +41,16 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import statistics
 import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,7 +59,10 @@ import polars as pl
 import yaml
 from hierarchy_doubt import auroc, calibration_error  # beside this script
 from scipy.cluster.hierarchy import linkage
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, minimize_scalar
+from scipy.special import expit
+from scipy.stats import norm
+from scipy.stats import t as student
 from sklearn.linear_model import LogisticRegression
 from starlette.testclient import TestClient
 
@@ -229,6 +236,7 @@ class Annotator:
             else target
             for name, target in sorted(self.target.items())
         }
+        self._are_given = are_given
         self._made = {row[0] for row in self._pieces("/api/groups")} | (set(groups) if are_given else set())
         sizes = {row[0]: row[1] for row in rows}
         self.weight = sizes
@@ -294,25 +302,50 @@ class Annotator:
         weight = sum(self.weight[name] for name in right)
         self.effort.history.append((self._actions, len(right) / self.effort.names, weight / self.effort.items))
         if progress and progress["still_wrong"]:
-            self.effort.left.append((self._actions, len(self.target) - len(right), progress["still_wrong"]["names"]))
+            self.effort.left.append((self._actions, len(self.wrong()), progress["still_wrong"]["names"]))
 
-    def put_right(self, name: str) -> None:
-        """Put one name into its group, wherever it stands."""
-        self._to([name], self.target[name])
+    def wrong(self, place: Mapping[str, str | None] | None = None) -> set[str]:
+        """Return the names that stand wrong: outside their given group, or outside the majority of a machine-made one.
 
-    def judge(self, names: Sequence[str]) -> tuple[float, float, float]:
-        """Return AUROC and calibration error of the page's probabilities for names, and whether its interval holds."""
-        told = {row[0]: row[6] for row in self._pieces("/api/names")}
-        wrong = np.array([self.place[name] != self.target[name] for name in names])
-        p = np.array([told[name] for name in names])
+        Args:
+            place: where the names stand; None: where the page has them.
+        """
+        place = self.place if place is None else place
+        if self._are_given:
+            return {name for name, group in self.target.items() if place[name] != group}
+        held: dict[str | None, Counter[str]] = {}
+        for name, group in self.truth.items():
+            held.setdefault(place[name], Counter())[group] += 1
+        most = {label: count.most_common(1)[0][0] for label, count in held.items() if label is not None}
+        return {name for name, group in self.truth.items() if most.get(place[name] or "") != group}
+
+    def judge_names(self, names: Sequence[str]) -> None:
+        """Decide about names one by one, an action each: where they stand, if right, or where they belong."""
+        homes, wrong = dict(self.target), self.wrong()
+        if not self._are_given:  # the largest group of which most are of the name's reference group
+            right = Counter((self.place[name] or "", group) for name, group in self.truth.items() if name not in wrong)
+            largest = {group: label for (label, group), _ in reversed(right.most_common())}
+            free = {group: group if group not in self._made else f"{group} (new)" for group in self.truth.values()}
+            homes = {name: largest.get(group, free[group]) for name, group in self.truth.items()}
+        for name in names:
+            if name in wrong:
+                self._to([name], homes[name])
+            else:
+                self._decide({"action": "accept", "names": [name], "group": self.place[name]})
+
+    def judged(self) -> tuple[float, float, float]:
+        """Return AUROC and calibration error of the page's probabilities, and whether its interval holds."""
+        rows = [row for row in self._pieces("/api/names") if row[7] is None and row[0] in self.target]
+        stand_wrong = self.wrong()
+        wrong, p = np.array([row[0] in stand_wrong for row in rows]), np.array([row[6] for row in rows])
         _, low, high = self._get("/api/queue")["still_wrong"]["names"]
         return auroc(wrong, p), calibration_error(wrong, p), float(low <= wrong.sum() <= high)
 
     # -- work -----------------------------------------------------------------------------------------------------
 
-    def work(self, bar: float = BARS[-1]) -> Effort:
-        """Work through the queue until ``bar`` of the names and items are right, or nothing is left."""
-        while min(self.effort.history[-1][1:]) < bar:
+    def work(self, bar: float = BARS[-1], most: float = math.inf) -> Effort:
+        """Work on the queue until ``bar`` of the names and items are right, ``most`` actions, or nothing is left."""
+        while min(self.effort.history[-1][1:]) < bar and self._actions < most:
             queue = self._get("/api/queue", count=1)["proposals"]
             if not queue:
                 break
@@ -440,15 +473,17 @@ class Annotator:
 DECISIONS = 50
 
 
-def judged(annotator: Annotator, seed: int) -> np.ndarray:
-    """Return (AUROC, calibration error, whether the interval holds) before decisions and after random ones, (2, 3)."""
-    names = sorted(annotator.target)
-    found = [annotator.judge(names)]
+def judgements(begin: Callable[[], Annotator], seed: int) -> np.ndarray:
+    """Return (AUROC, calibration error, whether the interval holds) before and after decisions, (3, 3).
+
+    After none, after random names, after actions of the queue.
+    """
+    one, other = begin(), begin()
+    names, found = sorted(one.target), [one.judged()]
     chosen = np.random.default_rng(seed).permutation(len(names))[: min(DECISIONS, len(names) // 2)].tolist()
-    for i in chosen:
-        annotator.put_right(names[i])
-    found.append(annotator.judge([name for i, name in enumerate(names) if i not in set(chosen)]))
-    return np.array(found)
+    one.judge_names([names[i] for i in chosen])
+    other.work(bar=1.0, most=DECISIONS)
+    return np.array([*found, one.judged(), other.judged()])
 
 
 # -- the other ways ------------------------------------------------------------------------------------------------
@@ -565,8 +600,8 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
             )
             found.setdefault("w. all-knowing cut", []).append(effort)
         found.setdefault("hgld review", []).append(annotator.work())
-        other = Annotator(folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
-        estimates.setdefault(name, []).append(judged(other, seed))
+        begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
+        estimates.setdefault(name, []).append(judgements(begin, seed))
     for title, efforts in found.items():
         yield Arm(title, tuple(efforts))
 
@@ -578,29 +613,36 @@ class Recorder(Teacher):
     """A teacher that notes, at moments of a review, what its models see and what is true.
 
     Attributes:
-        truth: the group label of every name, set before the review begins.
-        errors: at each moment (log odds, share decided, log odds of the build's doubt less by that share, was wrong) of
-            the undecided names.
+        annotator: who reviews, set before the review begins.
+        errors: at each moment (log odds, log odds of the build's doubt, nearness, was wrong, group) of the undecided
+            names.
         nodes: at each moment the features of nodes, and the share of their names outside the largest group.
+        last: the last estimates.
     """
 
-    truth: Mapping[str, str]
+    last: Estimates
+    annotator: Annotator | None
     errors: list[np.ndarray]
     nodes: list[np.ndarray]
 
     def learn(self, grouping: Grouping, *, skipped: Collection[tuple[str, str | None]] = ()) -> Lesson:
         lesson = super().learn(grouping, skipped=skipped)
-        if getattr(self, "truth", None):
-            self._note(lesson.estimates)
+        self.last = lesson.estimates
+        if getattr(self, "annotator", None):
+            self.note(lesson.estimates)
         return lesson
 
-    def _note(self, now: Estimates) -> None:
-        truth = np.array([self.truth.get(name, "") for name in now.names])
+    def note(self, now: Estimates) -> None:
+        """Note a moment."""
+        assert self.annotator is not None
+        told = self.annotator.target
+        truth = np.array([told.get(name, "") for name in now.names])
         known = now.undecided & (truth != "")
-        stands = np.array([now.labels[k] if k >= 0 else "" for k in now.standing.tolist()])
-        share = np.full(int(known.sum()), 1 - now.undecided.mean())
-        odds, doubt = log_odds(now.votes, now.standing)[known], now.doubts[known] * (1 - share)
-        self.errors.append(np.stack([odds, share, doubt, (stands != truth)[known]], axis=1))
+        stands = {n: now.labels[k] if k >= 0 else None for n, k in zip(now.names, now.standing.tolist(), strict=True)}
+        stand_wrong = self.annotator.wrong(stands)
+        wrong = np.array([name in stand_wrong for name in now.names])
+        odds = log_odds(now.votes, now.standing)
+        self.errors.append(np.stack([odds, now.doubts, now.near, wrong, now.standing], axis=1)[known])
         sizes = self.queue.tree.sums(known.astype(float))
         nodes = np.flatnonzero(sizes > 1)
         nodes = nodes[:: max(1, len(nodes) // 100)]
@@ -628,9 +670,10 @@ def record(name: str, options: argparse.Namespace, work: Path) -> Records:
     folder = built(name, reference, 0, options, work)
     teacher = Recorder.of(folder, by=options.order)
     assert isinstance(teacher, Recorder)
-    teacher.errors, teacher.nodes, teacher.truth = [], [], {}
+    teacher.errors, teacher.nodes, teacher.annotator = [], [], None
     annotator = Annotator(folder, reference, mistakes=0.0, seed=0, are_given=not options.found, teacher=teacher)
-    teacher.truth = annotator.target
+    teacher.annotator = annotator
+    teacher.note(teacher.last)
     annotator.work()
     step = max(1, len(teacher.errors) // 40)
     errors, nodes = teacher.errors[::step], teacher.nodes[::step]
@@ -645,20 +688,15 @@ def record(name: str, options: argparse.Namespace, work: Path) -> Records:
 
 
 def fitted_on(records: Mapping[str, Records]) -> dict[str, dict[str, float]]:
-    """Fit both models on some sets: slopes within sets, for constants the mean over sets.
-
-    The errors' slopes are fitted with a constant a set, since sets differ in how often placements are wrong more than
-    in what tells wrong from right; their spread is that of the log of errors found over errors expected.
-    """
+    """Fit both models on some sets; the spreads are those of models that were fitted on all but one, on that one."""
     sets = list(records.values())
-    own = [np.eye(len(sets))[[i]].repeat(len(r.errors), axis=0) for i, r in enumerate(sets)]
-    features = np.column_stack([np.vstack([r.errors[:, :3] for r in sets]), 3 * np.vstack(own)])
-    weights = 1000 * np.concatenate([r.error_weights for r in sets])
-    model = LogisticRegression(C=10, max_iter=5000)
-    model.fit(features, np.concatenate([r.errors[:, 3] for r in sets]), sample_weight=weights)
-    slopes = tuple(model.coef_[0, :3].tolist())
-    constant = float(np.ravel(model.intercept_)[0] + 3 * model.coef_[0, 3:].mean())
-    ratios = [found_over_expected(r, slopes, constant) for r in sets]
+    slopes, constant = error_model(sets)
+    levels, within = [], []
+    for name, held in records.items():
+        others = [r for other, r in records.items() if family(other) != family(name)]
+        level, between = strays(held, *error_model(others))
+        levels.append(level)
+        within.append(between)
     nodes = np.vstack([r.nodes for r in sets])
     shares, weights = nodes[:, 5], 1000 * np.concatenate([r.node_weights for r in sets])
     both = np.concatenate([weights * shares, weights * (1 - shares)])
@@ -667,15 +705,13 @@ def fitted_on(records: Mapping[str, Records]) -> dict[str, dict[str, float]]:
         np.tile(nodes[:, :5], (2, 1)), is_outside, sample_weight=both
     )
     names = ("cohesion", "log_size", "agreement", "leading_share", "votes_against")
+    numbers = {**dict(zip(("log_odds", "doubt", "nearness"), slopes.tolist(), strict=True)), "constant": constant}
+    # of so few sets the spread itself is uncertain: Student's t in place of the normal distribution
+    wider = float(student.ppf(0.9, len(sets) - 1) / norm.ppf(0.9))
+    numbers |= {"between_sets": wider * float(np.sqrt(np.mean(np.square(levels))))}
+    numbers |= {"between_groups": float(np.sqrt(max(np.mean(within), 0.01)))}
     return {
-        "error": {
-            **{
-                name: round(value, 3)
-                for name, value in zip(("log_odds", "decided_share", "doubt"), slopes, strict=True)
-            },
-            "constant": round(constant, 3),
-            "spread": round(float(np.sqrt(np.mean(np.concatenate(ratios) ** 2))), 3),
-        },
+        "error": {name: round(value, 3) for name, value in numbers.items()},
         "exceptions": {
             **{name: round(float(value), 3) for name, value in zip(names, exceptions.coef_[0], strict=True)},
             "constant": round(float(exceptions.intercept_[0]), 3),
@@ -683,11 +719,45 @@ def fitted_on(records: Mapping[str, Records]) -> dict[str, dict[str, float]]:
     }
 
 
-def found_over_expected(records: Records, slopes: Sequence[float], constant: float) -> np.ndarray:
-    """Return for each moment of a review the log of the errors found over those expected."""
-    expected = [(1 / (1 + np.exp(-(m[:, :3] @ np.array(slopes) + constant)))).sum() for m in records.moments]
-    found = [m[:, 3].sum() for m in records.moments]
-    return np.log((np.array(found) + 1) / (np.array(expected) + 1))
+def error_model(sets: Sequence[Records]) -> tuple[np.ndarray, float]:
+    """Return slopes within sets and the mean constant: sets differ in how many are wrong more than in what tells which.
+
+    A mark that would count against what it means (the build's doubt, negatively) is left out.
+    """
+    own = np.vstack([np.eye(len(sets))[[i]].repeat(len(r.errors), axis=0) for i, r in enumerate(sets)])
+    marks, wrong = np.vstack([r.errors[:, :3] for r in sets]), np.concatenate([r.errors[:, 3] for r in sets])
+    weights = 1000 * np.concatenate([r.error_weights for r in sets])
+    kept = np.array([True, True, True])
+    while True:
+        model = LogisticRegression(C=10, max_iter=5000)
+        model.fit(np.column_stack([marks * kept, 3 * own]), wrong, sample_weight=weights)
+        slopes = model.coef_[0, :3] * kept
+        if slopes[1] >= 0:
+            return slopes, float(np.ravel(model.intercept_)[0] + 3 * model.coef_[0, 3:].mean())
+        kept[1] = False
+
+
+def strays(records: Records, slopes: np.ndarray, constant: float) -> tuple[float, float]:
+    """Return how far a set's level lies from a model's, and the variance of the level between its groups."""
+    odds, wrong = records.errors[:, :3] @ slopes + constant, records.errors[:, 3]
+    weights = 1000 * records.error_weights
+
+    def loss(level: float) -> float:
+        return float(weights @ np.logaddexp(0, np.where(wrong > 0, -1, 1) * (odds + level)))
+
+    level = float(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
+    between = []
+    for moment in records.moments:
+        p = expit(moment[:, :3] @ slopes + constant + level)
+        groups = np.unique(moment[:, 4], return_inverse=True)[1]
+        rest, room = np.bincount(groups, moment[:, 3] - p), np.bincount(groups, p * (1 - p))
+        between.append((rest**2 - room).sum() / (room**2).sum())
+    return level, float(np.mean(between))
+
+
+def family(name: str) -> str:
+    """Return what the levels of one set share: its names."""
+    return name.partition(" ")[0]
 
 
 def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
@@ -699,8 +769,7 @@ def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
     out.write_text(head + yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
     print(f"{out}: {json.dumps(whole[kind])}")
     for name in records:
-        family = name.partition(" ")[0]  # both levels of one set share their names
-        others = {other: r for other, r in records.items() if other.partition(" ")[0] != family}
+        others = {other: r for other, r in records.items() if family(other) != family(name)}
         without = Coefficients.of(fitted_on(others))
         reference = read_reference(options.data, name).drawn(0)
         folder = built(name, reference, 0, options, work)
@@ -763,11 +832,8 @@ def main() -> None:
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
         print(f"the 80% interval of the names still wrong holds the truth in {held}")
         for name, found in [*estimates.items(), ("mean", [np.mean(e, axis=0) for e in estimates.values()])]:
-            (a, b, c), (d, e, f) = np.mean(found, axis=0)
-            told = (
-                f"AUROC {a:.2f} and {d:.2f}, calibration error {b:.2f} and {e:.2f}, in the interval {c:.0%} and {f:.0%}"
-            )
-            print(f"{name}: {told} (before, and after {DECISIONS} decisions)")
+            a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
+            print(f"{name}: AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, queue)")
         looked = sum((effort.kinds for effort in efforts), Counter())
         print("proposals looked at: " + ", ".join(f"{kind} {count}" for kind, count in looked.most_common()))
         print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")

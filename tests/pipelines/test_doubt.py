@@ -1,7 +1,5 @@
 """Doubt: probabilities of wrong placements, and how many placements are wrong in all."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import yaml
@@ -11,7 +9,7 @@ from scipy.special import expit, logit
 
 from hgld.pipelines.hierarchy.groups import doubt
 
-MODEL = doubt.Model({}, 0.0, between_sets=0.8, between_groups=0.6)
+SPREADS = doubt.Spreads(between_sets=0.8, between_groups=0.6)
 COARSE = (
     ("lake", "alpine lake", "salt lake", "glacial lake"),
     ("stone bridge", "bridge", "toll bridge", "road bridge"),
@@ -96,7 +94,7 @@ def test_the_coefficients_say_what_they_were_fitted_on():
     assert {"sets", "encoders", "versions", "penalty"} <= set(stated["about"])
     for kind in ("found", "given"):
         model = doubt.Model.read(kind)
-        assert min(model.between_sets, model.between_groups) > 0
+        assert min(model.spreads) > 0
         assert model.marks["margins"][2] < 0, "the nearer to another group, the likelier wrong"
 
 
@@ -109,12 +107,12 @@ CHANCES = st.lists(st.floats(0.001, 0.999), min_size=1, max_size=40).map(np.arra
 def test_the_interval_holds_the_mean_and_what_is_possible(wrong, random):
     weights = np.array([random.randint(1, 9) for _ in wrong], dtype=float)
     groups = np.array([random.randint(0, 3) for _ in wrong])
-    found = doubt.still_wrong(wrong, weights=weights, groups=groups, model=MODEL)
+    found = doubt.still_wrong(wrong, SPREADS, weights=weights, groups=groups)
     assert 0 <= found.low <= found.mean <= found.high <= weights.sum()
 
 
 def test_nothing_is_wrong_where_nothing_is_placed():
-    found = doubt.still_wrong(np.array([]), groups=np.array([], dtype=int), model=MODEL)
+    found = doubt.still_wrong(np.array([]), SPREADS, groups=np.array([], dtype=int))
     assert (found.mean, found.low, found.high) == (0, 0, 0)
 
 
@@ -124,9 +122,9 @@ def test_the_interval_is_that_of_draws():
     wrong, groups = rng.uniform(0.05, 0.8, 300), rng.integers(0, 12, 300)
     draws = []
     for _ in range(4000):
-        levels = logit(wrong) + rng.normal(0, MODEL.between_sets) + rng.normal(0, MODEL.between_groups, 12)[groups]
+        levels = logit(wrong) + rng.normal(0, SPREADS.between_sets) + rng.normal(0, SPREADS.between_groups, 12)[groups]
         draws.append((rng.random(300) < expit(levels)).sum())
-    found = doubt.still_wrong(wrong, groups=groups, model=MODEL)
+    found = doubt.still_wrong(wrong, SPREADS, groups=groups)
     assert found.mean == pytest.approx(np.mean(draws), abs=4)
     assert [found.low, found.high] == pytest.approx(np.quantile(draws, [0.1, 0.9]), abs=9)
 
@@ -134,10 +132,10 @@ def test_the_interval_is_that_of_draws():
 def test_levels_and_groups_widen_the_interval():
     wrong, groups = np.full(200, 0.3), np.repeat(np.arange(10), 20)
 
-    def width(**options) -> float:
-        found = doubt.still_wrong(wrong, **{"model": MODEL, **options})
+    def width(spreads: doubt.Spreads = SPREADS, **options) -> float:
+        found = doubt.still_wrong(wrong, spreads, **options)
         return found.high - found.low
 
     independent = 2 * 1.2816 * np.sqrt(200 * 0.3 * 0.7)
-    assert width(model=replace(MODEL, between_sets=1e-6)) == pytest.approx(independent, rel=0.02)
+    assert width(SPREADS._replace(between_sets=1e-6)) == pytest.approx(independent, rel=0.02)
     assert independent < width() < width(groups=groups)

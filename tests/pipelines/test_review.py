@@ -13,9 +13,15 @@ from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.review import review
 from hgld.pipelines.hierarchy.review.decisions.decisions import Accept, Entry, Merge, Refuse
 from hgld.pipelines.hierarchy.review.decisions.grouping import Grouping
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
 from hgld.pipelines.hierarchy.review.learning.proposals import TaughtBy
+from hgld.pipelines.hierarchy.review.learning.teaching import Teacher, taught_by
+from hgld.pipelines.hierarchy.review.state import Review
+from hgld.pipelines.hierarchy.review.tables import BuildTables
+from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
 from hgld.pipelines.stage import StageResult, StageRun, silent
 from tests.pipelines.made_teacher import MadeTeacher
+from tests.pipelines.reviewed_build import write_build
 
 SAID = {"who": "ada", "when": datetime(2026, 11, 21, tzinfo=UTC)}
 GUIDE = Path(__file__).parents[2] / "docs" / "decisions.md"
@@ -79,7 +85,7 @@ def stages(root: Path, groups: dict = GROUPS) -> tuple[StageRun, StageRun]:
     for stage, file, table in (("cluster", "names.parquet", names), ("toplevel", "groups.parquet", tops)):
         (root / stage).mkdir(parents=True, exist_ok=True)
         table.write_parquet(root / stage / file)
-        runs.append(StageRun(stage, root / stage, StageResult(details={"doubt": "found"}), was_run=True, record={}))
+        runs.append(StageRun(stage, root / stage, StageResult(), was_run=True, record={}))
     return runs[0], runs[1]
 
 
@@ -217,7 +223,9 @@ def test_names_are_no_longer_doubtful_once_somebody_looked_at_them(tmp_path: Pat
 def test_what_is_still_wrong_is_counted_over_names_that_nobody_decided(tmp_path: Path):
     before = tables(run(tmp_path / "none"))[0]
     asked = [name for name, row in before.items() if row["label"] not in ("ship", "park")]
-    stage = run(tmp_path, decided(tmp_path, "ada.yaml", *(f"action: move, names: [{n}], to: ship" for n in asked)))
+    file = decided(tmp_path, "ada.yaml", *(f"action: move, names: [{n}], to: ship" for n in asked))
+    learner = TaughtBy({}, lambda: MadeTeacher({name: row["landmarks"] for name, row in before.items()}))
+    stage = review.run(tmp_path, *stages(tmp_path), ReviewConfig((file,)), silent, taught_by=learner)
     after = tables(stage)[0]
     left = [name for name in after if name not in asked]
     assert left
@@ -225,6 +233,32 @@ def test_what_is_still_wrong_is_counted_over_names_that_nobody_decided(tmp_path:
     mean, low, high = stage.result.details["still_wrong"]["names"]
     assert mean == pytest.approx(sum(after[name]["wrong"] for name in left), abs=0.5)
     assert 0 < low < mean < high <= len(left)
+
+
+def test_the_build_says_what_the_page_says_is_still_wrong(tmp_path: Path):
+    root = write_build(tmp_path / "build")
+    clustered, toplevel = (
+        StageRun(name, root / "stages" / name, StageResult(), was_run=True, record={})
+        for name in ("cluster", "toplevel")
+    )
+    journal = Journal(tmp_path / "ada.yaml", "ada", "annotator")
+    page = Review(BuildTables(root), journal, (), Thumbnails(None), Teacher.of(root))
+    for files in ((), (journal.path,)):
+        shown = page.snapshot()["progress"]["still_wrong"]
+        learner = taught_by(root / "stages", are_given=False)
+        built = review.run(root / "stages", clustered, toplevel, ReviewConfig(files), silent, taught_by=learner)
+        assert shown == built.result.details["still_wrong"]
+        told = {row[0]: row[6] for row in page.names(0)["rows"]}
+        names = tables(built)[0]
+        assert told == pytest.approx({name: row["wrong"] for name, row in names.items()}, abs=0.006)
+        assert shown["names"][0] > 0
+        page.decide([[{"action": "move", "names": ["tug"], "to": "mountain"}]], page.revision)
+
+
+def test_a_name_in_no_group_that_nobody_dropped_is_refused(tmp_path: Path):
+    names = pl.read_parquet(stages(tmp_path)[0].path("names.parquet")).head(1)
+    with pytest.raises(TableError, match="'bridge failure' stands in no group, but no decision drops it"):
+        review.reviewed_names(names, Grouping.of({"bridge failure": None}, {}))
 
 
 def test_a_new_group_is_decided_only_if_its_sources_agree(tmp_path: Path):
@@ -508,11 +542,11 @@ def test_single_items_get_the_name_or_group_that_they_are_given(tmp_path: Path):
 def test_undecided_names_stand_where_the_decisions_teach(tmp_path: Path):
     clustered, toplevel = stages(tmp_path)
     sizes = {name: count for _, _, names in GROUPS.values() for name, count in names.items()}
-    taught_by = TaughtBy({"evidence": clustered.path("names.parquet")}, lambda: MadeTeacher(sizes))
+    learner = TaughtBy({"evidence": clustered.path("names.parquet")}, lambda: MadeTeacher(sizes))
     move = decided(tmp_path, "ada.yaml", "action: move, names: [mountain], to: pass", "action: drop, group: ship")
 
     def labels(files: tuple[Path, ...]) -> dict[str, str]:
-        stage = review.run(tmp_path, clustered, toplevel, ReviewConfig(files), silent, taught_by=taught_by)
+        stage = review.run(tmp_path, clustered, toplevel, ReviewConfig(files), silent, taught_by=learner)
         return {name: row["label"] for name, row in tables(stage)[0].items()}
 
     before = labels(())

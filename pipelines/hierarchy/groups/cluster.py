@@ -260,7 +260,6 @@ def _stage_result(
         "criterion": ("stability" if found.stability else config.criterion if found.curve.k else "given"),
         "threshold": round(found.threshold, 6),
         "wanted_groups": config.groups or None,
-        "doubt": "found",
     }
     return StageResult(counts, notes=notes, details=details)
 

@@ -15,17 +15,19 @@ described by a few marks (:func:`marks`) that mean the same in any data,
 and a logistic model turns them into a probability. Its coefficients are in ``doubt.yaml``, with what they were fitted
 on (``benchmarks/hierarchy_doubt.py --fit``); they are read, never learnt, at a build.
 
-Taxonomies differ in how often such placements are wrong, and errors come in groups. So the coefficients' file also has
+What the report and the review's page say is said by :mod:`hgld.pipelines.hierarchy.review.learning.votes`, before
+the first decision and after it; these probabilities are one of the things that it knows.
+
+Taxonomies differ in how often such placements are wrong, and errors come in groups. So a file of coefficients also has
 how much the model's level differs between taxonomies it was not fitted on, and between the groups of one, by which
-:func:`still_wrong` widens its interval. From the first decision on the estimates are those of
-:mod:`hgld.pipelines.hierarchy.review.learning.votes`, which take these probabilities as one of the things they know.
+:func:`still_wrong` widens its interval.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -47,21 +49,31 @@ LEAST, MOST = 0.005, 0.995  # nothing that nobody looked at is certain
 # -- the model ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Model:
-    """A logistic model of marks, and how far taxonomies and groups stray from it.
+class Spreads(NamedTuple):
+    """How far taxonomies and groups stray from a model of log-odds.
 
     Attributes:
-        marks: (mean, scale, coefficient) of every mark.
-        intercept: the log-odds of a placement whose marks are all at their means.
         between_sets: standard deviation of the log-odds' level between taxonomies.
         between_groups: that of the level between the groups of one taxonomy.
     """
 
-    marks: Mapping[str, tuple[float, float, float]]
-    intercept: float
     between_sets: float
     between_groups: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """A logistic model of marks.
+
+    Attributes:
+        marks: (mean, scale, coefficient) of every mark.
+        intercept: the log-odds of a placement whose marks are all at their means.
+        spreads: how far taxonomies and groups stray from it.
+    """
+
+    marks: Mapping[str, tuple[float, float, float]]
+    intercept: float
+    spreads: Spreads
 
     @staticmethod
     @cache
@@ -72,9 +84,9 @@ class Model:
     @staticmethod
     def of(stated: Mapping[str, Any]) -> "Model":
         """Return the model of one section of the file."""
-        numbers = {name: float(stated[name]) for name in ("intercept", *_SPREADS)}
+        spreads = Spreads(*(float(stated[name]) for name in Spreads._fields))
         marks = {name: (float(m["mean"]), float(m["scale"]), float(m["weight"])) for name, m in stated["marks"].items()}
-        return Model(marks, **numbers)
+        return Model(marks, float(stated["intercept"]), spreads)
 
     def probabilities(self, found: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return (N,) probabilities of being wrong by the marks of N placements."""
@@ -82,9 +94,6 @@ class Model:
             weight * (found[name] - mean) / scale for name, (mean, scale, weight) in self.marks.items()
         )
         return np.clip(expit(odds), LEAST, MOST)
-
-
-_SPREADS = ("between_sets", "between_groups")
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,8 +340,7 @@ INTERVAL = 0.8
 STEPS = 60
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(NamedTuple):
     """The expected number of wrong placements, or of their items, and its 80% interval.
 
     Attributes:
@@ -347,11 +355,7 @@ class Expected:
 
 
 def still_wrong(
-    wrong: np.ndarray,
-    *,
-    weights: np.ndarray | None = None,
-    groups: np.ndarray | None = None,
-    model: Model | None = None,
+    wrong: np.ndarray, spreads: Spreads, *, weights: np.ndarray | None = None, groups: np.ndarray | None = None
 ) -> Expected:
     """Return how many placements are wrong.
 
@@ -361,11 +365,10 @@ def still_wrong(
 
     Args:
         wrong: (N,) probabilities.
+        spreads: of the level of their log-odds.
         weights: (N,) items of each name; None: names are counted.
         groups: (N,) labels 0..G-1, within which errors go together; None: all are of one group each.
-        model: whose spreads are taken; None: the model of groups that were found.
     """
-    model = model or Model.read("found")
     if not len(wrong):
         return Expected(0.0, 0.0, 0.0)
     counted = np.ones(len(wrong)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -375,11 +378,11 @@ def still_wrong(
     mass /= mass.sum()
     means, variances = np.empty(NODES), np.empty(NODES)
     for place, node in enumerate(nodes):
-        p = expit(odds + model.between_sets * node)
+        p = expit(odds + spreads.between_sets * node)
         means[place] = counted @ p
         variances[place] = (counted**2) @ (p * (1 - p))
         if groups is not None:
-            variances[place] += ((model.between_groups * np.bincount(groups, counted * p * (1 - p))) ** 2).sum()
+            variances[place] += ((spreads.between_groups * np.bincount(groups, counted * p * (1 - p))) ** 2).sum()
     ends = [
         _quantile((1 - INTERVAL) / 2, means, variances, mass),
         _quantile((1 + INTERVAL) / 2, means, variances, mass),

@@ -349,5 +349,5 @@ def _result(members: pl.DataFrame, placed: Placement, given: GivenGroups) -> Sta
     return StageResult(
         counts,
         notes=tuple(notes),
-        details={"least cosine": round(placed.threshold, 6), NONE: outside, "doubt": "given"},
+        details={"least cosine": round(placed.threshold, 6), NONE: outside},
     )

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from hgld.errors import InputError, TableError
@@ -25,7 +24,7 @@ from hgld.pipelines.hierarchy.review.decisions.grouping import Classes, GroupId,
 from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, TaughtBy, taught
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped, write_json
 
-VERSION = 4  # 2: the clustering's number of a group; 3: items, levels, taught names; 4: probabilities of being wrong
+VERSION = 5  # 3: items, levels, taught names; 4: probabilities of being wrong; 5: the page's, also without decisions
 _MOST_NOTES = 10
 _NAMES = {
     "name": pl.String,
@@ -89,16 +88,15 @@ def run(
     if (toplevel.directory / LEVELS).is_file():
         inputs["toplevel/levels"] = toplevel.path(LEVELS)
     classes = classes_above(toplevel.result.details, _table(inputs.get("toplevel/levels")))
-    doubted = clustered.result.details.get("doubt")
-    inputs |= taught_by.inputs if taught_by and config.decisions else {}
+    inputs |= taught_by.inputs if taught_by else {}
     inputs |= {f"decisions/{i}/{path.name}": path for i, path in enumerate(config.decisions)}
     return run_stage(
         "review",
         root,
         version=VERSION,
-        config={"classes": {level: list(names) for level, names in classes.items()}, "doubt": doubted},
+        config={"classes": {level: list(names) for level, names in classes.items()}},
         inputs=inputs,
-        work=partial(_review, inputs, config.decisions, classes, doubted, taught_by, progress),
+        work=partial(_review, inputs, config.decisions, classes, taught_by, progress),
     )
 
 
@@ -110,7 +108,6 @@ def _review(
     inputs: Mapping[str, Path],
     decisions: Sequence[Path],
     classes: Classes,
-    doubted: str | None,
     taught_by: TaughtBy | None,
     progress: Progress,
     directory: Path,
@@ -122,11 +119,11 @@ def _review(
     place = dict(zip(name_table["name"].to_list(), name_table["group"].to_list(), strict=True))
     labels = dict(zip(group_table["group"].to_list(), group_table["label"].to_list(), strict=True))
     settlement = settle(place, labels, entries, classes)
-    teacher = taught_by.make() if taught_by and settlement.grouping.claims else None
+    teacher = taught_by.make() if taught_by else None
     estimates, placed = taught(settlement.grouping, teacher)
     progress("review: decisions", len(entries), len(entries))
 
-    kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else {})
+    kept, dropped = reviewed_names(name_table, placed, estimates.wrong if estimates else None)
     reviewed = reviewed_groups(kept, place, group_table, placed)
     kept.write_parquet(directory / "names.parquet")
     reviewed.write_parquet(directory / "groups.parquet")
@@ -135,26 +132,16 @@ def _review(
     write_json(directory / "decisions.json", _report(settlement))
     moved = {"taught elsewhere": sum(placed.place[name] != fate for name, fate in settlement.grouping.place.items())}
     return StageResult(
-        counts=_counts(entries, settlement, kept, reviewed) | (moved if teacher else {}),
+        counts=_counts(entries, settlement, kept, reviewed) | (moved if teacher and entries else {}),
         dropped=write_dropped(directory, dropped),
         notes=tuple(_notes(settlement)),
-        details={"still_wrong": _still_wrong(kept, place, doubted, estimates)} if doubted else {},
+        details={"still_wrong": still_wrong(estimates)} if estimates else {},
     )
 
 
-def _still_wrong(
-    kept: pl.DataFrame, place: Mapping[str, int], doubted: str, estimates: Estimates | None
-) -> dict[str, list[float]]:
-    """Return mean and 80% interval of the names and items that stand wrong, to a tenth."""
-    if estimates is not None:
-        ends = {"names": estimates.still_wrong(), "items": estimates.items_wrong()}
-    else:
-        left = kept.filter(pl.col("wrong") > 0)  # 0: a person decided
-        groups = np.array([place[name] for name in left["name"].to_list()], dtype=np.int64)
-        wrong, model = left["wrong"].to_numpy(), doubt.Model.read(doubted)
-        count = partial(doubt.still_wrong, wrong, groups=groups, model=model)
-        found = {"names": count(), "items": count(weights=left["landmarks"].to_numpy())} if len(kept) else {}
-        ends = {of: (x.mean, x.low, x.high) for of, x in found.items()}
+def still_wrong(estimates: Estimates) -> dict[str, list[float]]:
+    """Return mean and 80% interval of the names and items that stand wrong, to a tenth, as report and page say them."""
+    ends = {"names": estimates.still_wrong(), "items": estimates.items_wrong()}
     return {of: [round(float(end), 1) for end in three] for of, three in ends.items()}
 
 

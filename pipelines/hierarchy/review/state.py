@@ -24,7 +24,7 @@ from hgld.pipelines.hierarchy.review.learning.label_proposals import Renames, ne
 from hgld.pipelines.hierarchy.review.learning.proposals import Estimates, Proposal, Teacher, Verdict, taught
 from hgld.pipelines.hierarchy.review.learning.screens import Proposal as Made
 from hgld.pipelines.hierarchy.review.pace import seconds_left
-from hgld.pipelines.hierarchy.review.review import reviewed_groups
+from hgld.pipelines.hierarchy.review.review import reviewed_groups, still_wrong
 from hgld.pipelines.hierarchy.review.tables import BuildTables
 from hgld.pipelines.hierarchy.review.thumbnails import Thumbnails
 
@@ -388,12 +388,7 @@ class Review:
 
     def _still_wrong(self) -> dict[str, list[float]] | None:
         estimates = self._view.estimates
-        if estimates is None:
-            return None
-        return {
-            "names": [round(float(value), 1) for value in estimates.still_wrong()],
-            "items": [round(float(value), 1) for value in estimates.items_wrong()],
-        }
+        return None if estimates is None else still_wrong(estimates)
 
     def _shown(self, grouping: Grouping) -> _View:
         estimates, placed = taught(grouping, self._teacher, self._skipped)

@@ -41,6 +41,7 @@ def test_the_build_has_what_the_page_showed(tmp_path):
     reviewed = replace(config, review=ReviewConfig((file,)))
     one, two = (build_hierarchy(tmp_path / name, reviewed, silent) for name in ("one", "two"))
     built = dict(pl.read_parquet(one.stages["review"].path("names.parquet")).select("name", "label").iter_rows())
+    assert one.stages["review"].result.details["still_wrong"] == review.snapshot()["progress"]["still_wrong"]
     assert built == {name: label for name, label in shown.items() if label is not None}
     tops = pl.read_parquet(one.stages["review"].path("groups.parquet")).select("label", "top").rows()
     assert sorted(tops) == sorted((label, top) for label, top, _ in review.groups(0)["rows"])

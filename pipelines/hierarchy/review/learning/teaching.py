@@ -1,7 +1,8 @@
 """The teacher of a review: after each decision, where all other names stand now and what to decide next."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,10 +14,11 @@ from hgld.pipelines.hierarchy.evidence.embed import read_embeddings
 from hgld.pipelines.hierarchy.evidence.evidence import Block, Evidence
 from hgld.pipelines.hierarchy.evidence.evidence_stage import read_evidence
 from hgld.pipelines.hierarchy.groups.cluster import check_rows
+from hgld.pipelines.hierarchy.groups.doubt import Expected
 from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping
 from hgld.pipelines.hierarchy.review.learning.proposals import TaughtBy
 from hgld.pipelines.hierarchy.review.learning.screens import Proposal, Queue
-from hgld.pipelines.hierarchy.review.learning.votes import Coefficients, Estimates, Left, Votes
+from hgld.pipelines.hierarchy.review.learning.votes import Coefficients, Estimates, Votes
 
 Order = Literal["items", "names"]
 GROUP_ROWS = "group_rows.npy"
@@ -69,22 +71,27 @@ class Lesson:
     Attributes:
         place: the group of every name; None where it stands in none.
         wrong: the probability that a name stands wrong, by name; 0 for decided names.
-        queue: proposals, the most useful first.
         estimates: the estimates behind them.
+        propose: makes the queue, from votes as of now.
     """
 
     place: Mapping[str, GroupId | None]
     wrong: Mapping[str, float]
-    queue: Sequence[Proposal]
     estimates: Estimates
+    propose: Callable[[], Sequence[Proposal]]
 
-    def still_wrong(self) -> Left:
+    @cached_property
+    def queue(self) -> Sequence[Proposal]:
+        """The proposals, the most useful first; to be asked for before the next decision."""
+        return self.propose()
+
+    def still_wrong(self) -> Expected:
         """Estimate how many undecided names stand wrong."""
-        return self.estimates.still_wrong()
+        return self.estimates.names_left
 
-    def items_wrong(self) -> Left:
+    def items_wrong(self) -> Expected:
         """Estimate how many items of undecided names stand wrong."""
-        return self.estimates.items_wrong()
+        return self.estimates.items_left
 
 
 class Teacher:
@@ -103,7 +110,6 @@ class Teacher:
 
     Attributes:
         votes: the votes.
-        queue: the queue.
     """
 
     def __init__(
@@ -119,8 +125,13 @@ class Teacher:
         by: Order = "items",
     ) -> None:
         self.votes = Votes(names, rows, items, place, seeds, doubt, fitted)
-        first = [None if (group := place[name]) is None else labels[group] for name in names]
-        self.queue = Queue(self.votes.rows, first, self.votes.fitted, merges=seeds is None, by=by)
+        self._first = [None if (group := place[name]) is None else labels[group] for name in names]
+        self._merges, self._by = seeds is None, by
+
+    @cached_property
+    def queue(self) -> Queue:
+        """The queue; a build, which asks nothing, needs none."""
+        return Queue(self.votes.rows, self._first, self.votes.fitted, merges=self._merges, by=self._by)
 
     @classmethod
     def of(cls, folder: Path, *, by: Order = "items", fitted: Coefficients | None = None) -> Self:
@@ -159,7 +170,10 @@ class Teacher:
             skipped: (name, label of its estimated group) that a person looked at and put off.
         """
         now = self.votes.learn(grouping)
-        live = set(grouping.live())
-        together = {name for name, groups in grouping.refused.items() if any(g not in live for g in groups)}
-        queue = self.queue.proposals(now, frozenset(skipped), grouping.apart, together)
-        return Lesson(now.place, now.wrong, queue, now)
+
+        def propose() -> Sequence[Proposal]:
+            live = set(grouping.live())
+            together = {name for name, groups in grouping.refused.items() if any(g not in live for g in groups)}
+            return self.queue.proposals(now, frozenset(skipped), grouping.apart, together)
+
+        return Lesson(now.place, now.wrong, now, propose)

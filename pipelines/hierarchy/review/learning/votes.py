@@ -7,20 +7,28 @@ most votes. A decision adds the votes of its names and nothing is fitted anew, s
 
 The build's own placement has the most votes until people say otherwise: without decisions nothing moves. All votes are
 multiples of 2**-30, whose sums are exact, so that the same decisions give the same groups in whatever order they came.
+
+A name is the likelier wrong the more votes other groups have, the more the build doubts it where it still stands where
+the build put it, and the fewer names near it are decided: who has looked at its neighbours has seen it too. How often
+placements are wrong differs between data sets, and decisions tell (:meth:`Votes._correction`); how many are wrong in
+all is :func:`hgld.pipelines.hierarchy.groups.doubt.still_wrong`. Before the first decision all this holds as well.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
+from heapq import nlargest
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import yaml
+from scipy.special import expit, logit
 from threadpoolctl import threadpool_limits
 
+from hgld.pipelines.hierarchy.groups.doubt import Expected, Spreads, still_wrong
 from hgld.pipelines.hierarchy.review.decisions.grouping import GroupId, Grouping, Subject
 
 COEFFICIENTS = Path(__file__).with_name("votes.yaml")
@@ -30,12 +38,15 @@ SEED, MEAN = (
     1.0,
 )  # votes of a group's given name, or of the mean of names, against 1 for a name that a person put there
 LEAD = 1.05  # of the build's placement over the other groups' seeds, where they have more votes
+LEAST = 1e-4  # nothing that nobody looked at is certain
 FLOOR = 2.0**-20  # votes of every group for every name, so that a new group is possible everywhere
 _GRID = 2.0**30
 _MOST_AXES, _MANY_NAMES = 128, 10_000
-_PRIOR_ERRORS = 3.0  # errors as expected that stand beside those found, when the expectation is corrected by them
 _HALF_LIFE = 60.0  # names decided after which a finding counts half
-_INTERVAL = 1.2816  # standard deviations to each side that hold 80 % of a normal distribution
+_LATEST = 600  # findings that count; older ones do no more
+_CHOSEN = 0.2  # share of more errors than expected that is not the person's choice of what to decide
+_STEPS = 20
+_NEARNESS = 0.25  # votes of decided names at which nearness to them begins to tell
 
 
 @cache
@@ -49,16 +60,16 @@ class Coefficients:
     """Coefficients of two logistic models, fitted by ``benchmarks/review_effort.py --fit``.
 
     Attributes:
-        error: coefficients of the probability that a placement is wrong: of the log odds of its votes, of the share of
-            names that are decided, of the log odds of the build's own doubt (less by that share), constant.
+        error: coefficients of the log odds that a placement is wrong: of the log odds of its votes, of those of the
+            build's own doubt, of :func:`nearness`, constant.
         exceptions: coefficients of the share of a screen's names that do not belong to its largest group: of cohesion,
             log of the size, agreement of the votes, share of the leading group, mean share of votes against; constant.
-        spread: standard deviation between data sets of the log of errors found over errors expected.
+        spreads: how far data sets and groups stray from the errors' log odds.
     """
 
     error: tuple[float, float, float, float]
     exceptions: tuple[float, float, float, float, float, float]
-    spread: float
+    spreads: Spreads
 
     @staticmethod
     def of(values: Mapping[str, Mapping[str, float]]) -> "Coefficients":
@@ -66,18 +77,9 @@ class Coefficients:
         error, exceptions = values["error"], values["exceptions"]
         order = ("cohesion", "log_size", "agreement", "leading_share", "votes_against", "constant")
         a, b, c, d, e, f = (float(exceptions[name]) for name in order)
-        slope, taught, doubt, constant = (
-            float(error[name]) for name in ("log_odds", "decided_share", "doubt", "constant")
-        )
-        return Coefficients((slope, taught, doubt, constant), (a, b, c, d, e, f), float(error["spread"]))
-
-
-class Left(NamedTuple):
-    """An estimate of how many placements are still wrong, with the bounds of its 80% interval."""
-
-    mean: float
-    low: float
-    high: float
+        odds, doubt, near, constant = (float(error[name]) for name in ("log_odds", "doubt", "nearness", "constant"))
+        spreads = Spreads(*(float(error[name]) for name in Spreads._fields))
+        return Coefficients((odds, doubt, near, constant), (a, b, c, d, e, f), spreads)
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ class Estimates:
         errors: (N,) probabilities that an undecided name stands wrong; 0 for decided names.
         votes: (N, K + 1) votes of the groups, and of none; they change with the next decision.
         doubts: (N,) log odds of the build's doubt where a name still stands where the build put it; 0 elsewhere.
-        spread: uncertainty of the errors' sum, as the standard deviation of its log.
+        near: (N,) :func:`nearness` to decided names.
+        spreads: uncertainty of the errors' level.
     """
 
     names: tuple[str, ...]
@@ -106,7 +109,8 @@ class Estimates:
     errors: np.ndarray
     votes: np.ndarray = field(repr=False)
     doubts: np.ndarray
-    spread: float
+    near: np.ndarray
+    spreads: Spreads
 
     @property
     def place(self) -> dict[str, GroupId | None]:
@@ -122,28 +126,20 @@ class Estimates:
         """Return the (n, K) float32 probabilities of the groups for some names, from votes as of now."""
         return _shares(self.votes[members])[:, :-1].astype(np.float32)
 
-    def still_wrong(self) -> Left:
-        """Estimate how many undecided names stand wrong."""
+    @cached_property
+    def names_left(self) -> Expected:
+        """The number of undecided names that stand wrong."""
         return self._left(np.ones(len(self.errors)))
 
-    def items_wrong(self) -> Left:
-        """Estimate how many items of undecided names stand wrong."""
+    @cached_property
+    def items_left(self) -> Expected:
+        """The number of items of undecided names that stand wrong."""
         return self._left(self.items.astype(np.float64))
 
-    def _left(self, weight: np.ndarray) -> Left:
-        """Sum errors by weight; the interval is that of a log-normal total.
-
-        Its deviation is made of the names' own chances, and of how far the errors of one data set lie from what the
-        model, fitted on others, expects of it.
-        """
-        mean = float(self.errors @ weight)
-        if mean <= 0:
-            return Left(0.0, 0.0, 0.0)
-        chance = float((self.errors * (1 - self.errors)) @ weight**2)
-        deviation = float(np.sqrt(np.log1p(chance / mean**2) + self.spread**2))
-        most = float(weight[self.undecided].sum())
-        low, high = (mean * float(np.exp(z * deviation - deviation**2 / 2)) for z in (-_INTERVAL, _INTERVAL))
-        return Left(mean, min(low, most), min(max(high, mean), most))
+    def _left(self, weight: np.ndarray) -> Expected:
+        open_ = self.undecided
+        groups = np.where(self.standing < 0, len(self.groups), self.standing)[open_]
+        return still_wrong(self.errors[open_], self.spreads, weights=weight[open_], groups=groups)
 
 
 class Votes:
@@ -178,7 +174,8 @@ class Votes:
         self.rows = _on_axes(rows, axes)
         self.fitted = fitted or coefficients("found" if seeds is None else "given")
         doubted = np.full(len(self.names), 0.5) if doubt is None else np.clip(doubt.astype(np.float64), 1e-3, 1 - 1e-3)
-        self._doubt_odds = np.log(doubted / (1 - doubted))
+        self._doubt_odds = logit(doubted)
+        self._near = np.zeros(len(self.names))  # votes of decided names
         self._index = {name: i for i, name in enumerate(self.names)}
         first = [place[name] for name in self.names]
         given = {group: _on_axes(seed[None], axes)[0] for group, seed in (seeds or {}).items()}
@@ -237,11 +234,22 @@ class Votes:
                 group: position[end] for group in self._built if (end := _end(group, went)) is not None
             }
             doubts = self._doubts(slice(None), standing, home)
-            errors = np.where(undecided, self._errors(votes, standing, doubts, self._correction()), 0.0)
+            near = nearness(self._near)
+            errors = np.where(undecided, self._errors(votes, standing, doubts, near, self._correction()), 0.0)
         labels = tuple(grouping.labels.get(group, str(group)) for group in live)
-        spread = self.fitted.spread
-        groups = tuple(live)
-        return Estimates(self.names, self.items, groups, labels, standing, undecided, errors, votes, doubts, spread)
+        return Estimates(
+            self.names,
+            self.items,
+            tuple(live),
+            labels,
+            standing,
+            undecided,
+            errors,
+            votes,
+            doubts,
+            near,
+            self.fitted.spreads,
+        )
 
     def _take(self, decided: Mapping[int, GroupId | None], grouping: Grouping) -> None:
         """Add and take away the votes of names that are decided otherwise than before, action by action.
@@ -251,7 +259,9 @@ class Votes:
         wanted = {i: group for i, group in decided.items() if group is not None}
         changed = {i for i in wanted.keys() | self._learnt.keys() if wanted.get(i) != self._learnt.get(i)}
         for i in sorted(changed & self._learnt.keys()):
-            self._votes[:, self._columns[self._learnt.pop(i)]] -= _rounded(self._kernel(self.rows[i]))
+            vote = _rounded(self._kernel(self.rows[i]))
+            self._votes[:, self._columns[self._learnt.pop(i)]] -= vote
+            self._near -= vote
             del self._record[i]
         whens = {
             i: grouping.claims[Subject("name", self.names[i])].entries[-1].decision.when
@@ -263,8 +273,9 @@ class Votes:
             for i, group, error in zip(members, stood, errors.tolist(), strict=True):
                 self._record[i] = (when, error, group != wanted[i])
             for i in members:
-                column = self._column(wanted[i])
-                self._votes[:, column] += _rounded(self._kernel(self.rows[i]))
+                column, vote = self._column(wanted[i]), _rounded(self._kernel(self.rows[i]))
+                self._votes[:, column] += vote
+                self._near += vote
                 self._learnt[i] = wanted[i]
 
     def _column(self, group: GroupId) -> int:
@@ -281,7 +292,8 @@ class Votes:
         votes = np.concatenate([self._votes[members][:, columns], self._no_group[members, None]], axis=1)
         standing = _standing(votes)
         doubts = self._doubts(members, standing, {group: k for k, group in enumerate(groups)})
-        return [groups[k] if k >= 0 else None for k in standing.tolist()], self._errors(votes, standing, doubts)
+        errors = self._errors(votes, standing, doubts, nearness(self._near[members]))
+        return [groups[k] if k >= 0 else None for k in standing.tolist()], errors
 
     def _live(self, grouping: Grouping) -> tuple[list[GroupId], np.ndarray]:
         """Return the groups in which names can stand, and (N, K + 1) votes for them and for none.
@@ -327,26 +339,37 @@ class Votes:
         return np.where(places[self._own[members]] == standing, self._doubt_odds[members], 0.0)
 
     def _errors(
-        self, votes: np.ndarray, standing: np.ndarray, doubt_odds: np.ndarray, shift: float = 0.0
+        self, votes: np.ndarray, standing: np.ndarray, doubts: np.ndarray, near: np.ndarray, shift: float = 0.0
     ) -> np.ndarray:
         """Return the (N,) probabilities that names stand wrong."""
-        slope, taught, doubt, constant = self.fitted.error
-        decided = len(self._learnt) / len(self.names)
-        odds = slope * log_odds(votes, standing) + taught * decided + constant + shift
-        return 1 / (1 + np.exp(-(odds + doubt * (1 - decided) * doubt_odds)))
+        slope, doubt, nearby, constant = self.fitted.error
+        odds = slope * log_odds(votes, standing) + doubt * doubts + nearby * near + constant + shift
+        return np.clip(expit(odds), LEAST, 1 - LEAST)
 
     def _correction(self) -> float:
-        """Return what the decisions so far say of the errors expected: a shift of their log odds.
+        """Return what the decisions so far say of the level of errors: a shift of their log odds.
 
         Each name decided was found right or wrong, and stands against the error that was expected of that very name
-        just before; so it does not matter that people are asked about doubtful names first. Late decisions count more.
+        just before, so that it does not matter that doubtful names are asked about first. Late decisions count more,
+        and the spread between data sets is the prior's. But people decide about names that stand wrong rather than
+        about those that stand right: fewer errors than expected are believed, of more only a part.
         """
-        found = expected = 0.0
-        latest = sorted(self._record.values(), key=lambda record: record[0], reverse=True)
-        for age, (_, error, was_wrong) in enumerate(latest):
-            weight = 0.5 ** (age / _HALF_LIFE)
-            found, expected = found + weight * was_wrong, expected + weight * error
-        return float(np.log((found + _PRIOR_ERRORS) / (expected + _PRIOR_ERRORS)))
+        latest = nlargest(_LATEST, ((when, i) for i, (when, _, _) in self._record.items()))
+        if not latest:
+            return 0.0
+        expected, found = (np.array([self._record[i][k] for _, i in latest], dtype=np.float64) for k in (1, 2))
+        odds, weight, shift = logit(expected), 0.5 ** (np.arange(len(latest)) / _HALF_LIFE), 0.0
+        precision = self.fitted.spreads.between_sets**-2
+        for _ in range(_STEPS):  # Newton's, towards the most probable shift
+            p = expit(odds + shift)
+            step = (weight @ (found - p) - precision * shift) / (weight @ (p * (1 - p)) + precision)
+            shift += float(np.clip(step, -1, 1))
+        return min(shift, _CHOSEN * shift)
+
+
+def nearness(votes: np.ndarray) -> np.ndarray:
+    """Return how near names are to decided ones, by the votes that these have for them: 0 where none is near."""
+    return np.log1p(np.maximum(votes, 0.0) / _NEARNESS)
 
 
 def log_odds(votes: np.ndarray, standing: np.ndarray) -> np.ndarray:
