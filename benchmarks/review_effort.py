@@ -25,11 +25,11 @@ c. margin sampling with nearest-neighbour propagation over the encoder alone, a 
    time (with given names only);
 w. with ``--found``: an all-knowing cut of Ward's tree over the encoder, an action a group and one an exception.
 
-Printed too, for every set: how well the page's probabilities tell which of the names nobody decided about stand wrong,
-before any decision, after 50 random names were judged (or half of them), and after 50 actions of the queue: AUROC,
-calibration error (as of ``hierarchy_doubt.py``), and how often the 80% interval held how many are. For this, and for
-the interval during a review, a name in a machine-made group is wrong if its reference group is not the most frequent
-one there.
+Printed too, without ``--mistakes``, for every set: how well the page's probabilities tell which of the names nobody
+decided about stand wrong, before any decision, after 50 random names were judged (or half of them), and after 50
+actions of the queue: AUROC, calibration error (as of ``hierarchy_doubt.py``), and how often the 80% interval held how
+many are. For this, and for the interval during a review, a name in a machine-made group is wrong if its reference group
+is not the most frequent one there.
 
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
 annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learning/votes.yaml`` on the
@@ -600,8 +600,9 @@ def arms(name: str, options: argparse.Namespace, work: Path, estimates: dict[str
             )
             found.setdefault("w. all-knowing cut", []).append(effort)
         found.setdefault("hgld review", []).append(annotator.work())
-        begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
-        estimates.setdefault(name, []).append(judgements(begin, seed))
+        if not mistakes:
+            begin = partial(Annotator, folder, shuffled, mistakes=0.0, seed=seed, are_given=are_given, order=order)
+            estimates.setdefault(name, []).append(judgements(begin, seed))
     for title, efforts in found.items():
         yield Arm(title, tuple(efforts))
 
@@ -831,7 +832,8 @@ def main() -> None:
             print(f"mean {statistics.fmean(r for _, r in ratios):.3f}, most {max(r for _, r in ratios):.2f}")
         held = f"{statistics.fmean(inside):.0%} of {len(inside)} moments"
         print(f"the 80% interval of the names still wrong holds the truth in {held}")
-        for name, found in [*estimates.items(), ("mean", [np.mean(e, axis=0) for e in estimates.values()])]:
+        means = [("mean", [np.nanmean(found, axis=0) for found in estimates.values()])] if estimates else []
+        for name, found in [*estimates.items(), *means]:
             a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
             print(f"{name}: AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, queue)")
         looked = sum((effort.kinds for effort in efforts), Counter())

@@ -101,8 +101,12 @@ class StorageError(HgldError, OSError):
 
 
 def some(items: Iterable[str], most: int = 5, separator: str = ", ") -> str:
-    """Return the first of several things as a message lists them, and how many more there are."""
+    """Return the first of several things as a message lists them, and how many more there are.
+
+    Semicolons separate them where one holds the separator itself.
+    """
     listed = list(items)
+    separator = "; " if any(separator in item for item in listed[:most]) else separator
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return separator.join(listed[:most]) + more
 
