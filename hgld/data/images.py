@@ -4,7 +4,7 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from hgld.data.format import IMAGE_FORMATS, MOST_PIXELS
+from hgld.data.image_structure import check_blocks, check_cost, is_jpeg, jpeg_head, jpeg_metadata, orientation_of
 from hgld.errors import ImageError, InputError
 
 
@@ -107,13 +108,6 @@ PILLOW_FAULTS = (  # raised by Pillow's readers at files that were made to break
     *(RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning),
 )
 _PLAIN = ("YCbCr", "RGB", "Gray")  # the colour spaces that libjpeg-turbo turns into RGB; Pillow does CMYK
-_ORIENTATION = 0x0112  # EXIF
-_ORIENTED = (b"Exif\x00\x00", b"tiff:Orientation")  # segments that Pillow may find an orientation in: EXIF, XMP
-_MOST_SCANS = 100  # of a progressive JPEG, which has some 10; each costs time of the whole picture, and may be empty
-_MOST_SEGMENTS = 4_096  # before the first scan
-_START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
-_FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of the frame, which tell how it is coded
-_SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
 
 
 class ImageHeader(NamedTuple):
@@ -134,16 +128,16 @@ def read_header(data: bytes) -> ImageHeader:
     """Read the header of a JPEG, PNG, WebP or GIF; a missing or senseless orientation is 1.
 
     Raises:
-        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels`` or
-            ``too-many-scans``.
+        ImageError: ``empty``, ``undecodable`` (none of these formats, or damaged), ``too-many-pixels``,
+            ``too-many-scans`` or ``too-many-blocks``.
     """
-    size, segments = _jpeg_size(data), _jpeg_head(data).segments
-    if size is None or not segments or any(segment in segments for segment in _ORIENTED):
+    size, segments = _jpeg_size(data), jpeg_head(data).segments
+    if size is None or not segments:
         with open_image(data) as picture:
             form = "JPEG" if picture.format == "MPO" else str(picture.format)  # a JPEG with further pictures behind it
-            return ImageHeader(form, *picture.size, _orientation(picture))
-    _refuse_bombs(data, *size[:2])
-    return ImageHeader("JPEG", *size[:2], 1)
+            return ImageHeader(form, *picture.size, _orientation(data, picture))
+    check_cost(data, *size[:2])
+    return ImageHeader("JPEG", *size[:2], orientation_of(data, *jpeg_metadata(segments)))
 
 
 @contextmanager
@@ -155,6 +149,7 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
     """
     if not data:
         raise ImageError("empty", "no bytes")
+    check_blocks(data)
     try:
         picture = Image.open(io.BytesIO(data), formats=tuple(IMAGE_FORMATS))
     except Image.DecompressionBombError as error:
@@ -167,7 +162,7 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
     except PILLOW_FAULTS as error:
         raise image_fault(error) from error
     with picture:
-        _refuse_bombs(data, *picture.size)
+        check_cost(data, *picture.size)
         yield picture
 
 
@@ -195,7 +190,7 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
         InputError: too many pixels or scans, a box that is not inside the image, or another size than the index says.
     """
     try:
-        _refuse_bombs(image.data, *stored)
+        check_cost(image.data, *stored)
     except ImageError as error:
         raise InputError(f"{image.where}: {error}.") from error
     width, height = upright_size(*stored, turn_of(image.orientation))
@@ -210,21 +205,9 @@ def check_size(image: EncodedImage, stored: tuple[int, int], boxed: tuple[int, i
         )
 
 
-def _refuse_bombs(data: bytes, width: int, height: int) -> None:
-    """Refuse an image whose decoding would take too much memory or time."""
-    if width * height > MOST_PIXELS:
-        raise ImageError("too-many-pixels", f"{width} x {height} pixels, more than the {MOST_PIXELS:,} that are read")
-    head = _jpeg_head(data)
-    if head.one_scan:
-        return
-    scans = data.count(_SCAN, len(head.segments))  # entropy-coded data holds no marker
-    if data.startswith(_START) and scans > _MOST_SCANS:
-        raise ImageError("too-many-scans", f"a JPEG of {scans:,} scans, more than the {_MOST_SCANS} that are decoded")
-
-
 def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
     """Return width, height and colour space of a JPEG; None where libjpeg-turbo reads none."""
-    if not data.startswith(_START):
+    if not is_jpeg(data):
         return None
     try:
         height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
@@ -233,30 +216,11 @@ def _jpeg_size(data: bytes) -> tuple[int, int, str] | None:
     return int(width), int(height), colors
 
 
-class _JpegHead(NamedTuple):
-    """The segments of a JPEG before its first scan, empty where they cannot be told; whether there is no other scan."""
-
-    segments: bytes
-    one_scan: bool
-
-
-def _jpeg_head(data: bytes) -> _JpegHead:
-    at, frame = len(_START), b""
-    for _ in range(_MOST_SEGMENTS if data.startswith(_START) else 0):
-        marker = data[at : at + 4]
-        if len(marker) < 4 or marker[0] != 0xFF:
-            break
-        if marker.startswith(_SCAN):
-            return _JpegHead(data[:at], frame[1:2] in _SEQUENTIAL and frame[9:10] == data[at + 4 : at + 5])
-        if marker[1] in _FRAMES:
-            frame = data[at : at + 10]
-        at += 1 if marker[1] == 0xFF else 2 + int.from_bytes(marker[2:])
-    return _JpegHead(b"", one_scan=False)
-
-
-def _orientation(picture: Image.Image) -> int:
-    try:
-        found = picture.getexif().get(_ORIENTATION, 1)
-    except PILLOW_FAULTS:
-        return 1  # damaged metadata: the image itself may still be sound
-    return found if isinstance(found, int) and 1 <= found <= 8 else 1
+def _orientation(data: bytes, picture: Image.Image) -> int:
+    exif, xmp = picture.info.get("exif", b""), picture.info.get("XML:com.adobe.xmp") or picture.info.get("xmp", b"")
+    raw = picture.info.get("Raw profile type exif")  # as ImageMagick writes it into PNG
+    if not exif and isinstance(raw, str):
+        with suppress(ValueError):
+            exif = bytes.fromhex("".join(raw.split("\n")[3:]))
+    xmp = xmp.encode(errors="replace") if isinstance(xmp, str) else xmp
+    return orientation_of(data, exif if isinstance(exif, bytes) else b"", xmp if isinstance(xmp, bytes) else b"")

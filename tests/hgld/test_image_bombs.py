@@ -1,0 +1,174 @@
+"""Images made to take time and memory: each is refused, or read, within two seconds of CPU."""
+
+import io
+import struct
+import time
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hgld.data import image_structure
+from hgld.data.decode import decode_batch
+from hgld.data.format import MOST_PIXELS
+from hgld.data.image_structure import MOST_PASSES, MOST_PIXELS_WHOLE, MOST_SCANS
+from hgld.data.images import EncodedImage, read_header
+from hgld.data.views import TestView
+from hgld.errors import ImageError, InputError
+from hgld.pipelines.shards.image_facts import check_decodes
+
+MOST_SECONDS = 2.0
+
+
+def saved(form: str, size: tuple[int, int] = (8, 8), mode: str = "RGB", **options) -> bytes:
+    out = io.BytesIO()
+    Image.new(mode, size).save(out, form, **options)
+    return out.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+
+def png_with(*chunks: bytes) -> bytes:
+    data = saved("PNG")
+    return data[:33] + b"".join(chunks) + data[33:]
+
+
+def resized_jpeg(data: bytes, width: int, height: int, marker: bytes) -> bytes:
+    at = data.index(marker) + 5
+    return data[:at] + height.to_bytes(2) + width.to_bytes(2) + data[at + 4 :]
+
+
+def segment(marker: int, data: bytes) -> bytes:
+    return bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2) + data
+
+
+def greedy_exif(tags: int, orientation: int) -> bytes:
+    """EXIF in which every tag names the same 60,000 bytes."""
+    entries = struct.pack("<HHII", 0x0112, 3, 1, orientation)
+    entries += b"".join(struct.pack("<HHII", 0x8000 + i % 0x7000, 7, 60_000, 8) for i in range(tags))
+    body = b"II*\0" + struct.pack("<IH", 8, tags + 1) + entries
+    return body + bytes(max(0, 65_000 - len(body)))
+
+
+def gif(between: bytes, frames: int = 1) -> bytes:
+    data = saved("GIF", mode="P")
+    at = data.index(b",")
+    return data[:at] + between + data[at:-1] * frames + data[-1:]
+
+
+def jpeg_with(*segments: bytes) -> bytes:
+    data = saved("JPEG")
+    return data[:2] + b"".join(segments) + data[2:]
+
+
+def with_empty_scans(count: int, size: tuple[int, int]) -> bytes:
+    data = saved("JPEG", (16, 16), progressive=True)
+    at = data.rindex(b"\xff\xda\x00") + 5
+    data = data[:-2] + count * (b"\xff\xda\x00\x08\x01" + data[at : at + 1] + b"\x00\x01\x05\x00") + data[-2:]
+    return resized_jpeg(data, *size, b"\xff\xc2")
+
+
+EXIF_SEGMENTS = [segment(0xE1, b"Exif\0\0" + greedy_exif(5_000, 6))] + 11 * [segment(0xE1, b"Exif\0\0" + bytes(65_000))]
+REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "thousands of scans": (lambda: with_empty_scans(3_000, (640, 480)), "too-many-scans"),
+    "some scans of many pixels": (lambda: with_empty_scans(60, (6_000, 5_000)), "too-many-scans"),
+    "pixels of a PNG": (lambda: png_with()[:16] + struct.pack(">II", 8_000, 8_000) + png_with()[24:], "undecodable"),
+    "pixels of a sealed PNG": (
+        lambda: (
+            saved("PNG")[:8] + chunk(b"IHDR", struct.pack(">IIBBBBB", 8_000, 8_000, 8, 2, 0, 0, 0)) + saved("PNG")[33:]
+        ),
+        "too-many-pixels",
+    ),
+    "pixels of a JPEG": (lambda: resized_jpeg(saved("JPEG"), 65_000, 65_000, b"\xff\xc0"), "too-many-pixels"),
+    "chunks of a PNG": (lambda: png_with(120_000 * chunk(b"tESt", b"")), "too-many-blocks"),
+    "segments of a JPEG": (lambda: jpeg_with(200_000 * segment(0xFE, b"")), "too-many-blocks"),
+    "comments of a GIF": (lambda: gif(b"!\xfe" + 1_000_000 * b"\x01x" + b"\0"), "too-many-blocks"),
+    "extensions of a GIF": (lambda: gif(100_000 * b"!\xfe\x01x\0"), "too-many-blocks"),
+}
+READ: dict[str, tuple[Callable[[], bytes], int]] = {  # and the orientation
+    "tags that name gigabytes in a JPEG": (lambda: jpeg_with(*EXIF_SEGMENTS), 6),
+    "tags that name gigabytes in a PNG": (lambda: png_with(chunk(b"eXIf", greedy_exif(60_000, 8))), 8),
+    "EXIF behind the pixels": (lambda: saved("PNG")[:-12] + chunk(b"eXIf", greedy_exif(5, 3)) + saved("PNG")[-12:], 3),
+    "a profile of zeros": (lambda: png_with(chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(60 << 20), 1))), 1),
+    "a text of zeros": (lambda: png_with(20 * chunk(b"zTXt", b"x\0\0" + zlib.compress(bytes(30 << 20), 1))), 1),
+    "30,000 frames": (lambda: gif(b"", frames=30_000), 1),
+    "segments that an encoder writes": (lambda: jpeg_with(*(40 * [segment(0xE2, bytes(60_000))])), 1),
+}
+
+
+def seconds(bomb: bytes) -> tuple[float, str]:
+    """CPU seconds of all that is done with an image, and the reason why it was refused."""
+    began, reason = time.process_time(), ""
+    try:
+        check_decodes(bomb, read_header(bomb))
+    except ImageError as error:
+        reason = error.reason
+    out, parameters = torch.empty(1, 3, 16, 16, dtype=torch.uint8), TestView(16, 16).parameters([8], [8])
+    faults: list[tuple[int, InputError]] = []
+    decode_batch([EncodedImage(bomb, 1, None, "a.tar: item 1")], parameters, out, faults=faults)
+    assert all(str(error).startswith("a.tar: item 1: ") and len(str(error)) < 400 for _, error in faults)
+    return time.process_time() - began, reason
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_take_long_is_refused(name):
+    make, expected = REFUSED[name]
+    spent, reason = seconds(make())
+    assert reason == expected
+    assert spent < MOST_SECONDS
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's, at tags larger than the file
+@pytest.mark.parametrize("name", [name for name in READ if "zeros" not in name])
+def test_what_takes_no_time_is_read(name):
+    make, orientation = READ[name]
+    bomb = make()
+    spent, reason = seconds(bomb)
+    assert (reason, read_header(bomb).orientation) == ("", orientation)
+    assert spent < MOST_SECONDS
+
+
+@pytest.mark.parametrize("name", [name for name in READ if "zeros" in name])
+def test_what_unpacks_to_much_is_refused_or_left_packed(name):
+    spent, reason = seconds(READ[name][0]())
+    assert reason in ("", "undecodable")
+    assert spent < MOST_SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_the_largest_that_are_read(form):
+    """The limits themselves: what they let pass takes at most three seconds on one core that others use too."""
+    side = int((MOST_PIXELS if form == "JPEG" else MOST_PIXELS_WHOLE) ** 0.5)
+    options = {"lossless": True, "method": 0} if form == "WEBP" else {"progressive": True} if form == "JPEG" else {}
+    data = saved(form, (side, side), "P" if form == "GIF" else "RGB", **options)
+    began = time.process_time()
+    check_decodes(data, read_header(data))
+    assert time.process_time() - began < 1.5 * MOST_SECONDS
+
+
+@pytest.mark.slow
+def test_as_many_passes_as_are_decoded():
+    side = int((MOST_PASSES / 90) ** 0.5)
+    data = saved("JPEG", (side, side), progressive=True)
+    scan = data[data.rindex(b"\xff\xda\x00") : -2]
+    bomb = data[:-2] + scan * (90 - data.count(b"\xff\xda\x00")) + data[-2:]
+    assert bomb.count(b"\xff\xda\x00") <= MOST_SCANS
+    began = time.process_time()
+    check_decodes(bomb, read_header(bomb))
+    assert time.process_time() - began < 1.5 * MOST_SECONDS
+
+
+def test_orientations_of_damaged_exif():
+    rng = np.random.default_rng(0)
+    whole = greedy_exif(3, 6)[:100]
+    for _ in range(300):
+        damaged = bytearray(whole[: rng.integers(0, 101)])
+        for at in rng.integers(0, max(len(damaged), 1), 3) if damaged else ():
+            damaged[at] = rng.integers(256)
+        assert 1 <= image_structure.orientation_of(b"", bytes(damaged), b"") <= 8
