@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, SchemaError, StorageError
 from hgld.files import sync, write_atomic, write_folder
 
@@ -66,7 +67,7 @@ def read_facts(path: Path, key: str) -> dict[str, Any] | None:
     try:
         metadata = pl.read_parquet_metadata(path)
         facts = json.loads(metadata.get(_FACTS, "null"))
-    except (pl.exceptions.PolarsError, ValueError):
+    except (*POLARS_FAULTS, ValueError):
         return None  # cut short by a power failure: the unit is simply done again
     return facts if metadata.get(_KEY) == key and isinstance(facts, dict) else None
 
@@ -200,7 +201,7 @@ def run_stage(
         result, record = write_folder(directory, fill)
         write_atomic(directory / DONE, json_text(record))
         sync(directory)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, *POLARS_FAULTS) as error:
         if isinstance(error, StorageError) or not _is_of_storage(error, root):
             raise
         raise StorageError(
@@ -211,7 +212,7 @@ def run_stage(
     return StageRun(name, directory, result, was_run=True, record=record)
 
 
-def _is_of_storage(error: OSError | pl.exceptions.PolarsError, root: Path) -> bool:
+def _is_of_storage(error: BaseException, root: Path) -> bool:
     """Tell whether an error comes from the place that is written to, rather than from something that the work reads."""
     number = getattr(error, "errno", None)
     if number is None:  # polars names the system's error in its text alone

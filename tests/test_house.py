@@ -80,6 +80,14 @@ def _who_imports(*modules: str) -> set[str]:
     }
 
 
+def test_faults_of_polars_are_named_in_one_place():
+    """It panics at some damaged parquet files, which is no PolarsError."""
+    naming = {
+        path.relative_to(ROOT).as_posix() for path in SOURCES if "PolarsError" in path.read_text(encoding="utf-8")
+    }
+    assert naming == {"hgld/data/tables.py"}
+
+
 def test_only_these_touch_the_network():
     clients = {"pipelines/web.py", "pipelines/download.py", "hgld/data/http_files.py"}
     assert _who_imports("requests", "urllib3", "http", "socket", "urllib.request", "aiohttp") <= clients

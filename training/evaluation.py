@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from polars.exceptions import PolarsError
 from torch.nn.functional import normalize as unit_rows
 
 from hgld.data.dataset import ShardDataset, open_dataset
+from hgld.data.tables import POLARS_FAULTS
 from hgld.distributed import Processes, from_all, from_main
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import (
@@ -373,7 +373,7 @@ def keep_reports(run: Path, epoch: int, reports: Mapping[str, RetrievalReport]) 
         try:
             folder.mkdir(exist_ok=True)
             reports[entry].save_json(path)
-        except (OSError, PolarsError) as error:
+        except (OSError, *POLARS_FAULTS) as error:
             reason = getattr(error, "strerror", None) or error
             raise StorageError(
                 f"cannot write {path} ({reason}). The run's checkpoints are whole. Free space and run the same command "

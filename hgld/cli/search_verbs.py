@@ -219,6 +219,9 @@ def search_command() -> click.Command:
         help="Compare with every image, or ask an index that is kept beside the embeddings or the shards (faiss).",
     )
     @click.option(
+        "--trust-index", is_flag=True, help="Open a kept index that you did not make, in place of making it anew."
+    )
+    @click.option(
         "--page",
         type=NewFile(),
         help="Write what was found as an HTML page as well, with the pictures in it.",
@@ -236,6 +239,7 @@ def search_command() -> click.Command:
         k: int,
         embeddings: Path | None,
         kind: Literal["exact", "ivf", "hnsw"],
+        trust_index: bool,
         page: Path | None,
         device: str | None,
         as_json: bool,
@@ -267,7 +271,7 @@ def search_command() -> click.Command:
         with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
             asking = asking_of(embedder)
             gallery = None if embeddings is None else kept_embeddings(embeddings, dataset, embedder)
-            index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings)
+            index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings, trusted=trust_index)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
                 echo(f"{index.folder}: {reason}, and is made anew", err=True)
             places: dict[str, Any] = {"gallery": gallery, "index": index, "progress": progress}

@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError
 from hgld.published.results import PAPERS, PublishedValue, values_of
 
@@ -113,7 +114,7 @@ def _read(path: Path) -> pl.DataFrame:
         table = pl.read_csv(path, schema_overrides=texts)
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except pl.exceptions.PolarsError as error:
+    except POLARS_FAULTS as error:
         raise TableError(f"{path}: not a readable CSV table ({error}).") from error
     if not set(_COLUMNS) <= set(table.columns):
         raise TableError(f"{path}: columns {', '.join(table.columns)}; expected {', '.join(_COLUMNS)}.")

@@ -19,6 +19,7 @@ from hgld import Hierarchy
 from hgld.data import index as files
 from hgld.data.format import short
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.files import put_in_place, sync
 from hgld.pipelines.check.scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
@@ -257,7 +258,7 @@ def _rebuild(
     consensus.hierarchy()  # refuses before anything is written
     try:
         manifest = _write(root, name, consensus, scans)
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, *POLARS_FAULTS) as error:
         why = getattr(error, "strerror", None) or error
         raise StorageError(f"{root}: cannot be written ({why}). Free space there, then run again.") from error
     finally:

@@ -17,6 +17,7 @@ import polars as pl
 
 from hgld.data.format import BOX, SplitFacts
 from hgld.data.index import Manifest, ShardFacts
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.executor import run_units
@@ -228,7 +229,7 @@ def _storage_errors(out: str) -> Iterator[None]:
     """Turn an error of the disk into a :class:`StorageError`; files of the release have errors of their own."""
     try:
         yield
-    except (OSError, pl.exceptions.PolarsError) as error:
+    except (OSError, *POLARS_FAULTS) as error:
         of_system = isinstance(error, OSError) or "(os error" in str(
             error
         )  # polars states the path only in its message

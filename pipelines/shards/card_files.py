@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.files import aside_of, file_lock, put_in_place
 from hgld.pipelines.check.scan import opened_regular
@@ -97,7 +98,7 @@ def _has_boxes(root: Path) -> bool:
     try:
         with opened_regular(root / INDEX) as file:
             return BOX[0] in pl.read_parquet_schema(file)
-    except pl.exceptions.PolarsError as error:
+    except POLARS_FAULTS as error:
         raise InputError(f"{root / INDEX} is no parquet table ({error}). Make it anew: hgld index {root}") from error
 
 

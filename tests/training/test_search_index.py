@@ -20,6 +20,7 @@ from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.stage import silent
+from hgld.training.inference import search_index
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.search_index import INDEX, RECORD, FaissIndex, KeptIndex, kept_index, read_index
 from tests.hgld.small_dataset import items_of_classes, write_dataset
@@ -141,6 +142,18 @@ def test_what_an_embedding_depends_on_makes_it_stale(kept, dataset, embedder, so
     index.make(clustered(4), np.arange(4))
     assert index.outdated() is None
     assert len(index.load().positions) == 4
+
+
+def test_an_index_of_somebody_else_is_made_anew(kept, dataset, embedder, monkeypatch, tmp_path):
+    monkeypatch.setattr(search_index, "user_cache_path", lambda name: tmp_path / "theirs" / name)
+    foreign = "it was made by somebody else or elsewhere (--trust-index takes it as it is)"
+    assert kept.outdated() == foreign
+    assert kept_index("ivf", dataset, embedder, trusted=True).outdated() is None
+    kept.make(clustered(3), np.arange(3))
+    assert kept.outdated() is None
+    assert (tmp_path / "theirs/hgld/index-key").stat().st_mode & 0o777 == 0o600
+    rewritten("dimensions", 7)(kept)
+    assert kept.outdated() == foreign
 
 
 def test_beside_embeddings_it_is_as_good_as_their_file(dataset, embedder, tmp_path):

@@ -20,6 +20,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.decode import decode_batch
 from hgld.data.images import EncodedImage
 from hgld.data.loader import Loader
+from hgld.data.tables import POLARS_FAULTS
 from hgld.data.views import TestView
 from hgld.distributed import Processes, any_process, from_all, gather, is_sharded
 from hgld.errors import ConfigError, HgldError, InputError, StorageError
@@ -351,7 +352,7 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
             put_in_place(part, file)
         if not faults:
             files[2].unlink()
-    except (OSError, SafetensorError, pl.exceptions.PolarsError) as error:
+    except (OSError, SafetensorError, *POLARS_FAULTS) as error:
         for part in aside:
             part.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error

@@ -4,8 +4,12 @@ They find nearly the same nearest neighbours as an exhaustive search, and faster
 """
 
 import hashlib
+import hmac
 import json
+import os
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from math import sqrt
@@ -14,13 +18,14 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from platformdirs import user_cache_path
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
 from hgld.errors import ConfigError, InputError, StorageError, takes_extra
 from hgld.evaluation.scores import prepare_embeddings
-from hgld.files import write_folder
+from hgld.files import aside_of, write_folder
 from hgld.training.config import read_json_object
 from hgld.training.inference.embedder import Embedder
 
@@ -226,10 +231,15 @@ class KeptIndex:
         kind: ``ivf`` or ``hnsw``.
         count: items of the dataset, including those that cannot be read.
         made_with: JSON-ready facts by which the embeddings are known, under the names that messages give them.
+        trusted: an index that this user did not make is opened too. faiss parses it natively, with no defence against
+            one that was made to harm.
     """
 
-    def __init__(self, folder: Path, kind: IndexKind, count: int, made_with: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, kind: IndexKind, count: int, made_with: Mapping[str, Any], *, trusted: bool = False
+    ) -> None:
         self.folder = folder
+        self._trusted = trusted
         self._kind: IndexKind = kind
         self._count = count
         self._made_with = {**made_with, "settings": {"kind": kind, **SETTINGS[kind]}}
@@ -248,6 +258,8 @@ class KeptIndex:
         if record.get("schema_version") != SCHEMA_VERSION:
             return "it was written by another version of hgld"
         made_with = record["made_with"]
+        if not self._trusted and not hmac.compare_digest(str(record.get("seal")), _seal(record)):
+            return "it was made by somebody else or elsewhere (--trust-index takes it as it is)"
         other = [name for name in self._made_with if made_with.get(name) != self._made_with[name]]
         return f"it was made with other {' and '.join(other)}" if other else None
 
@@ -308,6 +320,7 @@ class KeptIndex:
             "bytes": (folder / INDEX).stat().st_size,
             "sha256": _digest(folder / INDEX),
         }
+        record["seal"] = _seal(record)
         (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
     def _record(self) -> dict[str, Any]:
@@ -326,7 +339,14 @@ class KeptIndex:
         return record
 
 
-def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embeddings: Path | None = None) -> KeptIndex:
+def kept_index(
+    kind: IndexKind,
+    dataset: ShardDataset,
+    embedder: Embedder,
+    embeddings: Path | None = None,
+    *,
+    trusted: bool = False,
+) -> KeptIndex:
     """Return the folder of the index of a dataset's embeddings, with the facts that it has to be made with.
 
     It lies beside the file of embeddings if there is one (``X.npy``: ``X.ivf/``), else in the dataset's directory
@@ -337,6 +357,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
         dataset: the items that the index finds.
         embedder: makes their embeddings, if no file holds them.
         embeddings: a file of them.
+        trusted: see :class:`KeptIndex`.
 
     Raises:
         ConfigError: the dataset is at a URL, where nothing can be kept, and no file is given.
@@ -351,7 +372,7 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
             made_with = {"items": items, "embeddings": _digest(embeddings)}
         except OSError as error:
             raise InputError(f"{embeddings}: cannot be read ({error.strerror}).") from error
-        return KeptIndex(embeddings.with_suffix(f".{kind}"), kind, len(dataset), made_with)
+        return KeptIndex(embeddings.with_suffix(f".{kind}"), kind, len(dataset), made_with, trusted=trusted)
     if not dataset.storage.is_local:
         raise ConfigError(
             f"--index {kind}: {dataset.storage.where} is an address, where no index can be kept. Write the embeddings "
@@ -360,7 +381,31 @@ def kept_index(kind: IndexKind, dataset: ShardDataset, embedder: Embedder, embed
     made_with = {"items": items, **embedding_facts(embedder)}
     folder = Path(dataset.storage.where) / SEARCH
     _refuse_link(folder)
-    return KeptIndex(folder / f"{dataset.split or 'all'}.{kind}", kind, len(dataset), made_with)
+    return KeptIndex(folder / f"{dataset.split or 'all'}.{kind}", kind, len(dataset), made_with, trusted=trusted)
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    """Return what only this user can write below a record: whoever else makes an index cannot pass it off as ours."""
+    path = user_cache_path("hgld") / "index-key"
+    try:
+        if not path.is_file():
+            _make_key(path)
+        key = path.read_bytes()
+    except OSError:  # no place of one's own: every index is then somebody else's
+        key = secrets.token_bytes(32)
+    content = json.dumps({name: value for name, value in record.items() if name != "seal"}, sort_keys=True)
+    return hmac.new(key, content.encode(), hashlib.sha256).hexdigest()
+
+
+def _make_key(path: Path) -> None:
+    """Make the file of a random key that its owner alone can read; of several processes the first one's stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = aside_of(path, racing=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    with suppress(FileExistsError):
+        path.hardlink_to(aside)
+    aside.unlink()
 
 
 def embedding_facts(embedder: Embedder) -> dict[str, Any]:

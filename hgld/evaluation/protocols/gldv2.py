@@ -15,6 +15,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, StorageError, TableError
 from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
@@ -80,7 +81,7 @@ def _read_table(file: Path, columns: list[str]) -> pl.DataFrame:
         table = pl.read_csv(file, infer_schema=False)
     except OSError as error:
         raise TableError(f"{file}: cannot be read ({error.strerror}).") from error
-    except pl.exceptions.PolarsError as error:
+    except POLARS_FAULTS as error:
         raise TableError(f"{file}: not a CSV table ({error}).") from error
     if table.columns != columns:
         raise TableError(f"{file}: columns are {', '.join(table.columns)}; expected {', '.join(columns)}.")

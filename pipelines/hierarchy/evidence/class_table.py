@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy.groups.kmeans import unit
 
@@ -105,7 +106,7 @@ def _frame(file: Path) -> tuple[list[str], np.ndarray]:
 def _read(file: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (*POLARS_FAULTS, OSError) as error:
         raise TableError(f"{file}: not a readable table ({str(error)[:200]}). {_WAY_OUT}") from error
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from scipy.sparse import csr_array
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError
 
 _COLUMNS = ("class_id", "label", "parents")
@@ -50,7 +51,7 @@ class ClassGraph:
         """
         try:
             table = pl.read_parquet(path)
-        except pl.exceptions.PolarsError as error:
+        except POLARS_FAULTS as error:
             raise TableError(f"{path}: not a readable parquet file ({error}). Run the scrape again.") from error
         missing = [column for column in _COLUMNS if column not in table.columns]
         if missing:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, TableError
 from hgld.pipelines.hierarchy.levels.toplevel import Anchors
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
@@ -79,7 +80,7 @@ class BuildTables:
         path = self._stages / file
         try:
             return pl.read_parquet(path, columns=list(columns)).select(columns)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except (*POLARS_FAULTS, OSError) as error:
             raise TableError(
                 f"{path}: cannot be read as the build writes it ({error}). Run hgld build-hierarchy again."
             ) from error

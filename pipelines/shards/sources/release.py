@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import ConfigError, InputError, TableError
 from hgld.pipelines.shards.catalog import DROPPED
 
@@ -186,7 +187,7 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequenc
     data = read_bytes(path, obtain)
     try:
         table = pl.read_csv(data, infer_schema=False)
-    except pl.exceptions.PolarsError as error:
+    except POLARS_FAULTS as error:
         raise TableError(f"{path}: not a CSV table in UTF-8 ({_first_line(error)}).") from error
     missing = [column for column in columns if column not in table.columns]
     if missing:

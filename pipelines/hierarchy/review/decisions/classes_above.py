@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy.levels.levels import LANDMARKS
 from hgld.pipelines.hierarchy.review.decisions.grouping import Classes
@@ -41,5 +42,5 @@ def read_classes_above(stage: Path) -> Classes:
         details = json.loads((stage / "done.json").read_text(encoding="utf-8")).get("details", {})
         table = pl.read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
         return classes_above(details, table)
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError, *POLARS_FAULTS) as error:
         raise TableError(f"{stage}: cannot be read as the build writes it ({error}). Build again.") from error
