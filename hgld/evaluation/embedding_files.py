@@ -10,13 +10,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, excerpt, TableError
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
 _DIGITS = r"^[+-]?[0-9]+$"
+_FAULTS = (  # of numpy at headers that were made to break it: they are Python literals, nested as deep as one likes
+    *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +54,10 @@ def read_embeddings(path: str | Path) -> Embeddings:
         found = reader(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, SafetensorError, *POLARS_FAULTS) as error:
+    except (*_FAULTS, SafetensorError, *POLARS_FAULTS) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{file}: not a readable {file.suffix} file ({error}).") from error
+        raise InputError(f"{file}: not a readable {file.suffix} file ({excerpt(error)}).") from error
     values = found.values
     if values.ndim != 2 or 0 in values.shape or values.shape[0] * values.shape[1] > _MOST_VALUES:
         raise InputError(f"{file}: a table of shape {tuple(values.shape)}; expected (N, D), one row an item.")

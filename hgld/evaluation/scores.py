@@ -87,6 +87,12 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
             f"{side} embeddings: row {start + int(bad[0])} holds NaN or Inf ({len(bad)} of {len(rows)} rows from row "
             f"{start} on); expected finite numbers. Look for a diverged training run or an unfinished file."
         )
+    beyond = torch.nonzero(~torch.isfinite(norms))
+    if len(beyond):
+        raise InputError(
+            f"{side} embeddings: row {start + int(beyond[0])} has a norm beyond float64 ({len(beyond)} of {len(rows)} "
+            f"rows from row {start} on). Scale the embeddings down."
+        )
     zero = torch.nonzero(norms == 0)
     if normalize and len(zero):
         raise InputError(

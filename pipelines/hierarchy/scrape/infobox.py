@@ -19,7 +19,8 @@ from bs4.element import NavigableString, PageElement, Tag
 from hgld.errors import InputError
 
 INFOBOX_ID = "wdinfobox"
-MAX_BYTES = 4 * 2**20  # a category page of 200 files and 200 subcategories has about 0.3 MB
+MAX_BYTES = 1 << 20  # a category page of 200 files and 200 subcategories has about 0.3 MB
+MAX_TAGS = 50_000  # such a page has about 8,000; nested without end, this many take lxml and beautifulsoup4 0.8 s
 
 _LINE_TAGS = frozenset({"br", "dd", "div", "dl", "dt", "li", "ol", "p", "table", "td", "th", "tr", "ul"})
 _SKIPPED_CLASSES = frozenset({"reference", "mw-editsection", "penicon"})  # footnote marks and edit links
@@ -68,12 +69,13 @@ def instance_of(html: bytes, *, rows: tuple[str, ...] = ("Instance of",)) -> Inf
         The parsed infobox. Markup in a name that was escaped by the server stays text.
 
     Raises:
-        InputError: the page has more than ``MAX_BYTES``.
+        InputError: the page has more than ``MAX_BYTES`` or ``MAX_TAGS``.
     """
-    if len(html) > MAX_BYTES:
+    tags = html.count(b"<")
+    if len(html) > MAX_BYTES or tags > MAX_TAGS:
         raise InputError(
-            f"a category page has {len(html):,} bytes; expected at most {MAX_BYTES:,}. "
-            "Look at what the server sends for it, or take --route api."
+            f"a category page has {len(html):,} bytes and {tags:,} tags; expected at most {MAX_BYTES:,} and "
+            f"{MAX_TAGS:,}. Look at what the server sends for it, or take --route api."
         )
     page = _parse(html)
     redirected_to = _redirect(page)
