@@ -242,3 +242,23 @@ def surrogate_ndcg_loss(scores: Tensor, grades: Grades, surrogate: dict[str, flo
         if grades[k] > 0
     ]
     return 1 - sum(gained, torch.zeros((), dtype=torch.float64)) / ideal
+
+
+def matryoshka_loss(
+    loss: Callable[..., Tensor],
+    embeddings: Tensor,
+    labels: Tensor,
+    dims: Sequence[int],
+    weights: Sequence[float],
+    levels: Sequence[int],
+    *references: Tensor,
+) -> Tensor:
+    """Weighted mean of a loss over prefixes, each cut out and normalised by itself."""
+    total = torch.zeros((), dtype=embeddings.dtype)
+    for dim, weight, level in zip(dims, weights, levels, strict=True):
+        cut = [torch.stack([row[:dim] / row[:dim].norm() for row in embeddings]), labels[:, level:]]
+        if references:
+            vectors, their_labels, own = references
+            cut += [torch.stack([row[:dim] / row[:dim].norm() for row in vectors]), their_labels[:, level:], own]
+        total = total + weight / math.fsum(weights) * loss(*cut)
+    return total

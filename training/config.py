@@ -192,6 +192,12 @@ class LossConfig:
         "Queries count by one over the size of their class in training, so that all classes count alike over an epoch "
         "of sampler shuffled.",
     )
+    matryoshka: tuple[int, ...] = setting(
+        (), "Sizes of prefixes of the embedding that learn as if they were the whole, ascending; the last is dim."
+    )
+    matryoshka_levels: tuple[str, ...] = setting(
+        (), "Level of each prefix, from which up it learns, coarser ones for shorter prefixes; default: all learn all."
+    )
     simix: bool = setting(False, "Virtual items between the items of a class (SiMix).")
     memory: int = setting(0, "Items of the cross-batch memory; -1: the whole training set; 0: none.", least=-1)
     memory_from_epoch: int = setting(5, "Epoch from which on the memory is used.", least=0)

@@ -37,6 +37,8 @@ def _has_own_parameters(config: TrainConfig) -> bool:
 def has_classifier(config: TrainConfig) -> bool:
     """Tell whether the loss learns a classifier or a proxy a class, by which top-k is measured."""
     name = config.loss.loss
+    if config.loss.matryoshka:  # there is one a prefix
+        return False
     return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
 
 
@@ -97,6 +99,7 @@ READERS: dict[str, Reader] = {
     "pair_positive": _PAIR,
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
+    "matryoshka_levels": Reader(lambda c: bool(c.loss.matryoshka), "prefixes that learn (--matryoshka) read it"),
     "memory_from_epoch": _MEMORY,
     "memory_weight": _MEMORY,
     "optimizer_proxies": _OWN,
@@ -144,6 +147,7 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         )
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
+    yield from _prefix_problems(config)
     if loss.loss == "CSL" and config.batch.merge_classes > 1:
         yield "loss CSL learns the tree of the classes, which merge_classes tears; take another loss."
     if loss.simix and loss.class_weights:
@@ -157,6 +161,22 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
         yield (
             "loss BlackboxAP and amp fp16: the scale that keeps fp16's gradients from vanishing (65536 at first) would "
             f"multiply blackbox_lambda, which is {loss.blackbox_lambda}, and so give another gradient; take bf16."
+        )
+
+
+def _prefix_problems(config: TrainConfig) -> Iterator[str]:
+    loss, dims = config.loss, config.loss.matryoshka
+    if dims and (sorted(set(dims)) != list(dims) or dims[0] < 1 or config.model.dim not in (0, dims[-1])):
+        yield (
+            f"matryoshka is {dims} and dim {config.model.dim}; expected sizes of prefixes, ascending, of which the "
+            "last is dim."
+        )
+    if dims and loss.sum_levels:
+        yield "sum_levels is on and matryoshka given; give each prefix its level (matryoshka_levels), or leave one out."
+    if dims and loss.matryoshka_levels and (loss.level or len(loss.matryoshka_levels) != len(dims)):
+        yield (
+            f"matryoshka_levels are {loss.matryoshka_levels} for the prefixes {dims} and level {loss.level!r}; "
+            "expected one level a prefix, and no other level."
         )
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -85,8 +86,11 @@ def build_criterion(
     level = level_number(hierarchy, config.level)
     sizes, numbers = zip(*(_renumber(train_labels[:, c], len(n)) for c, n in enumerate(hierarchy.names)), strict=True)
     parts = _Parts(config, sizes, dim, _training_tree(hierarchy, train_labels), train_labels)
-    if config.sum_levels:
-        loss: nn.Module = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
+    if config.matryoshka:
+        levels = [level_number(hierarchy, name) for name in config.matryoshka_levels]
+        loss: nn.Module = parts.build_prefixes(config.matryoshka, levels, level)
+    elif config.sum_levels:
+        loss = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
     else:
         loss = parts.build(config.loss, level, level)
     if config.memory:
@@ -133,11 +137,34 @@ class _Parts:
             return losses.ClassWeighted(make(**options, reduction="none"), self._class_weights(classes_of))
         return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)
 
+    def build_prefixes(self, dims: tuple[int, ...], levels: list[int], level: int) -> nn.Module:
+        """Build a loss for each prefix of the embedding; with levels of their own each sees the columns from its own.
+
+        Raises:
+            ConfigError: prefixes beyond the embedding, or levels for a loss of the whole tree.
+        """
+        if dims[-1] != self.dim:
+            raise ConfigError(
+                f"matryoshka is {dims} and embeddings have {self.dim} dimensions; the last is to be that."
+            )
+        parts = [copy(self) for _ in dims]
+        for part, dim in zip(parts, dims, strict=True):
+            part.dim = dim
+            part.tree = _refuse_tree if levels else part.tree
+        if not levels:
+            return losses.MatryoshkaLoss([part.build(self.config.loss, level, level) for part in parts], dims)
+        built = [part.build(self.config.loss, 0, own) for part, own in zip(parts, levels, strict=True)]
+        return losses.MatryoshkaLoss(built, dims, levels=levels)
+
     def _class_weights(self, level: int) -> Tensor:
         """Return one over the size of each class in training, scaled so that the mean over the items is 1."""
         column = self.train_labels[:, level]
         counts = column[column >= 0].unique(return_counts=True)[1]
         return counts.sum() / (len(counts) * counts.double())
+
+
+def _refuse_tree() -> Hierarchy:
+    raise ConfigError("matryoshka_levels go with losses of labels; this one learns the whole tree. Leave them out.")
 
 
 def level_number(hierarchy: Hierarchy, name: str) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hgld.losses.compositions import MultiGrain as MultiGrain
     from hgld.losses.compositions import RODRecall as RODRecall
     from hgld.losses.compositions import SumOverLevels as SumOverLevels
+    from hgld.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
     from hgld.losses.mixup import SiMix as SiMix
@@ -51,6 +52,7 @@ _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items(
     "ClassWeighted": "hgld.losses.class_weighted",
     "Composition": "hgld.losses.compositions",
     "CrossBatchMemory": "hgld.losses.memory",
+    "MatryoshkaLoss": "hgld.losses.matryoshka",
     "MetricLearningLoss": "hgld.losses.metric_learning",
     "RankLoss": "hgld.losses.rank_loss",
     "SiMix": "hgld.losses.mixup",

@@ -138,4 +138,6 @@ def options_of(name: str) -> frozenset[str]:
         taken |= {"simix", "class_weights"} if binary else {"simix"}
     if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns):
         taken |= {"memory", "memory_from_epoch", "memory_weight"}
+    if entry.kind != "views":
+        taken |= {"matryoshka", "matryoshka_levels"} if binary or entry.kind == "rank" else {"matryoshka"}
     return frozenset(taken)

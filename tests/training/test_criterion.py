@@ -102,11 +102,13 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
         "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
         "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed",
+        "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""),
     }  # fmt: skip
     embeddings, labels, instances = batch()
     needed = {
         "pair_positive": {"decomposability": "pair"}, "pair_negative": {"decomposability": "pair"},
         "proxy_temperature": {"decomposability": "proxy"}, "pnp_b": {"pnp": "Ib"}, "tau": {},
+        "matryoshka_levels": {"matryoshka": (2, DIM)},
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
         "memory_weight": {"memory": 30, "memory_from_epoch": 0},
     }  # fmt: skip

@@ -34,6 +34,7 @@ CASES = {
     "pair_positive": (0.8, PAIR, {"loss": "HAPPIER"}),
     "pair_negative": (0.5, {"loss": "CalibrationLoss"}, {**PAIR, "decomposability": "proxy"}),
     "proxy_temperature": (0.1, {"loss": "NormSoftmax"}, PAIR),
+    "matryoshka_levels": (("genus", ""), {"matryoshka": (32, 512)}, {}),
     "memory_from_epoch": (1, MEMORY, {"loss": "SupAP"}),
     "memory_weight": (0.5, MEMORY, {"loss": "SupAP"}),
     "optimizer_proxies": ("sgd", {"loss": "Margin"}, {"loss": "SupAP"}),

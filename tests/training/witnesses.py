@@ -220,6 +220,7 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, HAPPIER, tau=0.1, rho=10.0, delta=0.2)
 @witness(LossConfig, {"loss": "SmoothRecall"}, recall_at=(3,), recall_temperature=0.3, simix=True)
 @witness(LossConfig, {"loss": "SoftBinAP"}, bins=7, ties="relaxed", class_weights=True, sum_levels=True, level="mid")
+@witness(LossConfig, {"loss": "SupHAP", "matryoshka": (2, 6)}, matryoshka=(3, 6), matryoshka_levels=("mid", "fine"))
 @witness(LossConfig, {"loss": "PNP", "pnp": "Ib"}, pnp="O", pnp_b=1.0)
 @witness(LossConfig, {"loss": "BlackboxAP"}, blackbox_lambda=0.1, blackbox_margin=0.5)
 @witness(LossConfig, {"loss": "Contrastive"}, margin=0.6, contrastive="cosine")
