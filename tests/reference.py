@@ -311,3 +311,9 @@ def risk_at(cases: Sequence[tuple[int, bool, int]], bound: float) -> tuple[float
     answered = [case for case in cases if case[0] >= bound - 1e-9]
     total, held = sum(case[2] for case in cases), sum(case[2] for case in answered)
     return held / total, sum(case[2] for case in answered if not case[1]) / held
+
+
+def int8_code(row: Sequence[float]) -> list[int]:
+    """Numbers of a row over the largest of them, in parts of 127, rounded, halves to even."""
+    largest = max(abs(x) for x in row)
+    return [round(x * (127 / largest)) for x in row]

@@ -26,6 +26,7 @@ from hgld.cli.options import (
     Names,
     NewFile,
     Numbers,
+    WholeNumbers,
     complete_metrics,
     complete_protocols,
     json_option,
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 
 _OF_FILES = ("embeddings", "labels", "levels")  # needed by every evaluation of files
-_OPTIONS = ("alpha", "relevance", "count_query", "weights", "normalize", "chunk_size", "device")
+_SMALLER = ("prefixes", "codes")
+_OPTIONS = (*_SMALLER, "alpha", "relevance", "count_query", "weights", "normalize", "chunk_size", "device")
 _THIS = "this"  # name of the new evaluation in a comparison
 
 
@@ -103,6 +105,20 @@ def evaluate_command() -> click.Command:
         "--whitening", type=any_file, help="A whitening to apply first (hgld.evaluation.postprocess.Whitening)."
     )
     @click.option("--query-expansion", type=Expansion(), help="Alpha query expansion; the papers take 2,10.")
+    @click.option(
+        "--prefix",
+        "prefixes",
+        type=WholeNumbers(),
+        default=(),
+        help="Sizes of prefixes of the embedding to measure as well, ascending: 32,64,128.",
+    )
+    @click.option(
+        "--codes",
+        type=Names(),
+        default=(),
+        metavar="int8,binary",
+        help="Codes to measure as well, with the difference that they make in every metric.",
+    )
     @click.option("--device", help="cpu, cuda, ...; default: the CPU; with a model a GPU if there is one.")
     @click.option("--chunk-size", type=click.IntRange(min=1), help="Queries at a time; default: by the free memory.")
     @click.option(
@@ -143,8 +159,14 @@ def evaluate_command() -> click.Command:
         chosen: dict[str, Any] = {name: given.pop(name) for name in _OPTIONS}
         sources = take_sources(given)
         alone = {"against": against or None, "submission": given.get("submission")}
+        if given["data"] is not None and not any(given[name] for name in ("split", "query_split")):
+            _refuse(
+                {name: chosen[field] or None for name, field in zip(("prefix", "codes"), _SMALLER, strict=True)},
+                "goes with splits or files",
+            )
         measure = _measure(given, metrics, models=bool(sources))
         if len(sources) > 1:
+            alone |= {"prefix": chosen["prefixes"] or None, "codes": chosen["codes"] or None}
             _refuse(alone, "goes with one model; several make a leaderboard")
             return _lead(sources, measure, chosen, out, as_json)
         save, earlier = _saver(out), _load_reports(against)
@@ -172,8 +194,28 @@ def _show(report: "RetrievalReport", comparison: "Comparison | None", as_json: b
     if as_json:
         print_json(report.to_dict() | ({} if comparison is None else {"comparison": comparison.to_dict()}))
     else:
-        echo(report.to_markdown() + ("" if comparison is None else f"\n{comparison.to_markdown()}"))
+        echo(
+            _smaller_tables(report)
+            + report.to_markdown()
+            + ("" if comparison is None else f"\n{comparison.to_markdown()}")
+        )
         say_selection(str(report.settings.get("checkpoint", "")), str(report.settings.get("selection", "")))
+
+
+def _smaller_tables(report: "RetrievalReport") -> str:
+    """Return tables of the values of prefixes and codes, with their differences to the whole vector's."""
+    from hgld.evaluation.report import markdown_table
+
+    rows, whole = [], report.values
+    for name, said in (("prefixes", "first {}"), ("codes", "{}")):
+        for of, values in report.settings.get(name, {}).items():
+            known = {metric: value for metric, value in values.items() if value is not None}
+            cells = [f"{known[m]:.4f} ({known[m] - whole[m]:+.4f})" if m in known else "-" for m in values]
+            rows.append([said.format(of), *cells])
+    if not rows:
+        return ""
+    metrics = list(next(iter(next(report.settings[n] for n in _SMALLER if n in report.settings).values())))
+    return markdown_table(["embedding", *metrics], rows) + "\n"
 
 
 def _measure(

@@ -115,6 +115,23 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r}: expected numbers separated by commas.", param, ctx)
 
 
+class WholeNumbers(click.ParamType):
+    """Whole numbers above 0, ascending, separated by commas."""
+
+    name = metavar = "M,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            numbers = ()
+        if not numbers or numbers[0] < 1 or sorted(set(numbers)) != list(numbers):
+            self.fail(f"{value!r}: expected whole numbers above 0, ascending, separated by commas.", param, ctx)
+        return numbers
+
+
 class Expansion(click.ParamType):
     """``ALPHA,K`` of alpha query expansion."""
 

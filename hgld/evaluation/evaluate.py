@@ -179,6 +179,9 @@ class EvaluationOptions:
         backend: ``native`` (compiled, the CPU alone) or ``torch``; None takes ``native`` on the CPU.
         query_expansion: alpha and k of :func:`hgld.evaluation.postprocess.expand_queries`, which expands the queries
             before they are ranked; papers take (2, 10). None: it does not.
+        prefixes: sizes of prefixes of the embeddings, ascending, that are measured too, in one more pass
+            (:func:`hgld.evaluation.compressed.prefix_values`); of files and splits.
+        codes: codes that are measured too, ``int8`` and ``binary`` (:func:`hgld.evaluation.compressed.code_values`).
         part: consecutive queries to rank, where several processes share the work: the report's ``per_query`` and means
             are theirs alone, its settings those of the whole. None: all.
         share: called with a function that ranks consecutive queries, and their number, to have several processes rank
@@ -196,6 +199,8 @@ class EvaluationOptions:
     device: torch.device | str | None = None
     backend: str | None = None
     query_expansion: tuple[float, int] | None = None
+    prefixes: tuple[int, ...] = ()
+    codes: tuple[str, ...] = ()
     part: range | None = None
     share: Share | None = None
     progress: Progress | None = None
@@ -454,7 +459,12 @@ def evaluate_known_levels(
     except InputError as error:
         raise type(error)(f"{where}: {error}") from error
     refuse_undefined(report, where)
-    return replace(report, settings=report.settings | ({"levels_without_labels": without} if without else {}))
+    stated: dict[str, Any] = {"levels_without_labels": without} if without else {}
+    if options.prefixes or options.codes:
+        from hgld.evaluation.compressed import compressed_settings
+
+        stated |= compressed_settings(query, gallery, levels=names, self_index=self_index, options=options)
+    return replace(report, settings=report.settings | stated)
 
 
 def _names_level(metrics: Iterable[str | Metric], metric: Metric) -> bool:

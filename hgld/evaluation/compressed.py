@@ -1,0 +1,238 @@
+"""Smaller embeddings: prefixes of every size in one pass, int8 and binary codes, and what they cost in every metric."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hgld.errors import ConfigError
+from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+
+if TYPE_CHECKING:
+    from hgld.evaluation.evaluate import EvaluationOptions, Side
+
+CODES = ("int8", "binary")
+_MOST_CODE = 127
+
+
+def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Round embeddings to int8: code = round(127 x / m), m the largest |x| of the row, halves to even.
+
+    Args:
+        embeddings: (N, D) finite, no row of zeros.
+
+    Returns:
+        codes: (N, D) int8 in -127..127.
+        scales: (N,) float32, m / 127: a row is its codes times its scale, to within half a scale. In a cosine it
+            cancels, so that codes alone are enough.
+    """
+    rows = np.asarray(embeddings, np.float64)
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    return np.rint(rows * (_MOST_CODE / largest)).astype(np.int8), (largest[:, 0] / _MOST_CODE).astype(np.float32)
+
+
+def binary_codes(embeddings: np.ndarray) -> np.ndarray:
+    """Keep the signs of embeddings: (N, D) -> (N, ceil(D / 8)) uint8, a bit is set where x >= 0, the first highest."""
+    return np.packbits(np.asarray(embeddings) >= 0, axis=1)
+
+
+def hamming_distances(query_codes: np.ndarray, gallery_codes: np.ndarray) -> np.ndarray:
+    """Count the bits in which binary codes differ: (Q, B) and (G, B) uint8 -> (Q, G) int64.
+
+    The score of binary codes of D dimensions is 1 - 2 distance / D, the cosine of the signs.
+    """
+    return np.stack([np.bitwise_count(row ^ gallery_codes).sum(axis=1, dtype=np.int64) for row in query_codes])
+
+
+def prefix_values(
+    query: "Side",
+    gallery: "Side | None",
+    dims: Sequence[int],
+    *,
+    levels: Sequence[str],
+    self_index: np.ndarray | None = None,
+    options: "EvaluationOptions",
+) -> dict[int, dict[str, float]]:
+    """Measure prefixes of the embeddings, each normalised by itself, with one product of the whole.
+
+    The dot products of a prefix are those of the one before it and of the numbers between, divided by the norms at the
+    end: cosines that are equal may differ in the last bit, which matters where many are, as with a prefix of 1.
+
+    Args:
+        query: embeddings (Q, D) and labels (Q, L).
+        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        dims: sizes of the prefixes, ascending, D at most.
+        levels: names of the L levels.
+        self_index: (Q,) gallery index of the query itself, -1 for none.
+        options: the metrics, and how to rank.
+
+    Returns:
+        the means of all metrics by the size of the prefix; NaN where undefined.
+
+    Raises:
+        ConfigError: sizes that do not ascend or are beyond D, or options that prefixes cannot have.
+        InputError: a prefix of zeros.
+    """
+    sides = _sides(query, gallery, options)
+    dims, whole = tuple(dims), sides[0].shape[1]
+    if not dims or dims[0] < 1 or sorted(set(dims)) != list(dims) or dims[-1] > whole:
+        raise ConfigError(
+            f"prefixes are {dims} of embeddings of {whole} dimensions; expected ascending sizes of these."
+        )
+    bounds = [0, *dims]
+    norms = [[_norms(side[:, :dim], options) for dim in dims] for side in sides]
+
+    def blocks(rows: int) -> Iterator[tuple[int, int, list[Tensor]]]:
+        pieces = [
+            score_blocks(*(side[:, begin:end].contiguous() for side in sides), rows) for begin, end in pairwise(bounds)
+        ]
+        for parts in zip(*pieces, strict=True):
+            start, stop, _ = parts[0]
+            total, found = None, []
+            for i, (_, _, products) in enumerate(parts):
+                total = products if total is None else total.add_(products)
+                found.append(total / norms[0][i][start:stop, None] / norms[1][i])
+            yield start, stop, found
+
+    values = _measure(sides, query, gallery, levels, self_index, options, blocks, len(dims))
+    return dict(zip(dims, values, strict=True))
+
+
+def code_values(
+    query: "Side",
+    gallery: "Side | None",
+    kinds: Sequence[str],
+    *,
+    levels: Sequence[str],
+    self_index: np.ndarray | None = None,
+    options: "EvaluationOptions",
+) -> dict[str, dict[str, float]]:
+    """Measure codes of the embeddings, of queries and gallery alike.
+
+    ``int8``: the cosines of :func:`int8_codes`. ``binary``: Hamming distances of :func:`binary_codes`, whose many ties
+    count against the query, as everywhere.
+
+    Args:
+        query: embeddings (Q, D) and labels (Q, L).
+        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        kinds: ``int8``, ``binary``.
+        levels: names of the L levels.
+        self_index: (Q,) gallery index of the query itself, -1 for none.
+        options: the metrics, and how to rank.
+
+    Returns:
+        the means of all metrics by kind; NaN where undefined.
+
+    Raises:
+        ConfigError: an unknown kind, or options that codes cannot have.
+    """
+    if unknown := [kind for kind in kinds if kind not in CODES]:
+        raise ConfigError(f"there are no codes {unknown[0]!r}; there are {', '.join(CODES)}.")
+    sides = _sides(query, gallery, options)
+    found = {}
+    for kind in kinds:
+        coded = [_decoded(side, kind, normalize=options.normalize) for side in sides]
+
+        def blocks(rows: int, coded: list[Tensor] = coded) -> Iterator[tuple[int, int, list[Tensor]]]:
+            return ((start, stop, [scores]) for start, stop, scores in score_blocks(*coded, rows))
+
+        (found[kind],) = _measure(sides, query, gallery, levels, self_index, options, blocks, 1)
+    return found
+
+
+def compressed_settings(
+    query: "Side",
+    gallery: "Side | None",
+    *,
+    levels: Sequence[str],
+    self_index: np.ndarray | None,
+    options: "EvaluationOptions",
+) -> dict[str, Any]:
+    """Return what a report's settings say of the prefixes and codes that its options ask for: values, None for NaN."""
+    given = {"levels": levels, "self_index": self_index, "options": options}
+    found: dict[str, Any] = {}
+    if options.prefixes:
+        found["prefixes"] = {str(dim): v for dim, v in prefix_values(query, gallery, options.prefixes, **given).items()}
+    if options.codes:
+        found["codes"] = code_values(query, gallery, options.codes, **given)
+    return {
+        name: {of: {m: None if math.isnan(v) else v for m, v in values.items()} for of, values in table.items()}
+        for name, table in found.items()
+    }
+
+
+def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") -> tuple[Tensor, Tensor]:
+    if options.query_expansion is not None:
+        raise ConfigError(
+            "query expansion moves the queries by their whole vectors; leave it, or prefixes and codes, out."
+        )
+    device = choose_device(query[0], options.device)
+    queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
+    if gallery is None:
+        return queries, queries
+    return queries, prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
+
+
+def _norms(part: Tensor, options: "EvaluationOptions") -> Tensor:
+    if not options.normalize:
+        return part.new_ones(len(part))
+    norms = torch.linalg.vector_norm(part.double(), dim=1).float()
+    if (norms == 0).any():
+        row = int(torch.nonzero(norms == 0)[0])
+        raise ConfigError(f"the first {part.shape[1]} numbers of row {row} are zeros, which have no direction.")
+    return norms
+
+
+def _decoded(side: Tensor, kind: str, *, normalize: bool) -> Tensor:
+    """Return the vectors that codes stand for; products of signs are whole numbers, so that ties are exact."""
+    if kind == "binary":
+        return torch.where(side >= 0, 1.0, -1.0)
+    codes, scales = int8_codes(side.cpu().numpy())
+    rows = codes.astype(np.float32) * (1 if normalize else scales[:, None])
+    return prepare_embeddings(rows, "coded", normalize=normalize, device=side.device)
+
+
+def _measure(
+    sides: tuple[Tensor, Tensor],
+    query: "Side",
+    gallery: "Side | None",
+    levels: Sequence[str],
+    self_index: np.ndarray | None,
+    options: "EvaluationOptions",
+    blocks: Any,
+    tables: int,
+) -> list[dict[str, float]]:
+    """Return the means of the metrics for each table of scores that the blocks yield."""
+    from hgld.evaluation.evaluate import block_metrics, label_table  # which imports this module
+    from hgld.evaluation.judgements import LabelRelevance
+    from hgld.evaluation.metric import resolve
+    from hgld.evaluation.metric_kinds import kind_of
+
+    own = np.arange(len(sides[0])) if gallery is None else self_index
+    labels = label_table(query[1], len(sides[0]), "query")
+    others = labels if gallery is None else label_table(gallery[1], len(sides[1]), "gallery")
+    relevance, gain = (
+        LabelRelevance(labels, others, own),
+        options.gain(leave_one_out=own is not None and (own >= 0).all()),
+    )
+    metrics = [metric for metric in resolve(options.metrics, levels) if not kind_of(metric.kind).of_set]
+    columns: list[dict[str, list[np.ndarray]]] = [{str(metric): [] for metric in metrics} for _ in range(tables)]
+    rows = max(1, block_rows(len(sides[0]), len(sides[1]), sides[0].device, options.chunk_size) // (tables + 1))
+    with exact_products(sides[0].device):
+        for start, stop, found in blocks(rows):
+            for table, scores in zip(columns, found, strict=True):
+                block = relevance.block(start, stop, sides[0].device)
+                for name, column in block_metrics(scores, block, metrics, levels, gain, options.backend).items():
+                    table[name].append(column)
+            if options.progress is not None:
+                options.progress("rank prefixes and codes", stop, len(sides[0]))
+    return [{name: _mean(np.concatenate(parts)) for name, parts in table.items()} for table in columns]
+
+
+def _mean(column: np.ndarray) -> float:
+    known = column[~np.isnan(column)]
+    return float(known.mean()) if len(known) else math.nan
