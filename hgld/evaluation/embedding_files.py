@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, excerpt, TableError
+from hgld.errors import InputError, TableError, excerpt
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
