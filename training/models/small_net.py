@@ -80,9 +80,9 @@ class SmallResNet(nn.Module):
     """A residual net (He et al., CVPR 2016) of four stages of one basic block; every stage halves the map.
 
     Shortcuts average before their 1 x 1 convolution (ResNet-D; He et al., "Bag of Tricks", CVPR 2019). Its channels are
-    multiples of 32, which the bf16 matrix units of CPUs want: with ``--amp bf16`` a step takes half the time of
-    :class:`SmallNet`, with 2.6 times the parameters. Group norm, which has no fast kernel on CPUs, would double it;
-    batch norm has the usual price, features in training that depend on what else is in the batch.
+    multiples of 32, which the bf16 matrix units of CPUs want: with ``--amp bf16`` it then takes the time of
+    :class:`SmallNet` with 2.6 times the parameters. Group norm has no fast kernel on CPUs; batch norm has its price,
+    features in training that depend on what else is in the batch.
 
     Args:
         width: channels of the first stage; the later ones have 2, 4 and 8 times as many.

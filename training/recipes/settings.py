@@ -338,13 +338,13 @@ PNASNET_5 = _OFF_THE_SHELF.changed(
 # validation classes (benchmarks/README.md).
 _SMALL = with_fields(
     TrainConfig(),
-    {"backbone": "small-resnet", "pretrained": "none", "pooling": "avg", "dim": 128, "amp": "bf16"}
+    {"backbone": "small-resnet", "pretrained": "none", "pooling": "avg", "dim": 128}
     | {"size": 48, "resize": 48, "crop_min": 0.25, "jitter": 0.4, "erasing": 0.5, "workers": 1}
     | {"batch_size": 64, "images_per_class": 4}
     | {"lr": 2e-3, "lr_head": 2e-3, "lr_proxies": 1e-2, "epochs": 30, "evaluate_every": 6}
     | {"warmup_steps": 30},  # without, the first steps of Adam at this rate end in one vector for all images
 )
-_MINUTES = "2 minutes of a core with bf16 matrix units (benchmarks/README.md)"
+_MINUTES = "4 minutes of one core; 2 with --amp bf16 where it has matrix units for that (benchmarks/README.md)"
 
 
 def _small(suffix: str, short: str, title: str, levels: str) -> Setting:
