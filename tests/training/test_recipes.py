@@ -115,6 +115,20 @@ def test_a_recipe_s_loss_can_be_differentiated(name):
     assert_differentiable(name)
 
 
+def test_a_start_of_views_reads_no_label():
+    criterion, labels = criterion_of("small-views-grocery")
+    found = []
+    for given in (labels, labels.roll(1, 0)):
+        torch.manual_seed(1)  # of the negatives
+        embeddings = torch.sin(torch.arange(8.0 * len(labels))).view(-1, 8).requires_grad_()
+        loss, _ = criterion(embeddings, given, torch.arange(len(labels)) // 2)
+        loss.backward()
+        found += [loss.detach(), embeddings.grad]
+    assert found[0] > 0
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+
+
 @pytest.mark.slow  # compiles the kernels of all rank losses
 @pytest.mark.parametrize("name", LOSSES.values())
 def test_a_recipe_s_loss_can_be_differentiated_on_as_many_levels_as_its_dataset_has(name):
