@@ -33,7 +33,7 @@ is not the most frequent one there.
 
 Every seed but the first draws nine tenths of the names, shuffles them and, with ``--mistakes``, draws which names the
 annotator decides wrongly. ``--fit`` fits the coefficients of ``pipelines/hierarchy/review/learning/votes.yaml`` on the
-reviews of all sets, and prints the effort on each set with those that were fitted without it.
+reviews of all sets, and prints effort and estimates on each set with those that were fitted without it.
 """
 
 import argparse
@@ -774,12 +774,25 @@ def fit(options: argparse.Namespace, work: Path, out: Path) -> None:
         without = Coefficients.of(fitted_on(others))
         reference = read_reference(options.data, name).drawn(0)
         folder = built(name, reference, 0, options, work)
-        teacher = Teacher.of(folder, by=options.order, fitted=without)
-        effort = Annotator(folder, reference, mistakes=0.0, seed=0, are_given=not options.found, teacher=teacher).work()
+
+        def begin(
+            folder: Path = folder, reference: Reference = reference, without: Coefficients = without
+        ) -> Annotator:
+            teacher = Teacher.of(folder, by=options.order, fitted=without)
+            return Annotator(folder, reference, mistakes=0.0, seed=0, are_given=not options.found, teacher=teacher)
+
+        effort = begin().work()
         inside = [low <= wrong <= high for _, wrong, (_, low, high) in effort.left]
         print(
             f"{name}, fitted without it: 95% of names after {effort.until(0.95)}, interval holds {np.mean(inside):.0%}"
         )
+        print(f"{name}, fitted without it: {estimates_text([judgements(begin, 0)])}", flush=True)
+
+
+def estimates_text(found: Sequence[np.ndarray]) -> str:
+    """Return AUROC, calibration error and how often the interval holds, of several :func:`judgements`."""
+    a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
+    return f"AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, of the queue)"
 
 
 def arguments() -> argparse.Namespace:
@@ -834,8 +847,7 @@ def main() -> None:
         print(f"the 80% interval of the names still wrong holds the truth in {held}")
         means = [("mean", [np.nanmean(found, axis=0) for found in estimates.values()])] if estimates else []
         for name, found in [*estimates.items(), *means]:
-            a, e, i = (", ".join(f"{value:.2f}" for value in row) for row in np.nanmean(found, axis=0).T)
-            print(f"{name}: AUROC {a}; calibration error {e}; in the interval {i} (before, {DECISIONS} random, queue)")
+            print(f"{name}: {estimates_text(found)}")
         looked = sum((effort.kinds for effort in efforts), Counter())
         print("proposals looked at: " + ", ".join(f"{kind} {count}" for kind, count in looked.most_common()))
         print(f"an answer takes {statistics.median(seconds) * 1e3:.0f} ms, at most {max(seconds) * 1e3:.0f} ms")

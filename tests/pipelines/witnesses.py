@@ -261,7 +261,8 @@ def classes_built(world: World, **given: Any) -> Any:
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
     table = world.once("things", things)
     config = BuildConfig("classes", (("classes", table),), embed=embedding, cluster=ClusterConfig(groups=4))
-    runs = building._label(world.new(), replace(config, **given), silent)
+    config = replace(config, **given)
+    runs = building._label(world.new(), config, building._plan_levels(config), silent)
     return runs["export"].path("labels.csv").read_bytes()
 
 
@@ -291,7 +292,7 @@ def evidence_about(config: EvidenceConfig, world: World) -> Any:
     (table / "t.csv").write_text("name,image,description\n" + "".join(f"{name},0.png,a {name}\n" for name in lines))
     built = BuildConfig("classes", (("classes", table / "t.csv"),))
     root, domain = world.new(), {"domain": "general"}
-    begun = building._names(root, built, silent)
+    begun = building._names(root, built, None, silent)
     cleaned = clean.run(root, begun, built.clean, silent, **domain)
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
     embedded = embed.run(root, cleaned, embedding, silent, **domain)
@@ -362,7 +363,7 @@ def placed_in_a_tree(config: TreeConfig, world: World) -> Any:
     embedding = EmbedConfig("lexical", cache=world.folder / "cache")
     build = BuildConfig("classes", (("classes", world.once("things", things)),), embed=embedding, taxonomy=config)
     try:
-        runs = building._label(world.new(), build, silent)
+        runs = building._label(world.new(), build, building._plan_levels(build), silent)
     except HgldError as error:
         return type(error).__name__
     matches = runs["scrape"].path("matches.parquet")
