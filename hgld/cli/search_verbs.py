@@ -222,6 +222,14 @@ def search_command() -> click.Command:
         "--trust-index", is_flag=True, help="Open a kept index that you did not make, in place of making it anew."
     )
     @click.option(
+        "--prefix",
+        type=click.IntRange(min=1),
+        help="Compare all images by the first numbers of their embeddings, the best by all numbers.",
+    )
+    @click.option(
+        "--shortlist", type=click.IntRange(min=1), help="How many of them. [default: 200; goes with --prefix]"
+    )
+    @click.option(
         "--page",
         type=NewFile(),
         help="Write what was found as an HTML page as well, with the pictures in it.",
@@ -240,6 +248,8 @@ def search_command() -> click.Command:
         embeddings: Path | None,
         kind: Literal["exact", "ivf", "hnsw"],
         trust_index: bool,
+        prefix: int | None,
+        shortlist: int | None,
         page: Path | None,
         device: str | None,
         as_json: bool,
@@ -263,6 +273,8 @@ def search_command() -> click.Command:
 
         if not images and not texts:
             raise click.UsageError("name an IMAGE, or a --text.")
+        if shortlist is not None and prefix is None:
+            raise click.UsageError("--shortlist goes with --prefix, which is not given.")
         which = given["which"]
         source, options = take_source(given), take_view_options(given)
         whole = split is not None or embeddings is not None
@@ -274,7 +286,8 @@ def search_command() -> click.Command:
             index = None if kind == "exact" else kept_index(kind, dataset, embedder, embeddings, trusted=trust_index)
             if index is not None and (reason := index.outdated()) and embedder.processes.is_main:
                 echo(f"{index.folder}: {reason}, and is made anew", err=True)
-            places: dict[str, Any] = {"gallery": gallery, "index": index, "progress": progress}
+            places: dict[str, Any] = {"gallery": gallery, "index": index, "prefix": prefix, "progress": progress}
+            places |= {} if shortlist is None else {"shortlist": shortlist}
             answer = search_images(embedder, images, dataset, k=k, asking=asking, texts=texts, **places)
             if not embedder.processes.is_main:
                 return

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from hgld.cli import main
 from hgld.errors import ConfigError
-from hgld.evaluation.compressed import binary_codes, code_values, hamming_distances, int8_codes, prefix_values
+from hgld.evaluation.compressed import (
+    binary_codes,
+    code_values,
+    hamming_distances,
+    int8_codes,
+    prefix_neighbors,
+    prefix_values,
+)
 from hgld.evaluation.evaluate import EvaluationOptions, evaluate
+from hgld.evaluation.neighbors import nearest_neighbors
 from tests import reference
 
 LEVELS = ("fine", "coarse")
@@ -112,3 +120,23 @@ def test_evaluate_prints_what_prefixes_and_codes_cost(tmp_path, monkeypatch, cap
     with pytest.raises(SystemExit):
         main(main_words)
     assert "goes with splits or files" in capfd.readouterr().err
+
+
+@given(st.integers(0, 99), st.integers(1, 9), st.integers(1, 6), st.integers(0, 20))
+def test_a_search_by_a_prefix_ranks_its_shortlist_by_the_whole(seed, prefix, k, more):
+    query, gallery = items(seed, 3)[0], items(seed + 1, 20)[0]
+    found, scores = prefix_neighbors(query, gallery, k, prefix=prefix, shortlist=k + more)
+    listed, _ = nearest_neighbors(query[:, :prefix], gallery[:, :prefix], min(k + more, 20))
+    every, cosines = nearest_neighbors(query, gallery, 20)
+    for row in range(3):
+        kept = [(j, c) for j, c in zip(every[row], cosines[row], strict=True) if j in listed[row]][:k]
+        assert found[row].tolist() == [j for j, _ in kept]
+        np.testing.assert_allclose(scores[row], [c for _, c in kept], atol=1e-6)
+    whole, _ = prefix_neighbors(query, gallery, k, prefix=prefix, shortlist=20)
+    np.testing.assert_array_equal(whole, every[:, :k])
+
+
+def test_a_search_by_a_prefix_refuses_what_cannot_be():
+    for wrong in ({"prefix": 0}, {"prefix": 10}, {"shortlist": 2}):
+        with pytest.raises(ConfigError, match="expected a prefix of 1 to 9, and a k of 1 to the shortlist"):
+            prefix_neighbors(items(0)[0], items(1)[0], 3, **{"prefix": 4, "shortlist": 5, **wrong})

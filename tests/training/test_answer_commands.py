@@ -101,6 +101,21 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
         assert said in err
 
 
+def test_a_search_by_a_prefix_ranks_a_shortlist(hgld):
+    whole = json.loads(hgld(*SEARCH, "--json")[1])
+    code, out, err = hgld(*SEARCH, "--prefix", "2", "--shortlist", "108", "--json")
+    assert (code, err, json.loads(out)) == (0, "", whole)
+    for words, said in (
+        (("--shortlist", "50"), "--shortlist goes with --prefix"),
+        (("--prefix", "2", "--index", "ivf"), "leave it out (--index exact)"),
+        (("--prefix", "7"), "prefix is 7 of 6 dimensions"),
+        (("--prefix", "2", "--shortlist", "5"), "the shortlist 5"),
+    ):
+        code, _, err = hgld(*SEARCH, *words)
+        assert code == 2
+        assert said in err
+
+
 def test_a_calibration_of_other_weights_gives_no_answers_and_says_so(hgld, world):
     code, out, err = hgld(*SEARCH, "--which", "last", "--json")
     assert (code, err) == (

@@ -21,6 +21,7 @@ from hgld.data.decode import decode_with_pillow
 from hgld.data.images import turn_of, turned
 from hgld.distributed import any_process
 from hgld.errors import ConfigError, InputError, StorageError
+from hgld.evaluation.compressed import prefix_neighbors
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -30,6 +31,7 @@ from hgld.training.inference.embedder import Embedder, read_images
 from hgld.training.inference.embedding import faults_file, labels_file
 from hgld.training.inference.search_index import KeptIndex
 
+SHORTLIST = 200
 _COMPARED = 8  # items of kept embeddings that are embedded again
 _ALIKE = 0.98  # mean cosine to these: half precision and other decoders stay above, another scale falls below
 
@@ -143,6 +145,8 @@ def search(
     index: KeptIndex | None = None,
     asking: Asking = NO_ANSWERS,
     texts: Sequence[str] = (),
+    prefix: int | None = None,
+    shortlist: int = SHORTLIST,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Find the k images of a dataset that are nearest to each of some image files and texts, and what they show.
@@ -157,6 +161,8 @@ def search(
         asking: how queries are answered, and the classes within which they search. A text is not answered, because
             its scores are not those of images.
         texts: queries by their meaning, of a model with a text tower.
+        prefix: numbers of the embeddings by which all items are compared first; None: all of them.
+        shortlist: items a query that are compared by the whole embedding after that.
         progress: called with a task, the number of units done and their total.
 
     Returns:
@@ -166,19 +172,26 @@ def search(
     Raises:
         InputError: a file, or every item of the dataset, cannot be read; embeddings of another model's size; an index
             that is damaged or was not written by a search.
-        ConfigError: k below 1, texts for a model without a text tower, or an index beside ``within``.
+        ConfigError: k below 1 or beyond the shortlist, texts for a model without a text tower, a prefix beyond the
+            embedding, or an index beside ``within`` or a prefix.
         StorageError: the index cannot be kept.
     """
-    if index is not None and asking.within:
-        raise ConfigError("an index searches in all items; leave it out (--index exact) to search within some classes.")
+    if index is not None and (asking.within or prefix is not None):
+        raise ConfigError(
+            "an index searches in all items by whole embeddings; leave it out (--index exact) to search within some "
+            "classes or by a prefix."
+        )
     sides = [embedder.embed_texts(texts)] if texts else []  # first, so that bad queries cost no embedding of a dataset
     query = torch.cat([embedder.embed_files(images), *sides] if images else sides)
     asked = _Queries(tuple(map(str, images)), tuple(texts), dataset, asking, k)
     if index is None:
         items = (gallery or _embedded(embedder, dataset, progress)).within(dataset, asking)
-        places, scores = nearest_neighbors(
-            query, items.vectors, asked.most(items.positions), device=embedder.processes.device, progress=progress
-        )
+        most, place = asked.most(items.positions), {"device": embedder.processes.device, "progress": progress}
+        if prefix is None:
+            places, scores = nearest_neighbors(query, items.vectors, most, **place)
+        else:
+            given = {"prefix": prefix, "shortlist": shortlist}
+            places, scores = prefix_neighbors(query, items.vectors, most, **given, **place)
         return asked.result(items.positions[places], scores, items.left_out)
     # Every process checks before the main one makes the index, because they embed together or not at all.
     if any_process(index.outdated() is not None, embedder.processes):
