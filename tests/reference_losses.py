@@ -155,6 +155,71 @@ def cross_level_loss(
     return total
 
 
+def tree_softmax_loss(
+    embedding: Tensor, proxies: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float
+) -> list[Tensor]:
+    """Cross-entropy of an item (D,) at each level; the proxy of a class is the mean of its finest classes' (C, D)."""
+    found = []
+    for level, own in enumerate(classes[label]):
+        powers = {}
+        for number in {c[level] for c in classes}:
+            members = [p / p.norm() for p, c in zip(proxies, classes, strict=True) if c[level] == number]
+            mean = sum(members, torch.zeros_like(embedding)) / len(members)
+            powers[number] = torch.exp(embedding @ mean / (embedding.norm() * mean.norm()) / temperature)
+        found.append(-torch.log(powers[own] / sum(powers.values())))
+    return found
+
+
+def tree_distance(one: Sequence[int], other: Sequence[int]) -> float:
+    """Height of the lowest common ancestor of two classes over that of a root above all levels."""
+    heights = [level for level, (a, b) in enumerate(zip(one, other, strict=True)) if a == b]
+    return min(heights, default=len(one)) / len(one)
+
+
+def hierarchical_cross_entropy(
+    scores: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float, alpha: float
+) -> Tensor:
+    """HXE (Bertinetto et al. 2020) of an item with cosines (C,) to the proxies."""
+    powers = [torch.exp(s / temperature) for s in scores]
+    own, total = classes[label], torch.zeros((), dtype=torch.float64)
+    nodes = [
+        sum(p for p, c in zip(powers, classes, strict=True) if c[level] == own[level]) for level in range(len(own))
+    ]
+    for level, (node, parent) in enumerate(zip(nodes, [*nodes[1:], sum(powers)], strict=True)):
+        total = total - math.exp(-alpha * (len(own) - 1 - level)) * torch.log(torch.as_tensor(node / parent))
+    return total
+
+
+def soft_label_loss(
+    scores: Tensor, label: int, classes: Sequence[Sequence[int]], temperature: float, beta: float
+) -> Tensor:
+    """Soft labels (Bertinetto et al. 2020) of an item with cosines (C,) to the proxies."""
+    powers = [torch.exp(s / temperature) for s in scores]
+    wanted = [math.exp(-beta * tree_distance(other, classes[label])) for other in classes]
+    logs = [torch.log(power / sum(powers)) for power in powers]
+    return -sum((w / sum(wanted) * log for w, log in zip(wanted, logs, strict=True)), torch.zeros_like(logs[0]))
+
+
+def poincare_distance(x: Tensor, y: Tensor, curvature: float) -> Tensor:
+    """Distance in the ball of curvature -c, by Moebius addition of -x and y."""
+    c, u = curvature, -x
+    uy, uu, yy = u @ y, u @ u, y @ y
+    total = ((1 + 2 * c * uy + c * yy) * u + (1 - c * uu) * y) / (1 + 2 * c * uy + c * c * uu * yy)
+    return 2 / math.sqrt(c) * torch.atanh(math.sqrt(c) * total.norm())
+
+
+def hyperbolic_losses(
+    embeddings: Tensor, query: int, positive: Sequence[int], temperature: float, curvature: float, radius: float
+) -> list[Tensor]:
+    """Hyp-ViT's values of one query's positives, its embeddings all of the clipping's length; itself is no positive."""
+    root = math.sqrt(curvature)
+    ball = [math.tanh(root * radius) / root * e / e.norm() for e in embeddings]
+    powers = [torch.exp(-poincare_distance(ball[query], other, curvature) / temperature) for other in ball]
+    negatives = sum((p for p, is_positive in zip(powers, positive, strict=True) if not is_positive), torch.zeros(()))
+    found = [p for i, (p, is_positive) in enumerate(zip(powers, positive, strict=True)) if is_positive and i != query]
+    return [-torch.log(p / (p + negatives)) for p in found]
+
+
 # -- smooth ranks -----------------------------------------------------------------------------------------
 # One query's ranked gallery as float64 tensors ``scores`` (n,) and the grades of its items; the loss is a scalar whose
 # gradient autograd takes.

@@ -30,8 +30,15 @@ def second_term(config: TrainConfig) -> str:
     return usual and (config.loss.decomposability or usual)
 
 
+WITH_PROXIES = ("proxy", "tree")  # second terms
+
+
+def _learns_weights(config: TrainConfig) -> bool:
+    return config.loss.sum_levels and config.loss.sum_weights == "learned"
+
+
 def _has_own_parameters(config: TrainConfig) -> bool:
-    return entry_of(config.loss.loss).learns or second_term(config) == "proxy"
+    return entry_of(config.loss.loss).learns or second_term(config) in WITH_PROXIES or _learns_weights(config)
 
 
 def has_classifier(config: TrainConfig) -> bool:
@@ -39,7 +46,7 @@ def has_classifier(config: TrainConfig) -> bool:
     name = config.loss.loss
     if config.loss.matryoshka:  # there is one a prefix
         return False
-    return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) == "proxy")
+    return name in LOSSES and (LOSSES[name].kind in ("proxies", "views") or second_term(config) in WITH_PROXIES)
 
 
 def _schedules(config: TrainConfig) -> tuple[str, str, str]:
@@ -69,7 +76,7 @@ _GROUPS = Reader(lambda c: c.batch.sampler == "hierarchical-pk", "sampler hierar
 _MEMORY = Reader(lambda c: c.loss.memory != 0, "a memory (--memory) reads it")
 _OWN = Reader(_has_own_parameters, "a loss with parameters of its own (proxies, classifiers, beta) reads it")
 _PAIR = Reader(lambda c: second_term(c) in ("", "pair"), "decomposability pair reads it")
-_PROXY = Reader(lambda c: second_term(c) in ("", "proxy"), "decomposability proxy reads it")
+_PROXY = Reader(lambda c: second_term(c) in ("", *WITH_PROXIES), "decomposability proxy or tree reads it")
 _STEP = Reader(lambda c: "step" in _schedules(c), "the schedule step reads it")
 
 READERS: dict[str, Reader] = {
@@ -100,6 +107,9 @@ READERS: dict[str, Reader] = {
     "pair_negative": _PAIR,
     "proxy_temperature": _PROXY,
     "matryoshka_levels": Reader(lambda c: bool(c.loss.matryoshka), "prefixes that learn (--matryoshka) read it"),
+    "proxy_levels": Reader(lambda c: second_term(c) in ("", "tree"), "decomposability tree reads it"),
+    "sum_weights": Reader(lambda c: c.loss.sum_levels, "a sum over the levels (--sum-levels) reads it"),
+    "sum_gamma": Reader(lambda c: c.loss.sum_weights == "hard", "sum_weights hard reads it"),
     "memory_from_epoch": _MEMORY,
     "memory_weight": _MEMORY,
     "optimizer_proxies": _OWN,
@@ -113,7 +123,8 @@ READERS: dict[str, Reader] = {
     ),
     "lr_beta": Reader(lambda c: "beta" in options_of(c.loss.loss), "a loss with a boundary beta reads it"),
     "weight_decay_proxies": Reader(
-        lambda c: _has_own_parameters(c) and c.loss.loss != "Margin", "a loss with proxies or a classifier reads it"
+        lambda c: _has_own_parameters(c) and c.loss.loss != "Margin" and not _learns_weights(c),
+        "a loss with proxies or a classifier reads it",
     ),
     "momentum": Reader(lambda c: "sgd" in _optimizers(c), "the optimizer sgd reads it"),
     "milestones": _STEP,
@@ -148,8 +159,11 @@ def _loss_problems(config: TrainConfig) -> Iterator[str]:
     if loss.level and loss.sum_levels:
         yield f"level is {loss.level!r} and sum_levels is on; a sum over all levels has no one level."
     yield from _prefix_problems(config)
-    if loss.loss == "CSL" and config.batch.merge_classes > 1:
-        yield "loss CSL learns the tree of the classes, which merge_classes tears; take another loss."
+    of_tree = loss.loss in ("CSL", "TreeSoftmax", "HXE", "SoftLabels") or second_term(config) == "tree"
+    if of_tree and config.batch.merge_classes > 1:
+        yield f"loss {loss.loss} learns the tree of the classes, which merge_classes tears; take another loss."
+    if loss.sum_weights != "equal" and (loss.simix or loss.class_weights):
+        yield f"sum_weights {loss.sum_weights} weighs the levels of a query; leave out simix and class_weights."
     if loss.simix and loss.class_weights:
         yield "simix mixes classes' items after they were weighted; take simix or class_weights."
     if loss.class_weights and config.batch.sampler not in _EVERY_IMAGE_ALIKE:
@@ -236,7 +250,7 @@ def _needs_pairs(config: TrainConfig) -> bool:
     """Tell whether the loss learns from images of one finest class within the batch, and from nothing else."""
     loss = config.loss
     binary = "sum_levels" in options_of(loss.loss) and entry_of(loss.loss).kind != "proxies"
-    return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) == "proxy")
+    return binary and not (loss.sum_levels or loss.level or loss.memory or second_term(config) in WITH_PROXIES)
 
 
 def _number_problems(config: TrainConfig) -> Iterator[str]:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +90,9 @@ def build_criterion(
     if config.matryoshka:
         levels = [level_number(hierarchy, name) for name in config.matryoshka_levels]
         loss: nn.Module = parts.build_prefixes(config.matryoshka, levels, level)
+    elif config.sum_levels and config.sum_weights != "equal":
+        each = parts.build(config.loss, 0, 0, reduction="none")
+        loss = losses.LevelWeighted(each, len(sizes), config.sum_weights, config.sum_gamma)
     elif config.sum_levels:
         loss = losses.SumOverLevels(*(parts.build(config.loss, 0, c) for c in range(len(sizes))))
     else:
@@ -114,7 +118,7 @@ class _Parts:
     ) -> None:
         self.config, self.sizes, self.dim, self.tree, self.train_labels = config, sizes, dim, tree, train_labels
 
-    def build(self, name: str, level: int, classes_of: int) -> nn.Module:
+    def build(self, name: str, level: int, classes_of: int, **more: str) -> Any:
         entry, config = entry_of(name), self.config
         if entry.kind == "terms":
             second = SECOND_TERMS[config.decomposability or entry.second]
@@ -131,8 +135,8 @@ class _Parts:
         sizes = {"dim": self.dim, "num_classes": self.sizes[classes_of], "hierarchy": self.tree}
         needed = inspect.signature(make).parameters
         options |= {size: value() if callable(value) else value for size, value in sizes.items() if size in needed}
-        if entry.kind != "rank":
-            return make(**options)
+        if entry.kind != "rank" or more:
+            return make(**options, **more)
         if config.class_weights:
             return losses.ClassWeighted(make(**options, reduction="none"), self._class_weights(classes_of))
         return losses.SiMix(make(**options, normalize=False)) if config.simix else make(**options)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hgld.plugins import Plugins
 
-SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax"}
+SECOND_TERMS = {"pair": "CalibrationLoss", "proxy": "NormSoftmax", "tree": "TreeSoftmax"}
 """The second terms of a composition, by the names that a config gives them."""
 
 
@@ -48,6 +48,8 @@ _H_AP = _same("alpha", "relevance")
 _RECALL = _same(k="recall_at", temperature="recall_temperature")
 _LEVEL = _same("level")
 _PROXY = _same(temperature="proxy_temperature")
+_TREE = _same(temperature="proxy_temperature")
+_HYPERBOLIC = _same("curvature", temperature="hyperbolic_temperature", radius="hyperbolic_radius")
 _PAIR = _same(alpha="pair_positive", beta="pair_negative")
 _BLACKBOX = _same(lambda_="blackbox_lambda", margin="blackbox_margin")
 _PNP = _same("alpha", "tau", variant="pnp", b="pnp_b")
@@ -71,8 +73,12 @@ LOSSES: Mapping[str, LossEntry] = {
     "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
+    "TreeSoftmax": LossEntry("tree_proxies", "proxies", _TREE | _same(level_weights="proxy_levels"), learns=True),
+    "HXE": LossEntry("tree_proxies", "proxies", _TREE | _same(alpha="hxe_alpha"), learns=True),
+    "SoftLabels": LossEntry("tree_proxies", "proxies", _TREE | _same(beta="soft_beta"), learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
     "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
+    "HyperbolicPairs": LossEntry("hyperbolic", "pairs", _HYPERBOLIC | _LEVEL),
     "Margin": LossEntry("pairs", "pairs", _same("margin", "beta") | _LEVEL, learns=True),
     "MultiGrain": LossEntry("compositions", "views", _same("lambda_", "margin", "beta") | _LEVEL, learns=True),
     "CalibrationLoss": LossEntry("pairs", "pairs", _PAIR | _LEVEL),
@@ -129,13 +135,14 @@ def options_of(name: str) -> frozenset[str]:
     entry = entry_of(name)
     if entry.kind == "terms":
         second = {option for term in SECOND_TERMS.values() for option in LOSSES[term].options.values()} - {"level"}
-        return options_of(entry.rank) - {"class_weights"} | {"lambda_", "decomposability"} | second
+        of_rank = options_of(entry.rank) - {"class_weights", "sum_weights", "sum_gamma"}
+        return of_rank | {"lambda_", "decomposability"} | second
     taken = set(entry.options.values())
     binary = "level" in taken
     if binary and entry.kind != "views":
         taken.add("sum_levels")
     if entry.kind == "rank":
-        taken |= {"simix", "class_weights"} if binary else {"simix"}
+        taken |= {"simix", "class_weights", "sum_weights", "sum_gamma"} if binary else {"simix"}
     if entry.kind == "rank" or (entry.kind == "pairs" and not entry.learns):
         taken |= {"memory", "memory_from_epoch", "memory_weight"}
     if entry.kind != "views":

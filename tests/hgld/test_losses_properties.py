@@ -11,11 +11,15 @@ from hgld.losses.binned import FastAP, SoftBinAP
 from hgld.losses.blackbox_ap import BlackboxAP
 from hgld.losses.class_weighted import ClassWeighted
 from hgld.losses.compositions import HAPPIER, ROADMAP, RODNDCG, RODRecall, SumOverLevels
+from hgld.losses.hyperbolic import HyperbolicPairs
+from hgld.losses.level_weights import LevelWeighted
 from hgld.losses.memory import CrossBatchMemory
 from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
+from hgld.losses.surrogate_losses import SmoothAP, SupAP
+from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
 
 DIM = 8
 TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(16)]).numpy(), ("fine", "coarse"))
@@ -31,6 +35,7 @@ RANK = {
     "CalibrationLoss-nonzero": lambda: CalibrationLoss(reduction="nonzero"),
     "Contrastive": lambda: Contrastive(),
     "Contrastive, cosine": lambda: Contrastive(0.5, variant="cosine"),
+    "HyperbolicPairs": lambda: HyperbolicPairs(),
     "Triplet": lambda: Triplet(),
     "Margin": lambda: Margin(DIM),
     "Margin-nonzero": lambda: Margin(DIM, reduction="nonzero"),
@@ -39,6 +44,11 @@ OTHERS = {
     "NormSoftmax": lambda: NormSoftmax(16, DIM),
     "ProxyNCApp": lambda: ProxyNCApp(16, DIM),
     "CSL": lambda: CSL(TREE, DIM),
+    "TreeSoftmax": lambda: TreeSoftmax(TREE, DIM),
+    "HXE": lambda: HXE(TREE, DIM),
+    "SoftLabels": lambda: SoftLabels(TREE, DIM),
+    "LevelWeighted, learned": lambda: LevelWeighted(SmoothAP(reduction="none"), 2),
+    "LevelWeighted, hard": lambda: LevelWeighted(SupAP(reduction="none"), 2, "hard"),
     "ROADMAP": lambda: ROADMAP(),
     "RODRecall": lambda: RODRecall(16, DIM),
     "HAPPIER": lambda: HAPPIER(16, DIM),

@@ -101,13 +101,17 @@ def test_every_option_that_a_loss_takes_changes_something(name):
         "pair_negative": -0.5, "level": "mid", "sum_levels": True, "recall_at": (3,), "recall_temperature": 0.3,
         "bins": 7, "blackbox_lambda": 0.1, "blackbox_margin": 0.5, "margin": 0.6, "beta": 0.3, "pnp": "O", "pnp_b": 1.0,
         "contrastive": "cosine", "csl_margins": (0.9, 0.5, 0.1), "csl_scale": 4.0, "simix": True, "class_weights": True,
-        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed",
+        "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.3, "ties": "relaxed", "proxy_levels": (1.0, 0.2, 0.2),
+        "hxe_alpha": 2.0, "soft_beta": 4.0, "hyperbolic_temperature": 0.5, "curvature": 1.0, "hyperbolic_radius": 1.0,
+        "sum_weights": "hard", "sum_gamma": 3.0,
         "matryoshka": (2, DIM), "matryoshka_levels": ("mid", ""),
     }  # fmt: skip
     embeddings, labels, instances = batch()
     needed = {
         "pair_positive": {"decomposability": "pair"}, "pair_negative": {"decomposability": "pair"},
-        "proxy_temperature": {"decomposability": "proxy"}, "pnp_b": {"pnp": "Ib"}, "tau": {},
+        "proxy_temperature": {"decomposability": "proxy"}, "proxy_levels": {"decomposability": "tree"},
+        "sum_weights": {"sum_levels": True}, "pnp_b": {"pnp": "Ib"}, "tau": {},
+        "sum_gamma": {"sum_levels": True, "sum_weights": "hard"},
         "matryoshka_levels": {"matryoshka": (2, DIM)},
         "memory": {"memory_from_epoch": 0}, "memory_from_epoch": {"memory": 30},
         "memory_weight": {"memory": 30, "memory_from_epoch": 0},
@@ -139,6 +143,25 @@ def test_csl_reads_the_tree_of_the_classes_in_training():
     criterion = build(loss="CSL")
     assert isinstance(criterion.loss, losses.CSL)
     assert criterion.loss.classes.tolist() == [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 1, 0], [4, 2, 1], [5, 3, 1]]
+
+
+def test_a_second_term_of_the_tree_has_a_proxy_for_every_finest_class_in_training():
+    loss = build(loss="HAPPIER", decomposability="tree", proxy_levels=(2.0, 1.0, 1.0)).loss
+    assert isinstance(loss.rank, losses.SupHAP)
+    assert isinstance(loss.decomposability, losses.TreeSoftmax)
+    assert loss.decomposability.proxies.shape == (len(TRAINED), DIM)
+    assert loss.decomposability.level_weights == (0.5, 0.25, 0.25)
+
+
+def test_a_sum_over_levels_with_weights_that_training_finds():
+    learned = build(loss="SmoothAP", sum_levels=True, sum_weights="learned")
+    assert [len(p) for p in learned.parameters()] == [3]
+    hard = build(loss="SmoothAP", sum_levels=True, sum_weights="hard", sum_gamma=0.0)
+    assert not list(hard.parameters())
+    embeddings, labels, instances = batch()
+    each = torch.stack([losses.SmoothAP(level=level)(embeddings, labels) for level in range(3)])
+    torch.testing.assert_close(hard(embeddings, labels, instances)[0], each.mean())  # all have positives at all levels
+    torch.testing.assert_close(learned(embeddings, labels, instances)[0], each.sum())  # log variances begin at 0
 
 
 def test_csl_s_margins_are_those_of_the_levels_finest_first():

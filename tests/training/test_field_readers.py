@@ -35,6 +35,13 @@ CASES = {
     "pair_negative": (0.5, {"loss": "CalibrationLoss"}, {**PAIR, "decomposability": "proxy"}),
     "proxy_temperature": (0.1, {"loss": "NormSoftmax"}, PAIR),
     "matryoshka_levels": (("genus", ""), {"matryoshka": (32, 512)}, {}),
+    "proxy_levels": ((1.0, 0.5), {"decomposability": "tree"}, {"loss": "HAPPIER"}),
+    "sum_weights": ("hard", {"loss": "SupAP", "sum_levels": True}, {"loss": "SupAP"}),
+    "sum_gamma": (
+        2.0,
+        {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"},
+        {"loss": "SupAP", "sum_levels": True, "sum_weights": "learned"},
+    ),
     "memory_from_epoch": (1, MEMORY, {"loss": "SupAP"}),
     "memory_weight": (0.5, MEMORY, {"loss": "SupAP"}),
     "optimizer_proxies": ("sgd", {"loss": "Margin"}, {"loss": "SupAP"}),

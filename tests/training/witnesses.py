@@ -228,6 +228,12 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "CalibrationLoss"}, pair_positive=0.99, pair_negative=-0.5)
 @witness(LossConfig, {"loss": "NormSoftmax"}, proxy_temperature=0.5)
 @witness(LossConfig, {"loss": "CSL"}, csl_margins=(0.9, 0.5, 0.1), csl_scale=4.0)
+@witness(LossConfig, {"loss": "TreeSoftmax"}, proxy_levels=(1.0, 0.5, 0.0))
+@witness(LossConfig, {"loss": "HXE"}, hxe_alpha=0.1)
+@witness(LossConfig, {"loss": "SoftLabels"}, soft_beta=4.0)
+@witness(LossConfig, {"loss": "HyperbolicPairs"}, hyperbolic_temperature=0.5, curvature=1.0, hyperbolic_radius=1.0)
+@witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="learned")
+@witness(LossConfig, {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"}, sum_gamma=3.0)
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
 @witness(LossConfig, MEMORY, memory_from_epoch=1, memory_weight=0.3)
 def lost(config: TrainConfig, world: World) -> Any:
