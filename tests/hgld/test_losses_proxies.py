@@ -1,6 +1,8 @@
 """Proxy losses against their slow twins, and what they owe to unknown labels and degenerate hierarchies."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -219,14 +221,15 @@ def test_wrong_options_are_refused():
             NormSoftmax(**{"num_classes": 3, "dim": 2, **wrong})
     with pytest.raises(InputError, match="level 2"):
         NormSoftmax(3, 2, level=2)(torch.randn(1, 2), torch.tensor([[0, 1]]))
-    for make, wrong in (
+    of_tree: tuple[tuple[Callable[..., object], dict[str, Any]], ...] = (
         (CSL, {"scale": -1.0}),
         (HXE, {"alpha": -0.1}),
         (SoftLabels, {"beta": math.inf}),
         (TreeSoftmax, {"level_weights": (1.0, 1.0)}),
         (TreeSoftmax, {"level_weights": (0.0, 0.0, 0.0)}),
         (TreeSoftmax, {"temperature": 0.0}),
-    ):
+    )
+    for make, wrong in of_tree:
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             make(TREE, DIM, **wrong)
 

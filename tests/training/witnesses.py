@@ -232,7 +232,7 @@ HAPPIER, MEMORY = {"loss": "HAPPIER"}, {"loss": "Triplet", "memory": 30, "memory
 @witness(LossConfig, {"loss": "HXE"}, hxe_alpha=0.1)
 @witness(LossConfig, {"loss": "SoftLabels"}, soft_beta=4.0)
 @witness(LossConfig, {"loss": "HyperbolicPairs"}, hyperbolic_temperature=0.5, curvature=1.0, hyperbolic_radius=1.0)
-@witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="learned")
+@witness(LossConfig, {"loss": "SupAP", "sum_levels": True}, sum_weights="hard")
 @witness(LossConfig, {"loss": "SupAP", "sum_levels": True, "sum_weights": "hard"}, sum_gamma=3.0)
 @witness(LossConfig, {"loss": "Triplet", "memory_from_epoch": 0}, memory=30)
 @witness(LossConfig, MEMORY, memory_from_epoch=1, memory_weight=0.3)
