@@ -196,7 +196,7 @@ def test_a_sample_for_the_pca_leaves_out_no_image_that_it_needs(tmp_path):
         ({}, 3, ConfigError, "3 processes"),
         ({"stream": True, "lanes": 1}, 2, ConfigError, "2 processes cannot share 1 lanes"),
         ({"train_split": "trian"}, 1, InputError, "Did you mean 'train'"),
-        ({"batch_size": 64}, 1, ConfigError, "12 classes"),
+        ({"batch_size": 64}, 1, ConfigError, r"--batch-size 64 .* has 12\. Take --batch-size 24 or less"),
     ],
 )
 def test_what_cannot_be_read_so_is_refused(fields, processes, error, told, data):
@@ -235,11 +235,3 @@ def test_merged_classes_meet_in_the_batches_and_the_run_is_another(data):
         check_config(options(merge_classes=3, stream=True))
     with pytest.raises(ConfigError, match="CSL learns the tree of the classes, which merge_classes tears"):
         check_config(with_fields(TrainConfig(), {"loss": "CSL", "merge_classes": 2}))
-
-
-def test_a_batch_of_more_classes_than_there_are_is_told_by_its_flag(tmp_path):
-    place = str(write_small(tmp_path / "small"))
-    with pytest.raises(
-        ConfigError, match=r"--batch-size 256 .*needs 128 classes.* has 12\. Take --batch-size 24 or less"
-    ):
-        training_facts(options(batch_size=256), place)
