@@ -40,6 +40,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "pytest": "these are the tests",
     "bash .ci/run": "these are the tests",
     "python benchmarks/mutations.py": "runs these tests forty times",
+    "python benchmarks/gpu.py": "takes an hour; tests/test_first_hour.py runs it at toy size",
     "python -m sphinx": "another test builds the site",
     "export MASTER_": "needs Slurm",
     "srun": "needs Slurm",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler
-from hgld.training.batches import TrainingData, epoch_coverage, merged_labels, training_facts
+from hgld.training.batches import TrainingData, epoch_coverage, merged_labels
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.config_checks import check_config
 from tests.hgld.small_dataset import items_of_classes, write_dataset
