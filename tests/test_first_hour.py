@@ -16,7 +16,7 @@ SCRIPT = ROOT / "benchmarks" / "gpu.py"
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
-    import gpu
+    import gpu  # pyright: ignore[reportMissingImports]  # beside its own modules
 
     yield gpu
     sys.modules.pop("gpu")

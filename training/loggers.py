@@ -72,7 +72,7 @@ class TensorBoardLogger:
     def _take_over(self, path: Path, until: int) -> None:
         """Copy the events of an earlier file, but those of steps that are done again; one cut short ends it."""
         from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made anew
 
         writer: Any = self._writer.file_writer
         for data in RawEventFileLoader(str(path)).Load():

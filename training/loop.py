@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -121,7 +122,8 @@ def train(
 @contextmanager
 def arithmetic(config: TrainConfig, device: torch.device) -> Iterator[None]:
     """Set how a device computes in the body: TF32 or not, the choice of convolutions' algorithms, determinism."""
-    cudnn, on_gpu, tf32 = torch.backends.cudnn, device.type == "cuda", config.optimizer.tf32
+    cudnn: Any = torch.backends.cudnn
+    on_gpu, tf32 = device.type == "cuda", config.optimizer.tf32
     before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.benchmark
     deterministic = torch.are_deterministic_algorithms_enabled()
     if config.run.deterministic:

@@ -13,7 +13,7 @@ import torch
 
 from hgld import open_dataset
 from hgld.data.batch import Batch
-from hgld.data.loader import BatchDecoder, Loader
+from hgld.data.loader import BatchDecoder, Loader, cores_of_process
 from hgld.data.views import TestView, TrainView, places
 from hgld.errors import ConfigError, InputError
 from hgld.samplers import EpochSampler, PKSampler, RepeatedAugmentation
@@ -322,3 +322,23 @@ def test_pinned_batches_reach_the_gpu(dataset):
     pinned = Loader(dataset, pk(dataset), VIEW, pin_memory=True)
     moved = [batch.images.to("cuda", non_blocking=True) for batch in pinned]
     assert all(torch.equal(there.cpu(), here.images) for there, here in zip(moved, whole, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("started", "cores"),
+    [
+        ({}, 12),
+        ({"RANK": "0", "LOCAL_WORLD_SIZE": "4"}, 3),
+        ({"RANK": "0", "LOCAL_WORLD_SIZE": "40"}, 1),
+        ({"SLURM_CPUS_PER_TASK": "8", "SLURM_STEP_TASKS_PER_NODE": "4"}, 8),
+        ({"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 3),
+    ],
+)
+def test_a_process_decodes_with_its_share_of_the_cores(started, cores, dataset, monkeypatch):
+    for name in ("RANK", "LOCAL_WORLD_SIZE", "SLURM_CPUS_PER_TASK", "SLURM_STEP_TASKS_PER_NODE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in started.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
+    assert cores_of_process() == cores
+    assert Loader(dataset, pk(dataset), VIEW, workers=0)._batches._workers == cores

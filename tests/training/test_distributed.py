@@ -12,8 +12,9 @@ from torch import nn
 
 from hgld.distributed import (
     Processes,
-    _blocks,
+    _device,
     any_process,
+    blocks,
     from_main,
     gather_with_gradients,
     is_main_process,
@@ -163,7 +164,31 @@ def test_what_processes_cannot_do_is_refused():
 
 def test_what_is_shared_out_is_gathered_a_block_at_a_time():
     net = small_model()
-    assert list(_blocks(net.backbone)) == list(net.backbone.get_submodule("stages").children())
+    assert list(blocks(net.backbone)) == list(net.backbone.get_submodule("stages").children())
     linear = nn.Linear(2, 2)
     nested = nn.ModuleDict({"stem": nn.ReLU(), "body": nn.ModuleDict({"blocks": nn.ModuleList([linear, nn.ReLU()])})})
-    assert list(_blocks(nested)) == [linear]
+    assert list(blocks(nested)) == [linear]
+
+
+@pytest.mark.parametrize(
+    ("visible", "local", "slurm", "chosen"),
+    [
+        (8, 3, {}, "cuda:3"),
+        (1, 3, {"SLURM_LOCALID": "3", "SLURM_GPUS_PER_TASK": "1"}, "cuda:0"),
+        (1, 3, {"SLURM_LOCALID": "3", "SLURM_GPU_BIND": "single:1"}, "cuda:0"),
+        (8, 3, {"SLURM_LOCALID": "3", "SLURM_GPUS_PER_TASK": "1"}, "cuda:3"),
+        (1, 3, {"SLURM_LOCALID": "3"}, None),  # four tasks on one GPU
+        (2, 3, {}, None),
+    ],
+)
+def test_each_process_takes_a_gpu_of_its_own(visible, local, slurm, chosen, monkeypatch):
+    for name in ("SLURM_LOCALID", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_NTASKS_PER_GPU"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in slurm.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
+    if chosen is None:
+        with pytest.raises(ConfigError, match=rf"process {local} .*no GPU of its own.*--gpus-per-task 1"):
+            _device("cuda", local)
+    else:
+        assert _device("cuda", local) == torch.device(chosen)

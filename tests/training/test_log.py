@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made anew
 
 from hgld.errors import ConfigError, MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
