@@ -89,46 +89,61 @@ _RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding
 _SLICES_A_POSITIVE = 8  # few enough positives share a slice that the first comparison mostly decides
 _MOST_SLICES = 1 << 16  # beyond this the table leaves the second-level cache
 _SORT_ALL_SHARE = 4  # one item in so many positive: sorting the whole row is cheaper than counting
+_MOST_COUNTED = 1 << 16  # for more positives the tables of the counts leave the cache
+_LOWEST = np.int32(-0x7F800001)  # of -inf, an item that is out of the ranking, in the order of the scores
+_DIGIT_BITS = 14  # three of them hold any key
+_SORTED_SLICES = 4096
+_ITEMS_A_PART = 1 << 14  # their keys stay in the processor's second-level cache while they are sorted
 
 
 @helper
-def _sort_keys(keys: np.ndarray, size: int, digit_bits: int, spare: np.ndarray, tables: np.ndarray) -> np.ndarray:
-    """Sort ``keys[:size]`` (uint64 below 2^(3 digit_bits)); the result lies in ``keys`` or in ``spare``."""
-    if size < _RADIX_FROM:
-        for i in range(1, size):
+def _sort_keys(keys: np.ndarray, start: int, stop: int, spare: np.ndarray, tables: np.ndarray) -> None:
+    """Sort ``keys[start:stop]`` (uint64 that differ by less than 2^(3 ``_DIGIT_BITS``)) in place."""
+    if stop - start < _RADIX_FROM:
+        for i in range(start + 1, stop):
             key = keys[i]
             to = i
-            while to > 0 and keys[to - 1] > key:
+            while to > start and keys[to - 1] > key:
                 keys[to] = keys[to - 1]
                 to -= 1
             keys[to] = key
-        return keys
-    width = np.uint64(1) << np.uint64(digit_bits)
+        return
+    low = high = keys[start]
+    for i in range(start, stop):
+        low, high = min(low, keys[i]), max(high, keys[i])
+    bits = np.uint64(1)
+    while (high - low) >> bits:
+        bits += np.uint64(1)
+    passes = np.uint64(2 if bits < 2 * _DIGIT_BITS - 1 else 3)
+    digit = (bits + passes - np.uint64(1)) // passes
+    width = np.uint64(1) << digit
     mask = width - np.uint64(1)
-    for place in range(3 * width):
+    for place in range(passes * width):
         tables[place] = 0
-    one, two = np.uint64(digit_bits), np.uint64(2 * digit_bits)
-    for i in range(size):
-        key = keys[i]
+    two = digit + digit
+    for i in range(start, stop):
+        key = keys[i] - low
         tables[key & mask] += 1
-        tables[width + ((key >> one) & mask)] += 1
-        tables[width + width + (key >> two)] += 1
-    for digit in range(3):
-        start = np.int32(0)
-        base = np.uint64(digit) * width
-        shift = np.uint64(digit * digit_bits)
+        tables[width + ((key >> digit) & mask)] += 1
+        if passes == 3:
+            tables[width + width + (key >> two)] += 1
+    for number in range(passes):
+        reached = np.int32(start)
+        base = np.uint64(number) * width
+        down = np.uint64(number) * digit
         for place in range(width):
             count = tables[base + np.uint64(place)]
-            tables[base + np.uint64(place)] = start
-            start += count
-        for i in range(size):
+            tables[base + np.uint64(place)] = reached
+            reached += count
+        for i in range(start, stop):
             key = keys[i]
-            place = base + ((key >> shift) & mask)
+            place = base + (((key - low) >> down) & mask)
             to = tables[place]
             tables[place] = to + np.int32(1)
             spare[np.uint32(to)] = key
         keys, spare = spare, keys
-    return keys
+    if passes == 3:
+        spare[start:stop] = keys[start:stop]  # they have changed places
 
 
 @helper
@@ -215,6 +230,58 @@ def _count_between(
 
 
 @helper
+def _sort_row(
+    scores: np.ndarray,
+    grades: np.ndarray,
+    bits_of_grade: np.uint64,
+    slices: np.ndarray,
+    keys: np.ndarray,
+    spare: np.ndarray,
+    tables: np.ndarray,
+) -> None:
+    """Sort all items of a row into ``keys``: cut into slices of the range of scores, then slice by slice.
+
+    A slice stays in the processor's cache, and its keys differ in few bits.
+    """
+    size = scores.shape[0]
+    bits = scores.view(np.int32)
+    ends = np.zeros(size // _ITEMS_A_PART + 2, np.int32)
+    most, least = _LOWEST, np.int32(0x7FFFFFFF)
+    for i in range(size):  # as integers: their extremes are found many at a time
+        ordered = bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF))
+        most = max(most, ordered)
+        least = min(least, ordered if ordered > _LOWEST else np.int32(0x7FFFFFFF))
+    ends[0], ends[1] = most, min(least, most)
+    for i in range(2):
+        ends[i] ^= (ends[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)
+    high, low = ends.view(np.float32)[0], ends.view(np.float32)[1]
+    ends[:2] = 0
+    last = np.float32(_SORTED_SLICES - 1)
+    scale = min(last / (high - low), np.float32(1e30))  # infinite where all are tied
+    for i in range(size):
+        slices[i] = np.int32(max(np.float32(0), min((high - scores[i]) * scale, last)))
+    parts = np.zeros(_SORTED_SLICES, np.int32)  # items a slice, then the part that it belongs to
+    for i in range(size):
+        parts[np.uint32(slices[i])] += 1
+    reached, before, part = np.int32(0), np.int32(0), 0
+    for i in range(_SORTED_SLICES):
+        if reached - before >= _ITEMS_A_PART:
+            part, before = part + 1, reached
+            ends[part] = reached
+        reached += parts[i]
+        parts[i] = part
+    for i in range(size):
+        place = parts[np.uint32(slices[i])]
+        to = ends[np.uint32(place)]
+        ends[np.uint32(place)] = to + np.int32(1)
+        keys[np.uint32(to)] = _descending(bits[i], grades[i], bits_of_grade)
+    start = np.int32(0)
+    for i in range(part + 1):
+        _sort_keys(keys, start, ends[i], spare, tables)
+        start = ends[i]
+
+
+@helper
 def _walk_sorted(
     keys: np.ndarray, size: int, num: int, bits_of_grade: np.uint64, grades: np.ndarray, ranks: np.ndarray
 ) -> None:
@@ -255,16 +322,9 @@ def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
     return found
 
 
-def _digit_bits(bits_of_grade: np.uint64) -> np.int64:
-    return (np.int64(bits_of_grade) + 34) // 3
-
-
-_compiled_digit_bits = helper(_digit_bits)
-
-
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
     """Allocate the memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
-    num_places = max(3 << _digit_bits(grade_bits(num_levels)), _MOST_SLICES + 1)
+    num_places = max(3 << _DIGIT_BITS, _MOST_SLICES + 1)
     return (
         np.empty(size, np.uint64),
         np.empty(size, np.uint64),
@@ -305,7 +365,6 @@ def rank_row(
     """
     keys, spare, tables, ordered, slices = memory
     bits = scores.view(np.int32)
-    digit_bits = _compiled_digit_bits(bits_of_grade)
     size = scores.shape[0]
     if floor > -np.inf:
         listed = _head(scores, floor, slices)
@@ -314,26 +373,24 @@ def rank_row(
             item = np.uint32(slices[i])
             keys[i] = _descending(bits[item], grades[item], bits_of_grade)
             num += np.int64(grades[item] > 0)
-        placed = _sort_keys(keys, listed, digit_bits, spare, tables)
-        _walk_sorted(placed, listed, num, bits_of_grade, positive_grades, ranks)
+        _sort_keys(keys, 0, listed, spare, tables)
+        _walk_sorted(keys, listed, num, bits_of_grade, positive_grades, ranks)
         return num
     num = _positives(grades, slices)
     if num < 1:
         return num
-    if num * _SORT_ALL_SHARE > size:
-        for i in range(size):
-            keys[i] = _descending(bits[i], grades[i], bits_of_grade)
-        placed = _sort_keys(keys, size, digit_bits, spare, tables)
-        _walk_sorted(placed, size, num, bits_of_grade, positive_grades, ranks)
+    if num * _SORT_ALL_SHARE > size or num > _MOST_COUNTED:
+        _sort_row(scores, grades, bits_of_grade, slices, keys, spare, tables)
+        _walk_sorted(keys, size, num, bits_of_grade, positive_grades, ranks)
         return num
     for i in range(num):
         item = np.uint32(slices[i])
         keys[i] = _descending(bits[item], grades[item], bits_of_grade)
-    placed = _sort_keys(keys, num, digit_bits, spare, tables)
+    _sort_keys(keys, 0, num, spare, tables)
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     for i in range(num):
-        positive_grades[i] = placed[i] & mask
-    _fill_scores(placed, num, bits_of_grade, ordered)
+        positive_grades[i] = keys[i] & mask
+    _fill_scores(keys, num, bits_of_grade, ordered)
     _count_between(scores, ordered, num, slices, tables, ranks)
     return num
 
@@ -376,6 +433,36 @@ def _ap_sum(
     for i in range(size):
         total += float(chosen[np.uint32(grades[i])] * running[np.uint32(ends[i])]) / ranks[i]
     return total
+
+
+@helper
+def _ap_sums(
+    grades: np.ndarray, ends: np.ndarray, ranks: np.ndarray, size: int, counts: np.ndarray, ap: np.ndarray
+) -> None:
+    """Fill ``ap`` (L,) with the sums of rank+ / rank over the positives of at least each grade.
+
+    Args:
+        grades: of the positives in list order.
+        ends: last positive of each one's tie group.
+        ranks: of the positives.
+        size: how many they are.
+        counts: (2, L + 1) int64, overwritten: the positives so far of at least each grade, and those of the group.
+        ap: to fill.
+    """
+    counts[:] = 0
+    ap[:] = 0.0
+    highest = np.uint64(0)
+    for i in range(size):
+        grade = np.uint64(grades[i])
+        highest = max(highest, grade)
+        for other in range(np.uint64(1), grade + np.uint64(1)):
+            counts[0, other] += 1
+            counts[1, other] += 1
+        if ends[i] == i:
+            for other in range(np.uint64(1), highest + np.uint64(1)):
+                ap[other - np.uint64(1)] += float(counts[0, other] * counts[1, other]) / ranks[i]
+                counts[1, other] = 0
+            highest = np.uint64(0)
 
 
 @helper
@@ -581,14 +668,12 @@ def _rank_rows(
     ap, exact_ap, precision_r, hap, dcg, asi, hits, precision, grade_at, dcg_at = sums
     positive_grades, ranks, ends, places, running, listed = found
     size, width = scores.shape[1], totals.shape[1]
-    chosen = np.empty(width, np.int64)
+    counts = np.empty((2, width), np.int64)
     for row in range(scores.shape[0]):
         num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, memory, positive_grades, ranks)
         _place_positives(positive_grades, ranks, num, ends, places, listed)
+        _ap_sums(positive_grades, ends, ranks, num, counts, ap[row])
         for grade in range(1, width):
-            for other in range(width):
-                chosen[other] = other >= grade
-            ap[row, grade - 1] = _ap_sum(chosen, positive_grades, ends, ranks, num, running)
             if exact:
                 exact_ap[row, grade - 1] = _exact_ap_sum(grade, positive_grades, ends, ranks, num, running)
         hap[row] = _hap_sum(relevance[row], ap[row], positive_grades, ends, ranks, num, running)
