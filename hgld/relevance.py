@@ -34,7 +34,9 @@ def _as_labels(labels: Tensor | np.ndarray, side: str) -> Tensor:
     return tensor
 
 
-def shared_levels(query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np.ndarray) -> Tensor:
+def shared_levels(
+    query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np.ndarray, *, dtype: torch.dtype = torch.int64
+) -> Tensor:
     """Return the grade of every (query, gallery) pair.
 
     The grade is ``L - c`` for the finest level ``c`` (column; 0 is the finest) at which both labels are known and
@@ -44,9 +46,10 @@ def shared_levels(query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np
     Args:
         query_labels: (Q, L) or (Q,) integer class ids, finest level first; negative is unknown and matches nothing.
         gallery_labels: (G, L) or (G,), the same levels.
+        dtype: of the grades; ``torch.uint8``, for up to 255 levels, takes an eighth of the memory.
 
     Returns:
-        (Q, G) int64 in 0..L, on the device of ``query_labels``.
+        (Q, G) integers in 0..L, on the device of ``query_labels``.
 
     Raises:
         InputError: labels are not integers, have other than one or two dimensions, or the level counts differ.
@@ -64,10 +67,12 @@ def shared_levels(query_labels: Tensor | np.ndarray, gallery_labels: Tensor | np
         )
     num_levels = query.shape[1]
     gallery = gallery.to(query.device)
-    grades = torch.zeros(query.shape[0], gallery.shape[0], dtype=torch.int64, device=query.device)
+    query, gallery = (side if side.dtype.is_signed else side.long() for side in (query, gallery))
+    gallery = gallery.where(gallery >= 0, -1)
+    query = query.where(query >= 0, -2)  # unknown matches nothing, and one table of matches is all that is needed
+    grades = torch.zeros(query.shape[0], gallery.shape[0], dtype=dtype, device=query.device)
     for level in reversed(range(num_levels)):
-        column = query[:, level, None]
-        grades[(column == gallery[None, :, level]) & (column >= 0)] = num_levels - level
+        grades.masked_fill_(query[:, level, None] == gallery[:, level], num_levels - level)
     return grades
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +11,29 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, HierarchyError, InputError
-from hgld.evaluation.judgements import MOST_LEVELS, GradeTable, LabelRelevance, RelevanceBlock, RelevanceSource
+from hgld.evaluation.heads import Heads, ranking_heads, worth_heads
+from hgld.evaluation.judgements import (
+    MOST_LEVELS,
+    GradeTable,
+    LabelRelevance,
+    RelevanceBlock,
+    RelevanceFacts,
+    RelevanceSource,
+    block_of_items,
+    facts_of,
+)
 from hgld.evaluation.metric import GainFunction, Metric, resolve
 from hgld.evaluation.metric_kinds import kind_of
 from hgld.evaluation.report import RetrievalReport
-from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.scores import (
+    Rows,
+    block_rows,
+    choose_device,
+    exact_products,
+    open_embeddings,
+    prepare_embeddings,
+    score_blocks,
+)
 from hgld.evaluation.statistics import (
     depth_needed,
     depths_of,
@@ -102,6 +120,7 @@ def block_metrics(
     levels: Sequence[str],
     gain: GainFunction,
     backend: str | None = None,
+    items: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute the metrics of a block of queries.
 
@@ -112,6 +131,7 @@ def block_metrics(
         levels: names of the levels, finest first.
         gain: of a grade, in the hierarchical metrics.
         backend: ``native`` (the CPU alone), ``torch``, or None to choose by the device.
+        items: (q, G) gallery indices of the columns, where these are heads of rankings; None: the whole gallery.
 
     Returns:
         for every metric's name (q,) float64.
@@ -119,13 +139,9 @@ def block_metrics(
     Raises:
         ConfigError: an unknown backend, or ``native`` for another device than the CPU.
     """
-    on_cpu = scores.device.type == "cpu"
-    if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
-        raise ConfigError(f"backend is {backend!r} on {scores.device}; expected native (on the CPU) or torch.")
-    rows, items = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
-    scores[rows, items] = -torch.inf
-    is_native = (backend or ("native" if on_cpu else "torch")) == "native"
-    rank = order_statistics if is_native else order_statistics_torch
+    rows, columns = (torch.from_numpy(part).to(scores.device) for part in block.left_out)
+    scores[rows, columns] = -torch.inf
+    rank = order_statistics if is_native(backend, scores.device) else order_statistics_torch
     gains = gain.gains(block.counts)
     depth = depth_needed(metrics, levels, block.counts)
     exact = any(metric.kind == "AP#g" for metric in metrics)
@@ -135,8 +151,20 @@ def block_metrics(
     voters = None
     if depths and block.classes is not None:
         query, tree = block.classes
-        voters = first_items(scores, block.grades, max(depths), tree.order), query, tree
+        voters = first_items(scores, block.grades, max(depths), tree.order, items), query, tree
     return metric_values(metrics, levels, found, block.counts, gain, gains, voters)
+
+
+def is_native(backend: str | None, device: torch.device) -> bool:
+    """Tell whether compiled loops rank, and not torch.
+
+    Raises:
+        ConfigError: an unknown backend, or ``native`` for another device than the CPU.
+    """
+    on_cpu = device.type == "cpu"
+    if backend not in (None, "native", "torch") or (backend == "native" and not on_cpu):
+        raise ConfigError(f"backend is {backend!r} on {device}; expected native (on the CPU) or torch.")
+    return (backend or ("native" if on_cpu else "torch")) == "native"
 
 
 def _check_classes(metrics: Sequence[Metric], *, given: bool) -> None:
@@ -343,12 +371,12 @@ def evaluate_labelled(
     if leave_one_out and self_index is not None:
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
     device = choose_device(query[0], options.device)
-    queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
+    queries = open_embeddings(query[0], "query", normalize=options.normalize, device=device)
     query_labels = label_table(query[1], len(queries), "query")
     if gallery is None:
         items, gallery_labels, index = queries, query_labels, np.arange(len(queries))
     else:
-        items = prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
+        items = open_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
         gallery_labels = label_table(gallery[1], len(items), "gallery")
         index = None if self_index is None else checked_self_index(self_index, len(queries))
     names = level_names(levels, query_labels, gallery_labels)
@@ -361,8 +389,10 @@ def evaluate_labelled(
         "embeddings_sha256": embeddings_fingerprint(query[0], *(() if gallery is None else gallery[:1])),
     }
     relevance = LabelRelevance(query_labels, gallery_labels, index)
-    ranked = prepare_embeddings(options.expanded(queries, items, index), "query", normalize=False, device=device)
-    return _rank_all(ranked, items, relevance, names, gain, options, stated, gallery_labels)
+    if options.query_expansion is not None:
+        expanded = options.expanded(queries[:], items[:], index)
+        queries = prepare_embeddings(expanded, "query", normalize=False, device=device)
+    return _rank_all(queries, items, relevance, names, gain, options, stated, gallery_labels)
 
 
 def evaluate_judged(
@@ -393,8 +423,8 @@ def evaluate_judged(
         ConfigError: unknown metrics, levels or options.
     """
     device = choose_device(query_embeddings, options.device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
+    query = open_embeddings(query_embeddings, "query", normalize=options.normalize, device=device)
+    gallery = open_embeddings(gallery_embeddings, "gallery", normalize=options.normalize, device=device)
     if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != len(levels):
         raise InputError(
             f"judgements are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
@@ -402,7 +432,9 @@ def evaluate_judged(
             f"{', '.join(levels)}."
         )
     stated = {"protocol": "judged lists", **_describe(query_embeddings, options), **(settings or {})}
-    query = prepare_embeddings(options.expanded(query, gallery), "query", normalize=False, device=device)
+    if options.query_expansion is not None:
+        expanded = options.expanded(query[:], gallery[:])
+        query = prepare_embeddings(expanded, "query", normalize=False, device=device)
     return _rank_all(query, gallery, judgements, levels, options.gain(leave_one_out=False), options, stated)
 
 
@@ -538,8 +570,8 @@ def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
 
 
 def _rank_all(
-    query: Tensor,
-    gallery: Tensor,
+    query: Tensor | Rows,
+    gallery: Tensor | Rows,
     relevance: RelevanceSource,
     levels: Sequence[str],
     gain: GainFunction,
@@ -566,20 +598,18 @@ def _rank_all(
     of_set = [metric for metric in metrics if kind_of(metric.kind).of_set]
     of_queries = [metric for metric in metrics if metric not in of_set]
     _check_classes(of_set, given=gallery_labels is not None)
-    rows = block_rows(len(ranked), len(gallery), query.device, options.chunk_size)
     parts: list[dict[str, np.ndarray]] = []
-    with exact_products(query.device):
-        for start, stop, scores in score_blocks(query, gallery, rows, ranked) if of_queries else ():
-            block = relevance.block(start, stop, query.device)
-            parts.append(block_metrics(scores, block, of_queries, levels, gain, options.backend))
-            if options.progress is not None:
-                options.progress("rank", stop - ranked.start, len(ranked))
+    ranking = _Ranking(query, gallery, relevance, of_queries, levels, gain, options)
+    for done, found in ranking.blocks(ranked) if of_queries else ():
+        parts.append(found)
+        if options.progress is not None:
+            options.progress("rank", done - ranked.start, len(ranked))
     columns = {str(metric): np.concatenate([part[str(metric)] for part in parts]) for metric in of_queries}
     whole = {}
     if gallery_labels is not None and ranked.start == 0:  # of several processes the first one
         for metric in of_set:
             column = gallery_labels[:, list(levels).index(str(metric.level))]
-            whole[str(metric)] = _of_set(metric, gallery, column, options.progress)
+            whole[str(metric)] = _of_set(metric, gallery[:], column, options.progress)
     return RetrievalReport.from_columns(
         columns,
         {
@@ -601,6 +631,63 @@ def _rank_all(
         num_queries=len(ranked),
         of_set=whole,
     )
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """The metrics of queries, block by block: by whole rows of scores, or by heads where these suffice."""
+
+    query: Tensor | Rows
+    gallery: Tensor | Rows
+    relevance: RelevanceSource
+    metrics: Sequence[Metric]
+    levels: Sequence[str]
+    gain: GainFunction
+    options: EvaluationOptions
+
+    def blocks(self, part: range) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        """Yield how far the queries are ranked, and the metrics of the last block of them."""
+        with exact_products(self.query.device):
+            facts, depth = self._facts(part)
+            if facts is None or depth is None:
+                yield from self._by_rows(part)
+                return
+            for head in ranking_heads(self.query, self.gallery, depth, part):
+                yield head.queries.stop, self._of_head(head, facts, part.start)
+
+    def _facts(self, part: range) -> tuple[RelevanceFacts | None, int | None]:
+        """Return what heads need, and their depth; None where heads do not suffice."""
+        native = is_native(self.options.backend, self.query.device)
+        if not native or not worth_heads(1, len(self.gallery)) or not all(_reads_head(m) for m in self.metrics):
+            return None, None
+        facts = facts_of(self.relevance, part.start, part.stop)
+        depth = depth_needed(self.metrics, self.levels, facts.counts)
+        voting = [metric.number or 1 for metric in self.metrics if kind_of(metric.kind).of_labels]
+        depth = None if depth is None else max(depth, *voting, 1) + int(np.bincount(facts.left_out[0]).max(initial=0))
+        return (facts, depth) if depth is not None and worth_heads(depth, len(self.gallery)) else (None, None)
+
+    def _by_rows(self, part: range) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+        rows = block_rows(len(part), len(self.gallery), self.query.device, self.options.chunk_size)
+        for start, stop, scores in score_blocks(self.query, self.gallery, rows, part):
+            yield stop, self._metrics(scores, self.relevance.block(start, stop, self.query.device))
+
+    def _of_head(self, head: Heads, facts: RelevanceFacts, first: int) -> dict[str, np.ndarray]:
+        start, stop = head.queries.start, head.queries.stop
+        own = facts.of(start - first, stop - first)
+        block = block_of_items(self.relevance, start, stop, head.items, own)
+        found = self._metrics(head.scores, block, head.items)
+        for row in head.overfull:
+            ((_, values),) = self._by_rows(range(start + row, start + row + 1))
+            for name, value in values.items():
+                found[name][row] = value[0]
+        return found
+
+    def _metrics(self, scores: Tensor, block: RelevanceBlock, items: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        return block_metrics(scores, block, self.metrics, self.levels, self.gain, self.options.backend, items)
+
+
+def _reads_head(metric: Metric) -> bool:
+    return metric.depth is not None or kind_of(metric.kind).first_positives
 
 
 def _of_set(metric: Metric, gallery: Tensor, labels: np.ndarray, progress: Progress | None) -> float:

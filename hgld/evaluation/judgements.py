@@ -62,6 +62,20 @@ class RelevanceBlock:
     classes: tuple[np.ndarray, ClassTree] | None = None
 
 
+@dataclass(frozen=True)
+class RelevanceFacts:
+    """What is known of q consecutive queries without looking at every pair; as of :class:`RelevanceBlock`."""
+
+    counts: np.ndarray
+    left_out: tuple[np.ndarray, np.ndarray]
+
+    def of(self, start: int, stop: int) -> "RelevanceFacts":
+        """Return the facts of some of the queries."""
+        rows, items = self.left_out
+        chosen = (rows >= start) & (rows < stop)
+        return RelevanceFacts(self.counts[start:stop], (rows[chosen] - start, items[chosen]))
+
+
 class RelevanceSource(Protocol):
     """The relevance of G gallery items to Q queries, block by block, as the evaluator asks for it."""
 
@@ -111,12 +125,37 @@ class LabelRelevance:
         self._tree = ClassTree(self._query, self._gallery)
         self._on_device: tuple[torch.device, Tensor] | None = None
 
+    def facts(self, start: int, stop: int) -> RelevanceFacts:
+        """Return the numbers of items of every grade to the queries start..stop - 1, and what is left out."""
+        from hgld.evaluation.ranks import count_matches  # numba takes long to import
+
+        query, index = self._query[start:stop], self.self_index[start:stop]
+        counts = np.zeros((len(query), self.num_levels + 1), np.int64)
+        count_matches(self._members, self._starts, query, self._gallery, counts[:, 1:])
+        rows = np.flatnonzero(index >= 0)
+        own = self.grades_of(start, stop, np.maximum(index, 0)[:, None])[rows, 0]
+        counts[rows, own] -= own > 0
+        counts[:, 0] = self.shape[1] - (index >= 0) - counts[:, 1:].sum(axis=1)
+        return RelevanceFacts(counts, (rows, index[rows]))
+
+    def grades_of(self, start: int, stop: int, items: np.ndarray) -> np.ndarray:
+        """Return (q, C) uint8 grades of some items, (q, C), to the queries start..stop - 1."""
+        grades = np.zeros(items.shape, np.uint8)
+        for level in reversed(range(self.num_levels)):
+            column = self._query[start:stop, level, None]
+            grades[(column == self._gallery[level][items]) & (column >= 0)] = self.num_levels - level
+        return grades
+
+    def classes_of(self, start: int, stop: int) -> tuple[np.ndarray, ClassTree]:
+        """Return the classes of the queries start..stop - 1, as a block has them."""
+        return self._query[start:stop], self._tree
+
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
         grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
         block = _without(grades, self.num_levels, (rows, index[rows]))
-        return replace(block, classes=(self._query[start:stop], self._tree))
+        return replace(block, classes=self.classes_of(start, stop))
 
     def _painted(self, start: int, stop: int) -> Tensor:
         from hgld.evaluation.ranks import paint_grades  # numba takes long to import
@@ -207,6 +246,57 @@ class GradeTable:
             rows, items = torch.nonzero(self._left_out[start:stop], as_tuple=True)
             pairs = (rows.cpu().numpy(), items.cpu().numpy())
         return _without(grades, self.num_levels, pairs)
+
+
+_ROWS_AT_ONCE = 16
+
+
+def facts_of(source: RelevanceSource, start: int, stop: int) -> RelevanceFacts:
+    """Return the facts of the queries start..stop - 1."""
+    if isinstance(source, LabelRelevance):
+        return source.facts(start, stop)
+    blocks = [(first, _few(source, first, stop)) for first in range(start, stop, _ROWS_AT_ONCE)]
+    rows = [block.left_out[0] + first - start for first, block in blocks]
+    items = [block.left_out[1] for _, block in blocks]
+    counts = np.concatenate([block.counts for _, block in blocks])
+    return RelevanceFacts(counts, (np.concatenate(rows), np.concatenate(items)))
+
+
+def block_of_items(
+    source: RelevanceSource, start: int, stop: int, items: np.ndarray, facts: RelevanceFacts
+) -> RelevanceBlock:
+    """Return the grades of some items to the queries start..stop - 1.
+
+    Args:
+        source: of the relevance.
+        start: first query.
+        stop: behind the last one.
+        items: (q, C) gallery indices, ascending; -1 behind a row's last.
+        facts: of these queries.
+
+    Returns:
+        a block whose columns are these items; its counts are those of the whole gallery.
+    """
+    classes = None
+    if isinstance(source, LabelRelevance):
+        grades, classes = source.grades_of(start, stop, items), source.classes_of(start, stop)
+    else:
+        grades = np.empty(items.shape, np.uint8)
+        for first in range(start, stop, _ROWS_AT_ONCE):
+            rows = slice(first - start, min(first + _ROWS_AT_ONCE, stop) - start)
+            grades[rows] = np.take_along_axis(_few(source, first, stop).grades.numpy(), items[rows], axis=1)
+    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for row in np.unique(facts.left_out[0]):
+        columns.append(np.flatnonzero(np.isin(items[row], facts.left_out[1][facts.left_out[0] == row])))
+        rows.append(np.full(len(columns[-1]), row))
+    rows, columns = np.concatenate(rows), np.concatenate(columns)
+    grades[rows, columns] = 0
+    grades[items < 0] = 0
+    return RelevanceBlock(torch.from_numpy(grades), facts.counts, (rows, columns), classes)
+
+
+def _few(source: RelevanceSource, start: int, stop: int) -> RelevanceBlock:
+    return source.block(start, min(start + _ROWS_AT_ONCE, stop), torch.device("cpu"))
 
 
 def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.ndarray]) -> RelevanceBlock:

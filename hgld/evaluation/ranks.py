@@ -85,64 +85,74 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 # is needed down to some place only, the items above a floor are sorted. Sorting is by radix on exact keys, so that no
 # distribution of scores, ties included, makes it slow.
 
-_RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding up the three tables of digits
+_RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding up tables of digits
 _SLICES_A_POSITIVE = 8  # few enough positives share a slice that the first comparison mostly decides
 _MOST_SLICES = 1 << 16  # beyond this the table leaves the second-level cache
 _SORT_ALL_SHARE = 4  # one item in so many positive: sorting the whole row is cheaper than counting
 _MOST_COUNTED = 1 << 16  # for more positives the tables of the counts leave the cache
 _LOWEST = np.int32(-0x7F800001)  # of -inf, an item that is out of the ranking, in the order of the scores
-_DIGIT_BITS = 14  # three of them hold any key
+_FEWEST_DIGIT_BITS, _MOST_DIGIT_BITS = (
+    np.uint64(8),
+    np.uint64(13),
+)  # a table of digits is not larger than the keys, nor than the cache
+_SORTED_AT_ONCE = 1 << 17
 _SORTED_SLICES = 4096
 _ITEMS_A_PART = 1 << 14  # their keys stay in the processor's second-level cache while they are sorted
 
 
 @helper
+def _insert_keys(keys: np.ndarray, start: int, stop: int) -> None:
+    for i in range(start + 1, stop):
+        key = keys[i]
+        to = i
+        while to > start and keys[to - 1] > key:
+            keys[to] = keys[to - 1]
+            to -= 1
+        keys[to] = key
+
+
+@helper
+def _bit_length(number: np.uint64) -> np.uint64:
+    bits = np.uint64(1)
+    while number >> bits:
+        bits += np.uint64(1)
+    return bits
+
+
+@helper
 def _sort_keys(keys: np.ndarray, start: int, stop: int, spare: np.ndarray, tables: np.ndarray) -> None:
-    """Sort ``keys[start:stop]`` (uint64 that differ by less than 2^(3 ``_DIGIT_BITS``)) in place."""
+    """Sort ``keys[start:stop]`` (uint64) in place, by as many bits as they differ in."""
     if stop - start < _RADIX_FROM:
-        for i in range(start + 1, stop):
-            key = keys[i]
-            to = i
-            while to > start and keys[to - 1] > key:
-                keys[to] = keys[to - 1]
-                to -= 1
-            keys[to] = key
+        _insert_keys(keys, start, stop)
         return
     low = high = keys[start]
     for i in range(start, stop):
         low, high = min(low, keys[i]), max(high, keys[i])
-    bits = np.uint64(1)
-    while (high - low) >> bits:
-        bits += np.uint64(1)
-    passes = np.uint64(2 if bits < 2 * _DIGIT_BITS - 1 else 3)
+    bits = _bit_length(high - low)
+    most = min(max(_bit_length(np.uint64(stop - start)), _FEWEST_DIGIT_BITS), _MOST_DIGIT_BITS)
+    passes = (bits + most - np.uint64(1)) // most
     digit = (bits + passes - np.uint64(1)) // passes
     width = np.uint64(1) << digit
     mask = width - np.uint64(1)
-    for place in range(passes * width):
-        tables[place] = 0
-    two = digit + digit
-    for i in range(start, stop):
-        key = keys[i] - low
-        tables[key & mask] += 1
-        tables[width + ((key >> digit) & mask)] += 1
-        if passes == 3:
-            tables[width + width + (key >> two)] += 1
     for number in range(passes):
-        reached = np.int32(start)
-        base = np.uint64(number) * width
         down = np.uint64(number) * digit
         for place in range(width):
-            count = tables[base + np.uint64(place)]
-            tables[base + np.uint64(place)] = reached
+            tables[place] = 0
+        for i in range(start, stop):
+            tables[((keys[i] - low) >> down) & mask] += 1
+        reached = np.int32(start)
+        for place in range(width):
+            count = tables[place]
+            tables[place] = reached
             reached += count
         for i in range(start, stop):
             key = keys[i]
-            place = base + (((key - low) >> down) & mask)
+            place = ((key - low) >> down) & mask
             to = tables[place]
             tables[place] = to + np.int32(1)
             spare[np.uint32(to)] = key
         keys, spare = spare, keys
-    if passes == 3:
+    if passes % np.uint64(2) == np.uint64(1):
         spare[start:stop] = keys[start:stop]  # they have changed places
 
 
@@ -230,6 +240,22 @@ def _count_between(
 
 
 @helper
+def _extremes(bits: np.ndarray, memory: np.ndarray) -> tuple[np.float32, np.float32]:
+    """Return the highest score and the lowest finite one, found as integers, many at a time; ``memory`` is left 0."""
+    most, least = _LOWEST, np.int32(0x7FFFFFFF)
+    for i in range(bits.shape[0]):
+        ordered = bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF))
+        most = max(most, ordered)
+        least = min(least, ordered if ordered > _LOWEST else np.int32(0x7FFFFFFF))
+    memory[0], memory[1] = most, min(least, most)
+    for i in range(2):
+        memory[i] ^= (memory[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)
+    high, low = memory.view(np.float32)[0], memory.view(np.float32)[1]
+    memory[:] = 0
+    return high, low
+
+
+@helper
 def _sort_row(
     scores: np.ndarray,
     grades: np.ndarray,
@@ -241,21 +267,17 @@ def _sort_row(
 ) -> None:
     """Sort all items of a row into ``keys``: cut into slices of the range of scores, then slice by slice.
 
-    A slice stays in the processor's cache, and its keys differ in few bits.
+    Neighbouring slices make a part, which stays in the processor's cache, and whose keys differ in few bits.
     """
     size = scores.shape[0]
     bits = scores.view(np.int32)
+    if size <= _SORTED_AT_ONCE:
+        for i in range(size):
+            keys[i] = _descending(bits[i], grades[i], bits_of_grade)
+        _sort_keys(keys, 0, size, spare, tables)
+        return
     ends = np.zeros(size // _ITEMS_A_PART + 2, np.int32)
-    most, least = _LOWEST, np.int32(0x7FFFFFFF)
-    for i in range(size):  # as integers: their extremes are found many at a time
-        ordered = bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF))
-        most = max(most, ordered)
-        least = min(least, ordered if ordered > _LOWEST else np.int32(0x7FFFFFFF))
-    ends[0], ends[1] = most, min(least, most)
-    for i in range(2):
-        ends[i] ^= (ends[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)
-    high, low = ends.view(np.float32)[0], ends.view(np.float32)[1]
-    ends[:2] = 0
+    high, low = _extremes(bits, ends[:2])
     last = np.float32(_SORTED_SLICES - 1)
     scale = min(last / (high - low), np.float32(1e30))  # infinite where all are tied
     for i in range(size):
@@ -324,7 +346,7 @@ def _head(scores: np.ndarray, floor: np.float32, items: np.ndarray) -> np.int64:
 
 def scratch(size: int, num_levels: int) -> tuple[np.ndarray, ...]:
     """Allocate the memory that :func:`rank_row` needs beside its results, for galleries of ``size`` items."""
-    num_places = max(3 << _DIGIT_BITS, _MOST_SLICES + 1)
+    num_places = max(1 << int(_MOST_DIGIT_BITS), _MOST_SLICES + 1)
     return (
         np.empty(size, np.uint64),
         np.empty(size, np.uint64),
@@ -393,6 +415,158 @@ def rank_row(
     _fill_scores(keys, num, bits_of_grade, ordered)
     _count_between(scores, ordered, num, slices, tables, ranks)
     return num
+
+
+# -- the heads of rankings --------------------------------------------------------------------------------------------
+#
+# Where the first places alone matter, scores are looked at once, as the matrix product yields them: a row keeps what is
+# not below the lowest of the best ``depth`` seen so far.
+
+HEAD_CHUNK = 64  # scores that are compared at a time
+FULL = -1  # the size of a row whose items of one score are more than there is room for
+
+
+@compiled
+def gather_heads(
+    scores: np.ndarray,
+    first: int,
+    begin: int,
+    end: int,
+    depth: int,
+    floors: np.ndarray,
+    sizes: np.ndarray,
+    kept_scores: np.ndarray,
+    kept_items: np.ndarray,
+    memory: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Take consecutive items into the heads of q rows.
+
+    Args:
+        scores: (q, n) float32.
+        first: item whose score is in column ``begin``; the others follow.
+        begin: first column.
+        end: behind the last column.
+        depth: how many places matter.
+        floors: (q,) float32, -inf at first: what lies below it can be left out.
+        sizes: (q,) int64 items that a row holds, 0 at first; ``FULL`` where they do not fit.
+        kept_scores: (q, C) float32, C at least ``depth`` + 2 ``HEAD_CHUNK``.
+        kept_items: (q, C) int32.
+        memory: two uint64 arrays of C, and the int32 tables of :func:`scratch`.
+    """
+    capacity = kept_scores.shape[1]
+    for row in range(scores.shape[0]):
+        if sizes[row] == FULL:
+            continue
+        for start in range(begin, end, HEAD_CHUNK):
+            chunk = scores[row, start : min(start + HEAD_CHUNK, end)]
+            floor = floors[row]
+            found = np.int32(0)
+            for i in range(chunk.shape[0]):
+                found += np.int32(chunk[i] >= floor)
+            if found == 0:
+                continue
+            if sizes[row] + HEAD_CHUNK > capacity:
+                _shorten_head(row, depth, floors, sizes, kept_scores, kept_items, memory)
+                floor = floors[row]
+                if sizes[row] + HEAD_CHUNK > capacity:
+                    sizes[row] = FULL
+                    break
+            to = sizes[row]
+            for i in range(chunk.shape[0]):
+                if chunk[i] >= floor:
+                    kept_scores[row, to] = chunk[i]
+                    kept_items[row, to] = first - begin + start + i
+                    to += 1
+            sizes[row] = to
+
+
+@compiled
+def finish_heads(
+    depth: int,
+    floors: np.ndarray,
+    sizes: np.ndarray,
+    kept_scores: np.ndarray,
+    kept_items: np.ndarray,
+    memory: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Leave out of every head what lies below its place ``depth``; arguments as of :func:`gather_heads`."""
+    for row in range(sizes.shape[0]):
+        if sizes[row] != FULL:
+            _shorten_head(row, depth, floors, sizes, kept_scores, kept_items, memory)
+
+
+@helper
+def _shorten_head(
+    row: int,
+    depth: int,
+    floors: np.ndarray,
+    sizes: np.ndarray,
+    kept_scores: np.ndarray,
+    kept_items: np.ndarray,
+    memory: tuple[np.ndarray, np.ndarray, np.ndarray],
+) -> None:
+    """Leave out what lies below the place ``depth``; the others stay in their order."""
+    keys, spare, tables = memory
+    size = sizes[row]
+    if size <= depth:
+        return
+    scores = kept_scores[row]
+    bits = scores.view(np.int32)
+    for i in range(size):
+        keys[i] = _descending(bits[i], np.uint8(0), np.uint64(0))
+    _sort_keys(keys, 0, size, spare, tables)
+    lowest = keys[depth - 1]
+    kept = 0
+    for i in range(size):
+        if _descending(bits[i], np.uint8(0), np.uint64(0)) <= lowest:
+            floors[row] = scores[i] if kept == 0 else min(floors[row], scores[i])
+            scores[kept] = scores[i]
+            kept_items[row, kept] = kept_items[row, i]
+            kept += 1
+    sizes[row] = kept
+
+
+# -- grades of single pairs -------------------------------------------------------------------------------------------
+
+
+@compiled
+def count_matches(
+    members: np.ndarray, starts: np.ndarray, codes: np.ndarray, gallery: np.ndarray, counts: np.ndarray
+) -> None:
+    """Fill (q, L) int64 ``counts`` with the gallery's items of the grades 1..L to every query.
+
+    The members of all classes but those of the coarsest level are looked at; those say themselves how many they are.
+
+    Args:
+        members: see :func:`paint_grades`, as for the next two.
+        starts: see there.
+        codes: see there.
+        gallery: (L, G) classes of the items.
+        counts: to fill.
+    """
+    num_levels = members.shape[0]
+    counts[:] = 0
+    for row in range(codes.shape[0]):
+        for level in range(num_levels):
+            code = codes[row, level]
+            if code < 0:
+                continue
+            counts[row, num_levels - 1 - level] += starts[level, code + 1] - starts[level, code]
+            if np.any(codes[row, level + 1 :] >= 0):
+                for i in range(starts[level, code], starts[level, code + 1]):
+                    _count_once(level, codes[row], gallery[:, members[level, i]], counts[row])
+
+
+@helper
+def _count_once(level: int, codes: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> None:
+    """Take an item that is counted at ``level`` out of the counts of coarser levels, unless a finer one has."""
+    num_levels = codes.shape[0]
+    for other in range(level):
+        if codes[other] >= 0 and classes[other] == codes[other]:
+            return
+    for other in range(level + 1, num_levels):
+        if codes[other] >= 0 and classes[other] == codes[other]:
+            counts[num_levels - 1 - other] -= 1
 
 
 # -- order statistics of rows -----------------------------------------------------------------------------------------
@@ -681,4 +855,5 @@ def _rank_rows(
         _list_sums(positive_grades, places, num, totals[row], depths, precision_r[row], hits[row], precision[row])
         for k in range(depths.shape[0]):
             grade_at[row, k] = listed[depths[k]] if depths[k] <= size else 0
-        asi[row] = _set_intersection(listed, totals[row])
+        if np.sum(totals[row, 1:]) <= size:  # of heads they may be more; then nobody has asked
+            asi[row] = _set_intersection(listed, totals[row])

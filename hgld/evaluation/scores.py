@@ -1,5 +1,6 @@
 """Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,7 +31,8 @@ def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | 
 
 # -- scores -----------------------------------------------------------------------------------------------------------
 
-_BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB: enough rows for the matrix product at 60,000 columns
+_BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
+_FEWEST_ROWS = 128  # queries a block all the same: with fewer a product waits for the gallery
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
 # A score must depend neither on its block nor on its place in the gallery. The last rows and columns of a product, of
 # each BLAS thread's share too, go through other kernels, which round otherwise: MKL's below 4 rows or 12 columns (seen
@@ -41,25 +43,85 @@ _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # score, grade and what ordering them ta
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
-_ROWS_AT_ONCE = 8192
+_ROWS_AT_ONCE = 1024  # in float64 they stay in the processor's cache
+_SHARE_PREPARED = 0.2
 
 
-def prepare_embeddings(
-    embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
-) -> Tensor:
-    """Prepare embeddings as the evaluator ranks them: float32, unit rows.
+class Rows:
+    """Embeddings as the evaluator ranks them, in float32 and with unit rows, made anew whenever a part is asked for.
+
+    So a memory-mapped file of any size is ranked in the memory of a part.
 
     Args:
         embeddings: (N, D) of any floating dtype, bfloat16, float16 and memory-mapped arrays included.
         side: ``query`` or ``gallery``, for messages.
         normalize: divide every row by its L2 norm, which is taken in float64.
-        device: where to put them.
+        device: where the parts are put.
 
-    Returns:
-        (N, D) float32 on ``device``.
+    Attributes:
+        shape: N and D.
+        device: of the parts.
 
     Raises:
         InputError: not a table of floating numbers, empty, NaN or Inf in it, or a zero vector where norms are needed.
+    """
+
+    def __init__(
+        self,
+        embeddings: Tensor | np.ndarray,
+        side: str,
+        *,
+        normalize: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._source = _as_table(embeddings, side)
+        self.shape = tuple(self._source.shape)
+        self.device = torch.device(device)
+        self._inverse = torch.ones(len(self), dtype=torch.float64, device=device)
+        wide = torch.empty(min(_ROWS_AT_ONCE, len(self)), self.shape[1], dtype=torch.float64, device=device)
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            part = self._source[start : start + _ROWS_AT_ONCE]
+            rows = wide[: len(part)].copy_(part)
+            norms = torch.linalg.vector_norm(rows, dim=1)
+            _check_rows(rows, norms, side, start, normalize)
+            if normalize:
+                self._inverse[start : start + len(part)] = 1 / norms
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> Tensor:
+        """Return the (n, D) float32 rows of a part."""
+        return self.fill(torch.empty(len(range(*part.indices(len(self)))), self.shape[1], device=self.device), part)
+
+    def fill(self, out: Tensor, part: slice) -> Tensor:
+        """Write the rows of a part into ``out``, (n, D) float32, and return it."""
+        source, inverse = self._source[part], self._inverse[part, None]
+        single = inverse.float()
+        if source.dtype == torch.float64 or not bool(((single > _LEAST_INVERSE) & (single < 1 / _LEAST_INVERSE)).all()):
+            for start in range(0, len(source), _ROWS_AT_ONCE):
+                rows = slice(start, start + _ROWS_AT_ONCE)
+                out[rows] = source[rows].to(self.device).double() * inverse[rows]
+            return out
+        return out.copy_(source).mul_(single)
+
+    def whole(self) -> Tensor:
+        """Return all rows."""
+        out = torch.empty(self.shape, device=self.device)
+        for start in range(0, len(self), _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            self.fill(out[part], part)
+        return out
+
+
+_LEAST_INVERSE = 1e-30  # in float32 all products with numbers of float32 are as exact as others
+
+
+def _as_table(embeddings: Tensor | np.ndarray, side: str) -> Tensor:
+    """Return a table as a tensor, a memory-mapped one where it is.
+
+    Raises:
+        InputError: not a table of floating numbers, or empty.
     """
     table = embeddings.detach() if isinstance(embeddings, Tensor) else np.asarray(embeddings)
     floating = table.is_floating_point() if isinstance(table, Tensor) else np.issubdtype(table.dtype, np.floating)
@@ -68,19 +130,52 @@ def prepare_embeddings(
             f"{side} embeddings have shape {tuple(table.shape)} and dtype {table.dtype}; "
             "expected a non-empty (N, D) table of floating numbers, one row an item."
         )
-    prepared = torch.empty(tuple(table.shape), dtype=torch.float32, device=device)
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        part = table[start : start + _ROWS_AT_ONCE]
-        rows = (
-            part.to(device).double() if isinstance(part, Tensor) else torch.tensor(part.astype(np.float64)).to(device)
-        )
-        norms = torch.linalg.vector_norm(rows, dim=1)
-        _check_rows(rows, norms, side, start, normalize)
-        prepared[start : start + len(rows)] = rows / norms[:, None] if normalize else rows
-    return prepared
+    if isinstance(table, Tensor):
+        return table
+    if table.dtype not in (np.float16, np.float32, np.float64):  # of another byte order, or longer
+        table = table.astype(np.float64)
+    if min(table.strides) < 0:
+        table = np.ascontiguousarray(table)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it written
+        return torch.from_numpy(table)
+
+
+def prepare_embeddings(
+    embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
+) -> Tensor:
+    """Prepare embeddings as the evaluator ranks them: float32, unit rows.
+
+    Args:
+        embeddings: (N, D), see :class:`Rows`, as for the rest.
+        side: ``query`` or ``gallery``, for messages.
+        normalize: divide every row by its L2 norm.
+        device: where to put them.
+
+    Returns:
+        (N, D) float32 on ``device``.
+
+    Raises:
+        InputError: as :class:`Rows`.
+    """
+    return Rows(embeddings, side, normalize=normalize, device=device).whole()
+
+
+def open_embeddings(
+    embeddings: Tensor | np.ndarray, side: str, *, normalize: bool = True, device: torch.device | str = "cpu"
+) -> "Tensor | Rows":
+    """Prepare embeddings all at once where they take little of the memory, else part by part; the rows are the same.
+
+    Arguments and errors are those of :func:`prepare_embeddings`.
+    """
+    rows = Rows(embeddings, side, normalize=normalize, device=device)
+    few = 4 * rows.shape[0] * rows.shape[1] <= _SHARE_PREPARED * _free_bytes(rows.device)
+    return rows.whole() if few or rows.device.type != "cpu" else rows
 
 
 def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: bool) -> None:
+    if normalize and bool(((norms > 0) & norms.isfinite()).all()):
+        return
     bad = torch.nonzero(~torch.isfinite(rows).all(dim=1))
     if len(bad):
         raise InputError(
@@ -99,10 +194,11 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
             f"{side} embeddings: row {start + int(zero[0])} is a zero vector ({len(zero)} of {len(rows)} rows from row "
             f"{start} on), which has no direction. Leave such items out, or pass normalize=False."
         )
-    if not normalize and float(norms.max()) ** 2 > _LARGEST_DOT:
+    if not norms.isfinite().all() or (not normalize and float(norms.max()) ** 2 > _LARGEST_DOT):
         raise InputError(
             f"{side} embeddings: row {start + int(norms.argmax())} has norm {float(norms.max()):.3g}, and products of "
-            "such rows leave float32. Scale the embeddings down, or let them be normalised."
+            f"such rows leave float{32 if norms.isfinite().all() else 64}. Scale the embeddings down"
+            f"{'' if normalize else ', or let them be normalised'}."
         )
 
 
@@ -135,14 +231,15 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
             raise ConfigError(f"chunk_size is {chunk_size}; expected at least 1 query.")
         return min(chunk_size, num_queries)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    wanted = _BLOCK_SCORES if device.type == "cpu" else _MOST_SCORES
+    wanted = max(_BLOCK_SCORES, _FEWEST_ROWS * num_gallery) if device.type == "cpu" else _MOST_SCORES
     affordable = int(_free_bytes(device) * _SHARE_OF_FREE / _SCORE_BYTES[kind])
     return max(1, min(num_queries, min(wanted, affordable) // num_gallery))
 
 
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # torch's own, and free
+        return torch.cuda.mem_get_info(device)[0] + kept
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -152,7 +249,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def score_blocks(
-    query: Tensor, gallery: Tensor, rows: int, part: range | None = None
+    query: "Tensor | Rows", gallery: "Tensor | Rows", rows: int, part: range | None = None
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Yield the scores of consecutive queries.
 
@@ -176,11 +273,47 @@ def score_blocks(
         last = min(first + at_once, wanted.stop)
         size = _rounded_up(last - first, _ROW_MULTIPLE)
         begin = min(first, len(query) - size)
-        for items in tiles:
-            torch.mm(query[begin : begin + size], gallery[items].T, out=buffer[:size, items])
+        queries = query[begin : begin + size]
+        for items, embeddings in _tiles(gallery, tiles):
+            torch.mm(queries, embeddings.T, out=buffer[:size, items])
         for start in range(first, last, rows):
             stop = min(start + rows, last)
             yield start, stop, buffer[start - begin : stop - begin, :num_gallery].contiguous()
+
+
+def score_tiles(query: "Tensor | Rows", gallery: "Tensor | Rows", part: range) -> Iterator[tuple[int, range, Tensor]]:
+    """Yield the scores of some queries against consecutive items of the gallery: the products of :func:`score_blocks`.
+
+    Args:
+        query: (Q, D) float32 on the CPU.
+        gallery: (G, D) float32 on the CPU, as large as a product at least.
+        part: consecutive queries.
+
+    Yields:
+        the first item, the columns that hold its score and those of the items that follow, and a contiguous table
+        (len(part), ...) of columns, whose memory is that of the next one.
+    """
+    size = _rounded_up(len(part), _ROW_MULTIPLE)
+    query = _padded(query, size)
+    begin = min(part.start, len(query) - size)
+    queries, own = query[begin : begin + size], slice(part.start - begin, part.stop - begin)
+    buffer = torch.empty(size, _CPU_TILE, dtype=torch.float32)
+    start = 0
+    for items, embeddings in _tiles(gallery, _column_tiles(len(gallery), torch.device("cpu"))):
+        torch.mm(queries, embeddings.T, out=buffer[:, : len(embeddings)])
+        yield start, range(start - items.start, len(embeddings)), buffer[own]
+        start = items.stop
+
+
+def _tiles(gallery: "Tensor | Rows", tiles: list[slice]) -> Iterator[tuple[slice, Tensor]]:
+    """Yield the columns of each product and the items' embeddings, whose memory may be that of the next ones."""
+    made = torch.empty(_CPU_TILE, gallery.shape[1]) if isinstance(gallery, Rows) else None
+    for items in tiles:
+        if isinstance(gallery, Rows):
+            assert made is not None
+            yield items, gallery.fill(made[: items.stop - items.start], items)
+        else:
+            yield items, gallery[items]
 
 
 def _column_tiles(num_gallery: int, device: torch.device) -> list[slice]:
@@ -200,6 +333,8 @@ def _rounded_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def _padded(table: Tensor, rows: int) -> Tensor:
+def _padded(table: "Tensor | Rows", rows: int) -> "Tensor | Rows":
     """Pad a table with zeros to at least so many rows."""
-    return table if len(table) >= rows else torch.nn.functional.pad(table, (0, 0, 0, rows - len(table)))
+    if len(table) >= rows:
+        return table
+    return torch.nn.functional.pad(table[:], (0, 0, 0, rows - len(table)))

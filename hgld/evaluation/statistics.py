@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -74,6 +75,7 @@ def exponential_gains(num_levels: int) -> np.ndarray:
     return 2.0 ** np.arange(num_levels + 1) - 1
 
 
+@lru_cache(maxsize=2)  # every block of a gallery asks for the same ones
 def discounts(size: int) -> np.ndarray:
     """Return 1 / log2(1 + rank) for the ranks 0..G, (G + 1,) float64; rank 0 does not exist."""
     ranks = np.arange(1, size + 1)
@@ -410,31 +412,37 @@ def _majority(votes: np.ndarray) -> np.ndarray:
     return np.take_along_axis(votes, best, axis=1)[:, 0]
 
 
-def first_items(scores: Tensor, grades: Tensor, depth: int, order: np.ndarray | None = None) -> np.ndarray:
+def first_items(
+    scores: Tensor, grades: Tensor, depth: int, order: np.ndarray | None = None, items: np.ndarray | None = None
+) -> np.ndarray:
     """Return (q, min(depth, G)) gallery indices of the highest scores, equal ones by ascending grade, then order.
 
     Args:
         scores: (q, G) floating, -inf for items out of the ranking.
         grades: (q, G) uint8.
         depth: how many.
-        order: (G,) integers by which items of one score and grade are ordered; None: by their index.
+        order: integers by which the gallery's items of one score and grade are ordered; None: by their index.
+        items: (q, G) gallery indices of the columns, ascending where scores are equal; None: the columns themselves.
 
     Returns:
         int64; -1 where the ranking has ended.
     """
     depth = min(depth, scores.shape[1])
-    order = np.arange(scores.shape[1]) if order is None else order
     best, place = scores.topk(min(depth + 1, scores.shape[1]), dim=1)
     grade = grades.gather(1, place).cpu().numpy()
     best, place = best.cpu().numpy(), place.cpu().numpy()
-    sorted_ = np.lexsort((place, order[place], grade, -best), axis=1)[:, :depth]
-    found = np.take_along_axis(place, sorted_, axis=1)
+    named = place if items is None else np.take_along_axis(items, place, axis=1).astype(np.int64)
+    keys = (named, named if order is None else order[named], grade, -best)
+    sorted_ = np.lexsort(keys, axis=1)[:, :depth]
+    found = np.take_along_axis(named, sorted_, axis=1)
     if 0 < depth < best.shape[1]:
         for row in np.flatnonzero(best[:, depth - 1] == best[:, depth]):  # of equal scores topk takes any
             last = best[row, depth - 1]
             higher = int((best[row] > last).sum())
             equal = torch.nonzero(scores[row] == float(last))[:, 0].cpu().numpy()
-            chosen = np.lexsort((order[equal], grades[row].cpu().numpy()[equal]))[: depth - higher]
+            level = grades[row].cpu().numpy()[equal]
+            equal = equal if items is None else items[row, equal]
+            chosen = np.lexsort((equal if order is None else order[equal], level))[: depth - higher]
             found[row, higher:] = equal[chosen]
     found[np.take_along_axis(best, sorted_, axis=1) == -np.inf] = -1
     return found

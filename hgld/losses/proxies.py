@@ -234,7 +234,7 @@ class CSL(ProxyLoss):
         self.register_buffer("classes", torch.from_numpy(classes.astype(np.int64)))
 
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
-        grades = shared_levels(self.classes[targets], self.classes)
+        grades = shared_levels(self.classes[targets], self.classes, dtype=torch.uint8)
         logits = similarity(embeddings, self.proxies) * self.scale
         return cross_level_softmax(logits, targets, grades, [self.scale * margin for margin in self.margins])
 

@@ -249,7 +249,7 @@ class RankLoss(nn.Module, ABC):
         scores = similarity(embeddings, gallery, normalize=self.normalize)
         query_labels = on_device(self._read(labels), scores.device)
         gallery_labels = query_labels if ref_labels is None else on_device(self._read(ref_labels), scores.device)
-        grades = shared_levels(query_labels, gallery_labels).to(torch.uint8)
+        grades = shared_levels(query_labels, gallery_labels, dtype=torch.uint8)
         left_out = None
         if self.exclude_self and (self_index is not None or ref_embeddings is None):
             if self_index is None:

@@ -1,0 +1,153 @@
+"""Seconds and memory of exact evaluation against a gallery of millions, memory-mapped from a float16 file.
+
+Run with: python benchmarks/millions.py --folder DIR [--items 4100000] [--dim 512] [--queries 1000] [--threads 1]
+    [--only gemm heads lists torch faiss]
+
+The file, of 2 x items x dim bytes, is made in the folder where it is not there yet; remove it afterwards. Every side
+runs in a process of its own, and reads the file anew:
+
+- ``gemm``: the products of all queries with the gallery, read from the file tile by tile, and nothing else
+- ``heads``: R@1, R@10 and mAP@100 at three levels
+- ``lists``: AP and R@1 at three levels, H-AP, NDCG, ASI: the whole ranking of every query
+- ``torch``: matmul and topk(100), the gallery in memory as float32
+- ``faiss``: IndexFlatIP, the same
+
+Of torch and faiss the queries are one in eight, and the seconds times eight, because they are slow. CPU seconds are of
+all threads; memory is the peak of the process without the pages of the file, which the system may drop at any time.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+SIDES = ("gemm", "heads", "lists", "torch", "faiss")
+HEADS, LISTS = ("R@1", "R@10", "mAP@100"), ("AP", "R@1", "H-AP", "NDCG", "ASI")
+BASE, TILE, SHARE = 1 << 16, 2048, 8
+
+
+def make(path: Path, items: int, dim: int) -> None:
+    """Write ``items`` vectors: those of a Gaussian base, over and over, with the signs of their numbers drawn anew."""
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((BASE, dim), dtype=np.float32).astype(np.float16)
+    table = np.lib.format.open_memmap(path, "w+", np.float16, (items, dim))
+    for start in range(0, items, BASE):
+        part = table[start : start + BASE]
+        part[:] = base[: len(part)] * rng.choice(np.array([-1, 1], np.float16), dim)
+    table.flush()
+
+
+def labels_of(items: int) -> np.ndarray:
+    """Return labels like those of landmarks: some 20 images a class, 3,000 groups, two sides of one and two thirds."""
+    fine = np.random.default_rng(1).integers(0, items // 20, items)
+    group = fine % 3000
+    return np.stack([fine, group, (group % 3 == 0).astype(int)], axis=1)
+
+
+def read(path: Path, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    gallery = np.load(path, mmap_mode="r")
+    noise = np.random.default_rng(2).standard_normal((queries, gallery.shape[1]), dtype=np.float32)
+    return gallery[:queries].astype(np.float32) + noise, gallery
+
+
+def gemm(query: np.ndarray, gallery: np.ndarray) -> None:
+    rows, part = torch.from_numpy(query), torch.empty(TILE, query.shape[1])
+    out = torch.empty(len(query), TILE)
+    for start in range(0, len(gallery), TILE):
+        here = torch.from_numpy(gallery[start : start + TILE].copy())
+        tile = part[: len(here)].copy_(here)
+        torch.mm(rows, tile.T, out=out[:, : len(here)])
+
+
+def by_hgld(query: np.ndarray, gallery: np.ndarray, metrics: tuple[str, ...]) -> None:
+    from hgld.evaluation.evaluate import evaluate
+
+    labels = labels_of(len(gallery))
+    report = evaluate(query, labels[: len(query)], gallery, labels, metrics=metrics)
+    print({name: round(value, 4) for name, value in report.values.items()}, file=sys.stderr)
+
+
+def by_torch(query: np.ndarray, gallery: np.ndarray) -> None:
+    whole = torch.from_numpy(gallery.astype(np.float32))
+    for rows in torch.from_numpy(query).split(16):
+        (rows @ whole.T).topk(100)
+
+
+def by_faiss(query: np.ndarray, gallery: np.ndarray) -> None:
+    import faiss  # pyright: ignore[reportMissingImports]
+
+    index = faiss.IndexFlatIP(query.shape[1])
+    index.add(gallery.astype(np.float32))  # pyright: ignore[reportCallIssue]
+    index.search(query, 100)  # pyright: ignore[reportCallIssue]
+
+
+def anonymous_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
+
+
+def measure(side: str, path: Path, queries: int, threads: int) -> dict[str, float]:
+    torch.set_num_threads(threads)
+    share = SHARE if side in ("torch", "faiss") else 1
+    query, gallery = read(path, queries)
+    run = {
+        "gemm": gemm,
+        "heads": lambda q, g: by_hgld(q, g, HEADS),
+        "lists": lambda q, g: by_hgld(q, g, LISTS),
+        "torch": by_torch,
+        "faiss": by_faiss,
+    }[side]
+    run(query[:4], np.asarray(gallery[:5000]))  # loads and compiles
+    peak, done = [anonymous_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            peak.append(max(peak.pop(), anonymous_bytes()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    start, cpu = time.perf_counter(), time.process_time()
+    run(query[: len(query) // share], gallery)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    done.set()
+    watcher.join()
+    return {"seconds": seconds * share, "cpu": cpu * share, "bytes": peak[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--folder", type=Path, required=True, help="where the file lies")
+    parser.add_argument("--items", type=int, default=4_100_000)
+    parser.add_argument("--dim", type=int, default=512)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=SIDES, default=SIDES)
+    parser.add_argument("--measure", metavar="SIDE", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    path = options.folder / f"gallery-{options.items}x{options.dim}.npy"
+    if options.measure:
+        print(json.dumps(measure(options.measure, path, options.queries, options.threads)))
+        return
+    if not path.exists():
+        make(path, options.items, options.dim)
+    print("| side | seconds | CPU seconds | times gemm's CPU | memory, MB |")
+    print("|---|---:|---:|---:|---:|")
+    first = 0.0
+    for side in options.only:
+        command = [sys.executable, __file__, "--measure", side, "--folder", str(options.folder)]
+        for name in ("items", "dim", "queries", "threads"):
+            command += [f"--{name}", str(getattr(options, name))]
+        found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        first = first or found["cpu"]
+        cells = [side, f"{found['seconds']:.1f}", f"{found['cpu']:.1f}", f"{found['cpu'] / first:.2f}"]
+        print(f"| {' | '.join([*cells, str(int(found['bytes']) >> 20)])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
