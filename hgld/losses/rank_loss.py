@@ -55,7 +55,8 @@ def label_column(labels: Tensor, level: int) -> Tensor:
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device; from the CPU by page-locked memory, for which neither side waits."""
-    if tensor.device.type == "cpu" != device.type and not torch.compiler.is_compiling():
+    page_locked = tensor.device.type == "cpu" and device.type not in ("cpu", "mps", "meta")
+    if page_locked and not torch.compiler.is_compiling():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
@@ -292,13 +293,16 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
         return inner_products(query, reference)
 
 
-def _keep_sides(ctx: object, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)  # pyright: ignore[reportAttributeAccessIssue]  # torch's context
+def _keep_sides(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
 
 
-def _by_sides(ctx: object, by_products: Tensor) -> tuple[Tensor, Tensor]:
-    rows, others = ctx.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
-    return inner_products(by_products, others.T), inner_products(by_products.T, rows.T)
+def _by_sides(ctx: Any, by_products: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    (rows, others), (first, second) = ctx.saved_tensors, ctx.needs_input_grad
+    return (
+        inner_products(by_products, others.T) if first else None,
+        inner_products(by_products.T, rows.T) if second else None,  # a memory needs none, and may be large
+    )
 
 
 @operator("hgld::inner_products", lambda rows, others: rows.new_empty(len(rows), len(others)), _by_sides, _keep_sides)

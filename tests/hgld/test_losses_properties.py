@@ -18,6 +18,7 @@ from hgld.losses.mixup import SiMix
 from hgld.losses.pairs import CalibrationLoss, Contrastive, Margin, Triplet
 from hgld.losses.pnp import PNP, Variant
 from hgld.losses.proxies import CSL, NormSoftmax, ProxyNCApp
+from hgld.losses.rank_loss import similarity
 from hgld.losses.surrogate_losses import SmoothAP, SupAP
 from hgld.losses.tree_proxies import HXE, SoftLabels, TreeSoftmax
 
@@ -239,3 +240,29 @@ def test_a_step_along_the_gradient_lowers_the_loss(name):
         optimizer.step()
         values.append(value.item())
     assert sum(values[-5:]) < 0.7 * sum(values[:5])
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_scores_are_in_full_precision_whatever_is_set_and_leave_it_as_it_was(precision):
+    torch.manual_seed(0)
+    rows, others = torch.randn(3, 70, requires_grad=True), torch.randn(5, 70, requires_grad=True)
+    right = rows.double() @ others.double().T
+    torch.set_float32_matmul_precision(precision)
+    try:
+        found = similarity(rows, others, normalize=False)
+        gradients = torch.autograd.grad(found.square().sum(), (rows, others))
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        gradients, torch.autograd.grad(right.square().sum().float(), (rows, others)), rtol=1e-4, atol=1e-3
+    )
+
+
+def test_a_gallery_without_a_gradient_costs_no_product_for_one():
+    rows, others = torch.randn(3, 4, requires_grad=True), torch.randn(5, 4)
+    with torch.profiler.profile() as profile:
+        similarity(rows, others, normalize=False).sum().backward()
+    products = {event.key: event.count for event in profile.key_averages()}
+    assert products["hgld::inner_products"] == 2
