@@ -299,7 +299,7 @@ def _epoch(state: TrainState, monitor: TrainingMonitor) -> bool:
                 timing.add(state.config.batch.batch_size, time.monotonic() - began, waited, len(batch.faults))
             due = state.step % state.config.run.log_every == 0 or state.epoch != epoch
             saving = every and state.step % every == 0 and state.epoch == epoch
-            if monitor.log is not None and state.step % state.data.steps_per_epoch == 1:
+            if monitor.log is not None and (state.step - 1) % state.data.steps_per_epoch == 0:
                 monitor.log.pictures(state.step, batch.images[:_PICTURES])
             if due or saving or monitor.safeguard.due:
                 _settle(state, monitor.safeguard)

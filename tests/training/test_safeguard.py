@@ -10,6 +10,7 @@ from hgld.data.batch import Batch
 from hgld.training import loop
 from hgld.training.config import TrainConfig, with_fields
 from hgld.training.optimizers import LossScale, optimizer_state
+from hgld.training.state import set_frozen
 from hgld.training.step import Safeguard, StepValues
 from tests.training.tiny_steps import LABELS, modules_of, state_of
 
@@ -110,3 +111,12 @@ def test_an_overflow_under_fp16_skips_a_step_and_one_at_the_lowest_scale_ends_th
     safeguard.before()
     assert safeguard.after(1, torch.arange(2), values, overflow, scale) == 1
     assert safeguard.read() is not None
+
+
+def test_the_model_is_wrapped_anew_only_where_the_backbone_is_frozen_or_released(monkeypatch):
+    state, _ = begun(frozen_epochs=2)
+    wrapped: list[bool] = []
+    monkeypatch.setattr("hgld.training.state.wrap_by_config", lambda model, *_: wrapped.append(model.backbone_frozen))
+    for state.frozen in (True, True, False, False, False):
+        set_frozen(state)
+    assert wrapped == [True, False]
