@@ -245,7 +245,7 @@ def _description(state: TrainState) -> str:
     count = f" x {processes.count} processes" if processes.count > 1 else ""
     parts = {"model": state.model, "loss": state.criterion}
     sizes = {name: sum(p.numel() for p in module.parameters()) for name, module in parts.items()}
-    learning = " + ".join(f"{size / 1e6:.1f} M in the {name}" for name, size in sizes.items() if size)
+    learning = " and ".join(f"{size:,} in the {name}" for name, size in sizes.items() if size)
     classes = int(data.labels[:, 0].unique().numel())
     return (
         f"{config.recipe or config.loss.loss} on {device}{count}: {len(data.dataset):,} images of {classes:,} classes "

@@ -171,7 +171,7 @@ def _shown(name: str, progress: "Progress") -> "ProgressReporter":
     class Steps(SilentReporter):
         total = 0
 
-        def begin(self, step: int, total: int) -> None:
+        def begin(self, step: int, total: int, description: str = "") -> None:
             self.total = total
             self.advance(step)
 

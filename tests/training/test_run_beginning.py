@@ -85,7 +85,7 @@ def test_one_training_at_a_time_runs_in_a_folder(data, tmp_path):
     out, refusals = tmp_path / "run", []
 
     class Second(SilentReporter):
-        def begin(self, step, total):
+        def begin(self, step, total, description=""):
             before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
             with pytest.raises(StorageError, match=r"another training is running in .*run\. .* take another --out"):
                 train(options(**STILL), data, out)
