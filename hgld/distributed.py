@@ -35,6 +35,8 @@ from hgld.errors import ConfigError, HgldError
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
+    from hgld.losses.rank_loss import TermSum
+
 
 def is_main_process() -> bool:
     """Tell whether this process is the first of those that torchrun or Slurm started; they need not have met yet."""
@@ -266,9 +268,14 @@ class _Gather(torch.autograd.Function):
         return grads[0][start : start + ctx.size] * ctx.processes.count, None
 
 
+# The names of torch 2.13 on; the old ones warn there, or will.
+_all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
 def _gathered(rows: Tensor, processes: Processes) -> Tensor:
     out = rows.new_empty((processes.count * len(rows), *rows.shape[1:]))
-    dist.all_gather_into_tensor(out, rows.detach().contiguous())
+    _all_gather(out, rows.detach().contiguous())
     return out
 
 
@@ -496,3 +503,224 @@ def wait_for_all(processes: Processes) -> None:
     """Wait until every process has come to this call."""
     if processes.count > 1:
         dist.barrier()
+
+
+# -- A loss shared by the processes --
+
+
+def current_processes() -> Processes:
+    """Return the place of this process in torch's default group, whoever started it; alone without one."""
+    if not dist.is_available() or not dist.is_initialized():
+        return Processes(0, 1, torch.device("cpu"))
+    on_gpu = "nccl" in dist.get_backend() and torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    return Processes(dist.get_rank(), dist.get_world_size(), device)
+
+
+class _GatherAll(torch.autograd.Function):
+    """Gather all processes' rows in their order; backward adds up what all of them found for this process's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, processes: Processes) -> Tensor:
+        ctx.size = len(rows)
+        return _gathered(rows, processes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _added_up(grads[0], ctx.size), None
+
+
+def _added_up(rows: Tensor, size: int) -> Tensor:
+    """Add up the (count x b, ...) rows of all processes, and return this process's b of the sums."""
+    own = rows.new_empty((size, *rows.shape[1:]))
+    _reduce_scatter(own, rows.contiguous())
+    return own
+
+
+def gather_adding_gradients(rows: Tensor, processes: Processes) -> Tensor:
+    """Gather all processes' rows; every process's gradient of them counts, not one that all have in common.
+
+    Args:
+        rows: (b, ...) floating, the same b on every process.
+        processes: of the run.
+
+    Returns:
+        (count x b, ...) in the order of the processes; ``rows`` itself where there is one process.
+    """
+    if processes.count == 1:
+        return rows
+    gathered: Tensor = _GatherAll.apply(rows, processes)  # pyright: ignore[reportAssignmentType]
+    return gathered
+
+
+class SharedGallery:
+    """A gallery whose rows lie on several processes: what the rank losses take as ``ref_embeddings``.
+
+    Every process scores all queries against its own rows, and gets the scores of its own queries from the others. So no
+    process holds more than its rows, (M / count, D), and twice (b, M) scores. All processes must call :meth:`products`,
+    each with equally many queries.
+
+    Args:
+        rows: (m, D) of this process, without a gradient; the gallery is the rows of all, in the order of the processes.
+        sizes: m of every process.
+        processes: of the run.
+    """
+
+    ndim = 2
+
+    def __init__(self, rows: Tensor, sizes: Sequence[int], processes: Processes) -> None:
+        self.rows, self.sizes, self.processes = rows, list(sizes), processes
+        self.shape, self.dtype, self.device = (sum(sizes), rows.shape[1]), rows.dtype, rows.device
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def is_floating_point(self) -> bool:
+        """Tell whether the rows are floating."""
+        return self.rows.is_floating_point()
+
+    def products(
+        self,
+        queries: Tensor,
+        prepare: Callable[[Tensor], Tensor],
+        multiply: Callable[[Tensor, Tensor], Tensor] = lambda rows, others: rows @ others.T,
+    ) -> Tensor:
+        """Return the (q, M) inner products of this process's (q, D) queries with all rows; gradients flow to them.
+
+        Args:
+            queries: in the dtype of the products.
+            prepare: what is done to the rows first: normalising, for example.
+            multiply: (n, D) by (m, D) transposed, in the precision that is wanted.
+        """
+        rows = prepare(self.rows.to(queries.dtype))
+        given = queries, rows, self.sizes, self.processes, multiply
+        found: Tensor = _SharedProducts.apply(*given)  # pyright: ignore[reportAssignmentType]
+        return found
+
+
+class _SharedProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        rows: Tensor,
+        sizes: list[int],
+        processes: Processes,
+        multiply: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.sizes, ctx.processes, ctx.queries, ctx.multiply = sizes, processes, len(queries), multiply
+        mine, count = len(queries) * len(rows), processes.count
+        block = multiply(_gathered(queries, processes), rows)
+        out = queries.new_empty(len(queries) * sum(sizes))
+        parts = [len(queries) * size for size in sizes]
+        dist.all_to_all_single(out, block.reshape(-1), parts, [mine] * count)
+        columns = [part.view(len(queries), -1) for part in out.split(parts)]
+        return torch.cat(columns, dim=1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (rows,) = ctx.saved_tensors
+        sent = torch.cat([part.reshape(-1) for part in grads[0].split(ctx.sizes, dim=1)])
+        mine, count = ctx.queries * len(rows), ctx.processes.count
+        received = sent.new_empty(mine * count)
+        dist.all_to_all_single(received, sent, [mine] * count, [ctx.queries * size for size in ctx.sizes])
+        by_everyone = ctx.multiply(received.view(count * ctx.queries, len(rows)), rows.T)
+        return _added_up(by_everyone, ctx.queries), None, None, None, None
+
+
+def share_of(size: int, processes: Processes) -> list[int]:
+    """Return how many of ``size`` rows each process holds: as even as can be, the first ones more."""
+    return [size // processes.count + (index < size % processes.count) for index in range(processes.count)]
+
+
+def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[Tensor, dict[str, Tensor]]:
+    """Make one loss of the processes' sums.
+
+    Args:
+        sums: this process's part of every term; the same terms on every process.
+        processes: of the run.
+
+    Returns:
+        the loss of the whole, the same on every process, whose gradient on each is that of its own part times the
+        process count, as an average over the processes needs it; and its unweighted terms.
+    """
+    terms = list(sums.values())
+    facts = torch.stack([torch.stack([term.total.detach().double(), term.count.detach().double()]) for term in terms])
+    if processes.count > 1:
+        dist.all_reduce(facts)
+    counts = facts[:, 1].clamp(min=torch.finfo(torch.float64).tiny)
+    counts = torch.where(facts[:, 1] > 0, counts, 1.0)
+    values = (facts[:, 0] / counts).unbind()
+    loss, parts = terms[0].total.new_zeros(()), {}
+    for name, term, count, value in zip(sums, terms, counts.unbind(), values, strict=True):
+        own = term.total / count.to(term.total.dtype)
+        part = own * processes.count
+        parts[name] = part + (value.to(part.dtype) - part).detach()
+        loss = loss + term.weight * parts[name]
+    return loss, parts
+
+
+class DistributedLoss(nn.Module):
+    """A loss of several processes' items together, for any training loop.
+
+    Every process gives the embeddings and labels of its own part of the batch, and gets the loss of the whole batch.
+    Under DistributedDataParallel, FSDP or whatever else averages gradients over the processes, the model's gradients
+    are those of one process with the whole batch. Parameters of the loss (proxies) are in no such wrapper: after the
+    backward pass call :meth:`average_gradients`.
+
+    A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
+    that its tables are (b, B), and a memory's rows are spread over the processes. The losses that are no such mean
+    (:attr:`shared` is False: Triplet, Margin, MultiGrain, BlackboxAP, SiMix, pair losses with reduction ``nonzero``,
+    ``ClassWeighted`` with balanced weights, other libraries' losses) are computed of the whole batch by every process.
+
+    Args:
+        loss: of hgld, or any module that is called with embeddings and labels; its parameters must be equal on all
+            processes. In place of a :class:`hgld.losses.CrossBatchMemory` that shares its rows, one whose state dict
+            holds this process's rows alone.
+        processes: None: those of torch's default group.
+
+    Attributes:
+        loss: the loss.
+        shared: whether the processes share the queries.
+
+    >>> import torch
+    >>> from hgld.losses import SupAP
+    >>> loss = DistributedLoss(SupAP())
+    >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).shape
+    torch.Size([])
+    """
+
+    def __init__(self, loss: nn.Module, processes: Processes | None = None) -> None:
+        super().__init__()
+        self.loss = loss
+        self.processes = processes or current_processes()
+        self.shared = bool(getattr(loss, "sums_over_queries", False))
+        if self.shared and self.processes.count > 1:
+            for module in loss.modules():
+                spread = getattr(module, "spread", None)
+                if spread is not None:
+                    spread(self.processes)
+
+    def forward(self, embeddings: Tensor, labels: Tensor, **others: Tensor) -> Tensor:
+        """Return the loss of all processes' items, the same on every process.
+
+        Args:
+            embeddings: (b, D) floating, of this process's items; the same b on every process.
+            labels: (b, L) or (b,) integers.
+            others: further (b, ...) tensors by name, which the loss takes: ``instances`` of MultiGrain.
+        """
+        processes = self.processes
+        if processes.count == 1:
+            return self.loss(embeddings, labels, **others)
+        known = gather(labels.to(embeddings.device), processes)
+        if not self.shared:
+            given = {name: gather(rows.to(embeddings.device), processes) for name, rows in others.items()}
+            return self.loss(gather_with_gradients(embeddings, processes), known, **given)
+        everyone = gather_adding_gradients(embeddings, processes)
+        own = torch.arange(len(embeddings), device=embeddings.device) + processes.index * len(embeddings)
+        return add_up_terms(self.loss.query_sums(everyone[own], known[own], everyone, known, own), processes)[0]
+
+    def average_gradients(self) -> None:
+        """Average the gradients of the loss's own parameters over the processes."""
+        average_gradients(self.loss, self.processes)

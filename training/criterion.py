@@ -49,9 +49,7 @@ class Criterion(nn.Module):
         Returns:
             the scalar, and its unweighted terms by name (none if the loss has only one).
         """
-        columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]
-        known = torch.stack(columns, dim=1)
-        loss = self.loss
+        known, loss = self._renumbered(labels), self.loss
         if isinstance(loss, losses.MultiGrain):
             terms = loss.terms(embeddings, known, instances=instances)
             return loss.lambda_ * terms["classification"] + (1 - loss.lambda_) * terms["retrieval"], terms
@@ -59,6 +57,35 @@ class Criterion(nn.Module):
             terms = loss.terms(embeddings, known)
             return loss.combine(terms), terms
         return loss(embeddings, known), {}
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if several processes can share the queries: :meth:`query_sums` of all together are the loss."""
+        return getattr(self.loss, "sums_over_queries", False)
+
+    @property
+    def has_terms(self) -> bool:
+        """True if a call returns the terms of the loss."""
+        return isinstance(self.loss, losses.MultiGrain | losses.Composition | losses.CrossBatchMemory)
+
+    def query_sums(
+        self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
+    ) -> dict[str, losses.TermSum]:
+        """Return the sums that the loss of a process's queries is made of.
+
+        Args:
+            embeddings: (b, D) of the queries.
+            labels: (b, L), as of a call.
+            everyone: (B, D) of all processes' items.
+            known: (B, L) their labels.
+            self_index: (b,) places of the queries among all.
+        """
+        own, gallery = self._renumbered(labels), self._renumbered(known)
+        return self.loss.query_sums(embeddings, own, everyone, gallery, self_index)
+
+    def _renumbered(self, labels: Tensor) -> Tensor:
+        columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]
+        return torch.stack(columns, dim=1)
 
     @property
     def reads_labels_on_cpu(self) -> bool:

@@ -18,7 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hgld.distributed import Processes, average_gradients, gather, gather_with_gradients, without_gradient_exchange
+from hgld.distributed import (
+    Processes,
+    add_up_terms,
+    average_gradients,
+    gather,
+    gather_adding_gradients,
+    gather_with_gradients,
+    without_gradient_exchange,
+)
 from hgld.losses import CrossBatchMemory
 from hgld.losses.rank_loss import on_device
 from hgld.training.optimizers import LossScale
@@ -244,12 +252,27 @@ class Backward:
         return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
 
     def _at_once(self, batch: StepInput, labels: Tensor, instances: Tensor) -> StepValues:
-        embeddings = gather_with_gradients(self._embed(batch.images), self.processes)
+        own = self._embed(batch.images)
         _seed(batch.seed, 0)
-        loss, parts = self.criterion(embeddings, labels, instances)
-        parts |= gradient_shares(loss, parts, embeddings) if self.shares else {}
+        loss, parts = self._loss(own, labels, instances)
         self.scale(loss).backward()
         return StepValues(loss.detach(), _detached(parts))
+
+    def _loss(self, own: Tensor, labels: Tensor, instances: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of all processes' items; where it is a mean over queries, of this process's queries alone.
+
+        The shares of the gradient are those of the whole loss, and so they need it.
+        """
+        if self.processes.count > 1 and not self.shares and getattr(self.criterion, "sums_over_queries", False):
+            everyone = gather_adding_gradients(own, self.processes)
+            part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))
+            index = torch.arange(part.start, part.stop, device=own.device)
+            sums = self.criterion.query_sums(everyone[part], labels[part], everyone, labels, index)
+            loss, parts = add_up_terms(sums, self.processes)
+            return loss, parts if getattr(self.criterion, "has_terms", len(parts) > 1) else {}
+        everyone = gather_with_gradients(own, self.processes)
+        loss, parts = self.criterion(everyone, labels, instances)
+        return loss, parts | (gradient_shares(loss, parts, everyone) if self.shares else {})
 
     def _in_chunks(self, batch: StepInput, labels: Tensor, instances: Tensor) -> StepValues:
         chunks = batch.images.split(self.chunk)
@@ -260,9 +283,7 @@ class Backward:
                 embedded.append(self._embed(chunk))
         own = torch.cat(embedded).requires_grad_()
         _seed(batch.seed, 0)
-        everyone = gather_with_gradients(own, self.processes)
-        loss, parts = self.criterion(everyone, labels, instances)
-        parts |= gradient_shares(loss, parts, everyone) if self.shares else {}
+        loss, parts = self._loss(own, labels, instances)
         self.scale(loss).backward()
         assert own.grad is not None  # even a zero loss has a gradient path
         for number, (chunk, state, grad) in enumerate(zip(chunks, states, own.grad.split(self.chunk), strict=True)):

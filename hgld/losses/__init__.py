@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hgld.losses.proxies import NormSoftmax as NormSoftmax
     from hgld.losses.proxies import ProxyNCApp as ProxyNCApp
     from hgld.losses.rank_loss import RankLoss as RankLoss
+    from hgld.losses.rank_loss import TermSum as TermSum
     from hgld.losses.surrogate_losses import SmoothAP as SmoothAP
     from hgld.losses.surrogate_losses import SmoothHAP as SmoothHAP
     from hgld.losses.surrogate_losses import SmoothRecall as SmoothRecall
@@ -63,6 +64,7 @@ _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items(
     "RankLoss": "hgld.losses.rank_loss",
     "SiMix": "hgld.losses.mixup",
     "SumOverLevels": "hgld.losses.compositions",
+    "TermSum": "hgld.losses.rank_loss",
     "blackbox_ap_loss": "hgld.losses.blackbox_ap",
     "graded_ap_loss": "hgld.losses.surrogate_losses",
     "ndcg_loss": "hgld.losses.surrogate_losses",

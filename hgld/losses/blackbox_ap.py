@@ -43,6 +43,10 @@ class BlackboxAP(RankLoss):
         self.lambda_ = lambda_
         self.margin = margin
 
+    @property
+    def sums_over_queries(self) -> bool:
+        return False  # the gradient is no linear function of the one that arrives
+
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:

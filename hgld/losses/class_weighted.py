@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
-from hgld.losses.rank_loss import RankLoss, check_below, label_column, mean_of_valid, on_device
+from hgld.losses.rank_loss import RankLoss, TermSum, check_below, label_column, mean_of_valid, on_device
 
 
 class ClassWeighted(nn.Module):
@@ -56,7 +56,19 @@ class ClassWeighted(nn.Module):
         Raises:
             InputError: a label without a weight, or what the loss refuses.
         """
-        values, valid = self.loss(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        return mean_of_valid(*self._weighted(embeddings, labels, ref_embeddings, ref_labels, self_index))
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if the weights are those of classes; balanced ones depend on all queries."""
+        return self.weights is not None and self.loss.sums_over_queries
+
+    def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
+        """Return the sums that the loss is made of, see :meth:`RankLoss.query_sums`."""
+        return {"loss": TermSum.of(*self._weighted(embeddings, labels, *references))}
+
+    def _weighted(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> tuple[Tensor, Tensor]:
+        values, valid = self.loss(embeddings, labels, *references)
         column = label_column(labels, self.loss.level)
         if self.weights is not None:
             check_below(
@@ -70,7 +82,7 @@ class ClassWeighted(nn.Module):
             weights = _balance(column, valid)
         else:
             weights = self.weights.to(values.device)[column.clamp(min=0)]
-        return mean_of_valid(values * weights.to(values), valid)
+        return values * weights.to(values), valid
 
 
 def _balance(labels: Tensor, valid: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Losses made of losses: a rank term and a decomposability term, and one binary loss over all levels."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, Unpack, get_args
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from hgld.errors import ConfigError
 from hgld.losses.pairs import CalibrationLoss, Margin, MarginReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
-from hgld.losses.rank_loss import RankLoss, Reduction, check_level, label_columns, mean_of_valid
+from hgld.losses.rank_loss import RankLoss, Reduction, TermSum, check_level, label_columns, mean_of_valid
 from hgld.losses.surrogate_losses import BinaryOptions, GradedOptions, SupAP, SupHAP, SupNDCG, SupRecall
 from hgld.relevance import RelevanceKind
 
@@ -102,6 +103,21 @@ class Composition(nn.Module):
             raise ConfigError("the parts have reduction='mean'; every query's values need reduction='none'.")
         rank, second = self._parts(embeddings, labels, ref_embeddings, ref_labels, self_index)
         return {"rank": rank, "decomposability": second}
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if both parts are means over queries."""
+        return all(getattr(part, "sums_over_queries", False) for part in (self.rank, self.decomposability))
+
+    def query_sums(self, *args: Tensor | None) -> dict[str, TermSum]:
+        """Return the sums that the two terms are made of, by their names; see :meth:`RankLoss.query_sums`."""
+        parts = {"rank": (self.rank, 1 - self.lambda_), "decomposability": (self.decomposability, self.lambda_)}
+        found = {}
+        for name, (part, share) in parts.items():
+            for inner, term in part.query_sums(*args).items():
+                whole = name if inner == "loss" else f"{name}_{inner}"
+                found[whole] = replace(term, weight=term.weight * share)
+        return found
 
     def _parts(self, *args: Tensor | None) -> tuple[Any, Any]:
         return self.rank(*args), self.decomposability(*args)
@@ -310,6 +326,38 @@ class SumOverLevels(nn.Module):
         Raises:
             ConfigError: another number of losses than levels.
         """
+        parts = self._by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        return sum((loss(*args) for loss, args in parts), embeddings.new_zeros(()))
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if all levels' losses are means over queries."""
+        return all(getattr(loss, "sums_over_queries", False) for loss in self.losses)
+
+    def query_sums(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> dict[str, TermSum]:
+        """Return the sums that the levels' terms are made of, see :meth:`RankLoss.query_sums`."""
+        parts = self._by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        found = {}
+        for level, (loss, args) in enumerate(parts):
+            found |= {f"{name}_{level}": term for name, term in loss.query_sums(*args).items()}
+        return found
+
+    def _by_level(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None,
+        ref_labels: Tensor | None,
+        self_index: Tensor | None,
+    ) -> list[tuple[nn.Module, tuple[Tensor | None, ...]]]:
+        """Return the loss of every level and its arguments."""
         columns = label_columns(labels)
         references = None if ref_labels is None else label_columns(ref_labels)
         num_levels = columns.shape[1]
@@ -318,12 +366,19 @@ class SumOverLevels(nn.Module):
                 f"there are {len(self.losses)} losses and the labels have {num_levels} levels; give one, or one a "
                 "level."
             )
-        total = embeddings.new_zeros(())
-        for level in range(num_levels):
-            loss = self.losses[level if len(self.losses) > 1 else 0]
-            gallery = None if references is None else references[:, level]
-            total = total + loss(embeddings, columns[:, level], ref_embeddings, gallery, self_index)
-        return total
+        return [
+            (
+                self.losses[level if len(self.losses) > 1 else 0],
+                (
+                    embeddings,
+                    columns[:, level],
+                    ref_embeddings,
+                    None if references is None else references[:, level],
+                    self_index,
+                ),
+            )
+            for level in range(num_levels)
+        ]
 
 
 # -- MultiGrain -------------------------------------------------------------------------------------------------------

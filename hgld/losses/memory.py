@@ -1,14 +1,18 @@
 """A memory of embeddings of earlier batches, as a larger gallery for any loss."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import Composition
-from hgld.losses.rank_loss import label_columns, on_device
+from hgld.losses.rank_loss import TermSum, label_columns, on_device
+
+if TYPE_CHECKING:
+    from hgld.distributed import Processes
 
 _COUNTS = ("written", "steps")
 
@@ -61,6 +65,9 @@ class CrossBatchMemory(nn.Module):
         self.loss = loss
         self.warmup = warmup
         self.weight = weight
+        self.size = size
+        self._shares: list[int] = [size]
+        self._processes: Processes | None = None
         self.register_buffer("embeddings", torch.zeros(size, dim))
         self.register_buffer("labels", torch.full((size, num_levels), -1))
         self.written = 0
@@ -68,7 +75,7 @@ class CrossBatchMemory(nn.Module):
 
     def __len__(self) -> int:
         """Number of items in the memory."""
-        return min(self.written, len(self.embeddings))
+        return min(self.written, self.size)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch, the memory's term included once the warm-up is over.
@@ -139,7 +146,7 @@ class CrossBatchMemory(nn.Module):
         if not warm or held == 0:
             return None
         # Copies: the next batch overwrites the buffers in place, perhaps before this one's backward pass.
-        return self.embeddings[:held].clone(), self.labels[:held].clone(), self_index
+        return self._rows(held), self.labels[:held].clone(), self_index
 
     # As torch.compiler.disable marks it, which takes a second to import: its numbers change at every step.
     setattr(_remember, "_torchdynamo_disable", True)  # noqa: B010  # functions have no such attribute
@@ -158,7 +165,7 @@ class CrossBatchMemory(nn.Module):
         Raises:
             InputError: shapes do not fit the memory.
         """
-        size, dim = self.embeddings.shape
+        size, dim = self.size, self.embeddings.shape[1]
         columns = label_columns(labels)
         if embeddings.shape != (len(columns), dim) or columns.shape[1:] != self.labels.shape[1:]:
             raise InputError(
@@ -167,19 +174,84 @@ class CrossBatchMemory(nn.Module):
             )
         kept = min(len(embeddings), size)
         start = (self.written + len(embeddings) - kept) % size
-        self._write(self.embeddings, start, embeddings[-kept:].detach())
-        self._write(self.labels, start, on_device(columns[-kept:], self.labels.device))
+        self._write(self.embeddings, self._first, start, embeddings[-kept:].detach())
+        self._write(self.labels, 0, start, on_device(columns[-kept:], self.labels.device))
         offset = torch.arange(len(embeddings), device=self.embeddings.device)
         places = (self.written % size + offset) % size
         self.written += len(embeddings)
         return torch.where(offset >= len(embeddings) - kept, places, -1)
 
-    @staticmethod
-    def _write(ring: Tensor, start: int, rows: Tensor) -> None:
-        """Copy rows (n, ...) into a ring from a place on; what does not fit before its end goes to its beginning."""
-        before_end = min(len(rows), len(ring) - start)
-        ring[start : start + before_end] = rows[:before_end]
-        ring[: len(rows) - before_end] = rows[before_end:]
+    def _write(self, ring: Tensor, first: int, start: int, rows: Tensor) -> None:
+        """Copy rows (n, ...) into a ring from a place on; what does not fit before its end goes to its beginning.
+
+        Args:
+            ring: the places from ``first`` on, of which other processes may hold the rest.
+            first: place of the first row of ``ring``.
+            start: place of the first of the rows.
+            rows: to copy.
+        """
+        before_end = min(len(rows), self.size - start)
+        for place, part in ((start, rows[:before_end]), (0, rows[before_end:])):
+            begin, end = max(place, first), min(place + len(part), first + len(ring))
+            if begin < end:
+                ring[begin - first : end - first] = part[begin - place : end - place]
+
+    # -- shared by processes --
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if the loss is a mean over queries."""
+        return getattr(self.loss, "sums_over_queries", False)
+
+    def spread(self, processes: "Processes") -> None:
+        """Keep of the embeddings this process's share alone, in place; after that :meth:`query_sums` alone serves.
+
+        Every process must do so. The state dict then holds this share, so that each saves and loads its own.
+        """
+        from hgld.distributed import share_of
+
+        self._shares, self._processes = share_of(self.size, processes), processes
+        own = slice(self._first, self._first + self._shares[processes.index])
+        self.register_buffer("embeddings", self.embeddings[own].clone())
+
+    @property
+    def _first(self) -> int:
+        """Place of this process's first row."""
+        return 0 if self._processes is None else sum(self._shares[: self._processes.index])
+
+    def _rows(self, held: int) -> Any:
+        """Return a copy of the first ``held`` rows; a :class:`hgld.distributed.SharedGallery` where they are spread."""
+        if self._processes is None:
+            return self.embeddings[:held].clone()
+        from hgld.distributed import SharedGallery
+
+        starts = [sum(self._shares[:number]) for number in range(len(self._shares))]
+        sizes = [min(max(held - start, 0), share) for start, share in zip(starts, self._shares, strict=True)]
+        return SharedGallery(self.embeddings[: sizes[self._processes.index]].clone(), sizes, self._processes)
+
+    def query_sums(
+        self, embeddings: Tensor, labels: Tensor, everyone: Tensor, known: Tensor, self_index: Tensor
+    ) -> dict[str, TermSum]:
+        """Return the sums of a process's queries, by the names of :meth:`terms`; all processes' items enter the memory.
+
+        Args:
+            embeddings: (b, D) of the queries.
+            labels: (b, L) or (b,).
+            everyone: (B, D) of all processes' items.
+            known: (B, L) or (B,) their labels.
+            self_index: (b,) places of the queries among all.
+        """
+        batch = self.loss.query_sums(embeddings, labels, everyone, known, self_index)
+        found = self._remember(everyone, known)
+        if found is None:
+            nothing = embeddings.sum() * 0.0
+            against = {name: TermSum(term.weight, nothing, nothing.detach()) for name, term in batch.items()}
+        else:
+            places = found[2][self_index]
+            against = self.loss.query_sums(embeddings, label_columns(labels), *found[:2], places)
+        names = {"loss": "memory"} if "loss" in batch else {name: f"memory_{name}" for name in batch}
+        sums = {"batch" if name == "loss" else name: term for name, term in batch.items()}
+        return sums | {names[name]: replace(term, weight=term.weight * self.weight) for name, term in against.items()}
 
     # The two counts are numbers of the host, for which no device is asked; a state dict holds them as tensors.
 
@@ -210,4 +282,4 @@ class CrossBatchMemory(nn.Module):
                 setattr(self, name, int(state_dict[key]))
 
     def extra_repr(self) -> str:
-        return f"size={len(self.embeddings)}, warmup={self.warmup}, weight={self.weight}"
+        return f"size={self.size}, warmup={self.warmup}, weight={self.weight}"

@@ -61,6 +61,10 @@ class PairLoss(RankLoss):
     def push(self, scores: Tensor) -> Tensor:
         """Loss (Q, G) of every pair if it is negative, >= 0."""
 
+    @property
+    def sums_over_queries(self) -> bool:
+        return not self.over_nonzero
+
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -232,6 +236,10 @@ class Triplet(RankLoss):
             raise ConfigError(f"margin is {margin}; expected a finite squared distance > 0.")
         self.margin = margin
 
+    @property
+    def sums_over_queries(self) -> bool:
+        return False  # a mean over pairs
+
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -344,6 +352,10 @@ class Margin(RankLoss):
         self.cutoff = cutoff
         self.reach = reach
         self.over_nonzero = reduction == "nonzero"
+
+    @property
+    def sums_over_queries(self) -> bool:
+        return False  # a mean over pairs, which are drawn for the whole batch
 
     def query_losses(
         self, scores: Tensor, grades: Tensor, num_levels: int, left_out: Tensor | None

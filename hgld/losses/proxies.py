@@ -12,6 +12,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import (
     Reduction,
+    TermSum,
     check_below,
     check_labels,
     check_level,
@@ -80,10 +81,19 @@ class ProxyLoss(nn.Module, ABC):
         Raises:
             InputError: shapes do not fit, or a label has no proxy.
         """
+        values, valid = self._item_values(embeddings, labels)
+        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+
+    sums_over_queries = True
+
+    def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
+        """Return the sums that the loss is made of, see :meth:`hgld.losses.RankLoss.query_sums`."""
+        return {"loss": TermSum.of(*self._item_values(embeddings, labels))}
+
+    def _item_values(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         targets = read_targets(embeddings, labels, self.level, self.proxies)
         valid = targets >= 0
-        values = torch.where(valid, self.item_losses(embeddings, targets.clamp(min=0)), 0.0)
-        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+        return torch.where(valid, self.item_losses(embeddings, targets.clamp(min=0)), 0.0), valid
 
 
 class NormSoftmax(ProxyLoss):

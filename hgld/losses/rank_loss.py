@@ -5,6 +5,7 @@ Labels are (N, L) integers, finest level first, or (N,) for one level; negative 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
 import torch
@@ -168,6 +169,26 @@ class RankOptions(TypedDict, total=False):
     reduction: Reduction
 
 
+@dataclass(frozen=True)
+class TermSum:
+    """A term of a loss as two sums over queries: their quotient, over all queries, is the term.
+
+    Attributes:
+        weight: of the term in the loss.
+        total: () sum of the queries' values; the gradient flows here.
+        count: () what the sum is divided by: how many queries have a value.
+    """
+
+    weight: float
+    total: Tensor
+    count: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, valid: Tensor) -> "TermSum":
+        """Return the sums of the mean of ``values`` (Q,) over the ``valid`` (Q,) ones."""
+        return cls(1.0, torch.where(valid, values, 0.0).sum(), valid.sum())
+
+
 class RankLoss(nn.Module, ABC):
     """A loss that is a mean over queries of a function of one query's scores and grades.
 
@@ -245,6 +266,37 @@ class RankLoss(nn.Module, ABC):
         Raises:
             InputError: shapes or dtypes do not fit.
         """
+        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+
+    @property
+    def sums_over_queries(self) -> bool:
+        """True if the loss is a mean over queries, and so :meth:`query_sums` of parts of a batch add up to it.
+
+        A subclass whose queries' values depend on other queries returns False.
+        """
+        return True
+
+    def query_sums(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None = None,
+        ref_labels: Tensor | None = None,
+        self_index: Tensor | None = None,
+    ) -> dict[str, TermSum]:
+        """Return the sums that the loss is made of, by the names of its terms; arguments as for a call."""
+        args = embeddings, labels, ref_embeddings, ref_labels, self_index
+        return {"loss": TermSum.of(*self._query_values(*args))}
+
+    def _query_values(
+        self,
+        embeddings: Tensor,
+        labels: Tensor,
+        ref_embeddings: Tensor | None,
+        ref_labels: Tensor | None,
+        self_index: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
         gallery = embeddings if ref_embeddings is None else ref_embeddings
         scores = similarity(embeddings, gallery, normalize=self.normalize)
@@ -257,8 +309,7 @@ class RankLoss(nn.Module, ABC):
                 left_out = torch.arange(len(embeddings), device=scores.device)
             else:
                 left_out = on_device(self_index, scores.device).to(torch.int64)
-        values, valid = self.query_losses(scores, grades, query_labels.shape[1], left_out)
-        return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
+        return self.query_losses(scores, grades, query_labels.shape[1], left_out)
 
     def _read(self, labels: Tensor) -> Tensor:
         return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]
@@ -285,6 +336,9 @@ def similarity(embeddings: Tensor, gallery: Tensor, *, normalize: bool = True) -
     dtype = torch.float64 if torch.float64 in (embeddings.dtype, gallery.dtype) else torch.float32
     with torch.autocast(device_type=embeddings.device.type, enabled=False):
         query = embeddings.to(dtype)
+        if not isinstance(gallery, Tensor):  # a SharedGallery, whose rows lie on several processes
+            prepare = unit_rows if normalize else torch.Tensor.contiguous
+            return gallery.products(prepare(query), prepare, inner_products)
         reference = query if gallery is embeddings else gallery.to(dtype)
         if normalize:
             unit = unit_rows(query)

@@ -25,6 +25,7 @@ from hgld.distributed import (
 from hgld.errors import ConfigError, HgldError
 from hgld.training.models.embedding_model import GeM
 from hgld.training.step import Backward, StepInput
+from tests.hgld import shared_losses
 from tests.training import two_processes
 from tests.training.untrained_run import small_model
 
@@ -58,6 +59,16 @@ def alone():
     found = two_processes.gradients(Processes(0, 1, torch.device("cpu")), chunk=0)
     assert any(value.abs().max() > 1e-3 for key, value in found.items() if key.startswith("HAPPIER/1/1"))
     return found
+
+
+def test_a_plain_loop_of_two_processes_has_the_gradients_of_one(answers):
+    """A few of the losses of tests/hgld/test_distributed_losses.py; of a memory each process has half."""
+    expected = shared_losses.gradients(0, 1, two_processes.PLAIN)
+    for process in answers:
+        for key, value in expected.items():
+            if not key.endswith("/rows"):
+                torch.testing.assert_close(process[f"plain/{key}"], value, rtol=1e-9, atol=1e-12)
+    assert sorted(int(process["plain/memory of a composition/rows"]) for process in answers) == [20, 21]
 
 
 def test_processes_agree_on_what_they_say(answers):

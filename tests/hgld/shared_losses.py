@@ -1,0 +1,117 @@
+"""What tests/hgld/test_distributed_losses.py runs in several processes: a plain loop of torch with a shared loss."""
+
+import os
+import socket
+import sys
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import start_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from hgld import distributed, losses
+from hgld.hierarchy import Hierarchy
+
+SIZE, DIM, CLASSES, STEPS = 24, 6, 8, 2
+FINE = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, -1, 4, 5, 5, 6, 7, 7, 6, 1, 0, 3, 4, 4, 2])
+TREE = Hierarchy.from_labels(torch.tensor([[i, i // 4] for i in range(CLASSES)]).numpy(), ("fine", "coarse"))
+MEMORY = 41  # no multiple of the processes, and full in the second step
+
+
+def memory_of(loss: nn.Module) -> nn.Module:
+    return losses.CrossBatchMemory(loss, MEMORY, DIM, num_levels=2, weight=0.5)
+
+
+SHARED = {
+    "SmoothAP": lambda: losses.SmoothAP(tau=0.1),
+    "SupAP": lambda: losses.SupAP(exclude_self=True),
+    "SupHAP": losses.SupHAP,
+    "SupNDCG": losses.SupNDCG,
+    "SupRecall": losses.SupRecall,
+    "SoftBinAP": losses.SoftBinAP,
+    "FastAP": losses.FastAP,
+    "PNP": lambda: losses.PNP(tau=0.1),
+    "CalibrationLoss": losses.CalibrationLoss,
+    "Contrastive": losses.Contrastive,
+    "NormSoftmax": lambda: losses.NormSoftmax(CLASSES, DIM),
+    "ProxyNCApp": lambda: losses.ProxyNCApp(CLASSES, DIM),
+    "CSL": lambda: losses.CSL(TREE, DIM),
+    "HAPPIER": lambda: losses.HAPPIER(CLASSES, DIM),
+    "ROADMAP": lambda: losses.ROADMAP(),
+    "SumOverLevels": lambda: losses.SumOverLevels(losses.SupAP()),
+    "ClassWeighted": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), torch.arange(1.0, 9.0)),
+    "memory": lambda: memory_of(losses.SupAP(exclude_self=True)),
+    "memory of a composition": lambda: memory_of(losses.HAPPIER(CLASSES, DIM)),
+}
+WHOLE = {
+    "Triplet": losses.Triplet,
+    "Margin": lambda: losses.Margin(DIM),
+    "MultiGrain": lambda: losses.MultiGrain(CLASSES, DIM),
+    "BlackboxAP": losses.BlackboxAP,
+    "SiMix": lambda: losses.SiMix(losses.SmoothRecall(normalize=False)),
+    "CalibrationLoss, nonzero": lambda: losses.CalibrationLoss(reduction="nonzero"),
+    "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
+    "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
+    "memory, Triplet": lambda: memory_of(losses.Triplet()),
+}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(10, 12), nn.Tanh(), nn.Linear(12, DIM)).double()
+
+
+def step_input(step: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    order = torch.randperm(SIZE, generator=generator)
+    fine = FINE[order]
+    labels = torch.stack([fine, torch.where(fine >= 0, fine // 4, 1)], dim=1)  # one is known at the coarse level alone
+    return torch.randn(SIZE, 10, generator=generator, dtype=torch.float64), labels, torch.arange(SIZE) // 2
+
+
+def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)) -> dict[str, Tensor]:
+    """Gradients and losses of a few steps, of this process's part of every batch."""
+    found = {}
+    part = SIZE // count
+    own = slice(index * part, (index + 1) * part)
+    for name in names:
+        make = {**SHARED, **WHOLE}[name]
+        torch.manual_seed(0)
+        inner = model()
+        net = inner if count == 1 else DistributedDataParallel(inner)
+        criterion = distributed.DistributedLoss(make().double())
+        for step in range(STEPS):
+            net.zero_grad()
+            criterion.zero_grad()
+            images, labels, instances = (table[own] for table in step_input(step))
+            torch.manual_seed(step)
+            others = {"instances": instances} if name == "MultiGrain" else {}
+            value = criterion(net(images), labels, **others)
+            value.backward()
+            criterion.average_gradients()
+            found[f"{name}/{step}/value"] = value.detach()
+            for key, parameter in [*inner.named_parameters(), *criterion.loss.named_parameters()]:
+                if parameter.grad is not None:
+                    found[f"{name}/{step}/{key}"] = parameter.grad.clone()
+        rows = sum(len(m.embeddings) for m in criterion.modules() if isinstance(m, losses.CrossBatchMemory))
+        found[f"{name}/rows"] = torch.tensor(rows)
+    return found
+
+
+def answer(index: int, out: str, port: str, count: int) -> None:
+    """Be one of the processes, as torchrun starts them, and write what was found."""
+    os.environ |= {"RANK": str(index), "LOCAL_RANK": str(index), "WORLD_SIZE": str(count)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    torch.set_num_threads(1)
+    run = distributed.launch("cpu")
+    save_file({key: value.contiguous() for key, value in gradients(index, count).items()}, f"{out}.{index}")
+    distributed.wait_for_all(run)
+    distributed.shutdown(run)
+
+
+if __name__ == "__main__":
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = str(free.getsockname()[1])
+    # Forked, so that torch, which takes most of the time of this test, is imported once.
+    start_processes(answer, (sys.argv[1], address, int(sys.argv[2])), nprocs=int(sys.argv[2]), start_method="fork")

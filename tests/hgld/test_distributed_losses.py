@@ -1,0 +1,55 @@
+"""Losses shared over processes: every process ranks its own queries, and together they have the whole batch's loss."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hgld.distributed import DistributedLoss, Processes, share_of
+from hgld.losses.registry import LOSSES
+from tests.hgld import shared_losses
+
+ROOT = Path(__file__).resolve().parents[2]
+ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return shared_losses.gradients(0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3, 4, 8])
+def test_gradients_of_processes_are_those_of_one(count, alone, tmp_path):
+    out = tmp_path / "answers"
+    command = [sys.executable, str(ROOT / "tests/hgld/shared_losses.py"), str(out), str(count)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    assert result.returncode == 0, result.stderr
+    for index in range(count):
+        found = load_file(f"{out}.{index}")
+        assert found.keys() == alone.keys()
+        for key, expected in alone.items():
+            name, _, rest = key.partition("/")
+            if rest == "rows" and expected and name in shared_losses.SHARED:
+                expected = torch.tensor(share_of(shared_losses.MEMORY, Processes(0, count, ALONE.device))[index])
+            torch.testing.assert_close(
+                found[key], expected, rtol=1e-9, atol=1e-12, msg=lambda text, key=key: key + text
+            )
+    assert all(alone[f"{name}/1/0.weight"].abs().max() > 1e-4 for name in shared_losses.SHARED)
+
+
+def test_what_is_shared_and_what_is_not():
+    """The list of DistributedLoss's docstring; a loss that is in neither list has to be decided on."""
+    assert all(DistributedLoss(make(), ALONE).shared for make in shared_losses.SHARED.values())
+    assert not any(DistributedLoss(make(), ALONE).shared for make in shared_losses.WHOLE.values())
+    tried = {
+        type(part).__name__
+        for make in (shared_losses.SHARED | shared_losses.WHOLE).values()
+        for part in make().modules()
+    }
+    assert set(LOSSES) - tried == {"RODNDCG", "RODRecall", "SmoothHAP", "SmoothRecall"} - tried
