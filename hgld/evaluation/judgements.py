@@ -64,7 +64,7 @@ class RelevanceBlock:
 
 @dataclass(frozen=True)
 class RelevanceFacts:
-    """What is known of q consecutive queries without looking at every pair; as of :class:`RelevanceBlock`."""
+    """Facts of q consecutive queries that need no look at every pair; as of :class:`RelevanceBlock`."""
 
     counts: np.ndarray
     left_out: tuple[np.ndarray, np.ndarray]

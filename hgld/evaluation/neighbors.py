@@ -1,12 +1,15 @@
 """The nearest gallery items of every query."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
-from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.heads import ranking_heads, worth_heads
+from hgld.evaluation.scores import Rows, block_rows, choose_device, exact_products, open_embeddings, score_blocks
 
 
 def nearest_neighbors(
@@ -48,23 +51,50 @@ def nearest_neighbors(
     ([[0, 2]], [[1.0, 0.8]])
     """
     device = choose_device(query_embeddings, device)
-    query = prepare_embeddings(query_embeddings, "query", normalize=normalize, device=device)
-    gallery = prepare_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
+    query = open_embeddings(query_embeddings, "query", normalize=normalize, device=device)
+    gallery = open_embeddings(gallery_embeddings, "gallery", normalize=normalize, device=device)
     index = np.full(len(query), -1) if self_index is None else np.asarray(self_index)
     _check(query, gallery, k, index)
     indices, scores = np.empty((len(query), k), np.int64), np.empty((len(query), k), np.float32)
-    rows = block_rows(len(query), len(gallery), query.device, chunk_size)
     with exact_products(query.device):
-        for start, stop, block in score_blocks(query, gallery, rows):
-            known = np.flatnonzero(index[start:stop] >= 0)
-            block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
-            best, place = (part.cpu().numpy() for part in _highest(block, k))
-            order = np.lexsort((place, -best), axis=1)
-            indices[start:stop] = np.take_along_axis(place, order, axis=1)
-            scores[start:stop] = np.take_along_axis(best, order, axis=1)
+        for queries, found, best in _found(query, gallery, k, index, chunk_size):
+            order = np.lexsort((found, -best), axis=1)
+            part = slice(queries.start, queries.stop)
+            indices[part] = np.take_along_axis(found, order, axis=1)
+            scores[part] = np.take_along_axis(best, order, axis=1)
             if progress is not None:
-                progress("search", stop, len(query))
+                progress("search", queries.stop, len(query))
     return indices, scores
+
+
+def _found(
+    query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray, chunk_size: int | None
+) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
+    """Yield queries, the (q, k) indices of the highest scores in any order, and the scores."""
+    depth = k + int((index >= 0).any())
+    if query.device.type != "cpu" or not worth_heads(depth, len(gallery)):
+        yield from _by_rows(query, gallery, k, index, range(len(query)), chunk_size)
+        return
+    for head in ranking_heads(query, gallery, depth, range(len(query))):
+        own = index[head.queries.start : head.queries.stop]
+        head.scores[torch.from_numpy((head.items == own[:, None]) & (own >= 0)[:, None])] = -torch.inf
+        best, place = (part.numpy() for part in _highest(head.scores, k))  # of equal ones the first: ascending items
+        found = np.take_along_axis(head.items, place, axis=1).astype(np.int64)
+        for row in head.overfull:
+            number = head.queries.start + int(row)
+            ((_, found[row], best[row]),) = _by_rows(query, gallery, k, index, range(number, number + 1), chunk_size)
+        yield head.queries, found, best
+
+
+def _by_rows(
+    query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray, part: range, chunk_size: int | None
+) -> Iterator[tuple[range, np.ndarray, np.ndarray]]:
+    rows = block_rows(len(part), len(gallery), query.device, chunk_size)
+    for start, stop, block in score_blocks(query, gallery, rows, part):
+        known = np.flatnonzero(index[start:stop] >= 0)
+        block[torch.from_numpy(known), torch.from_numpy(index[start:stop][known])] = -torch.inf
+        best, place = (part.cpu().numpy() for part in _highest(block, k))
+        yield range(start, stop), place, best
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +109,7 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best, place
 
 
-def _check(query: Tensor, gallery: Tensor, k: int, index: np.ndarray) -> None:
+def _check(query: Tensor | Rows, gallery: Tensor | Rows, k: int, index: np.ndarray) -> None:
     if query.shape[1] != gallery.shape[1]:
         raise InputError(f"query embeddings have {query.shape[1]} dimensions, gallery embeddings {gallery.shape[1]}.")
     if index.shape != (len(query),) or not np.issubdtype(index.dtype, np.integer) or index.max() >= len(gallery):

@@ -1,0 +1,101 @@
+"""Heads of rankings: what one pass over the gallery gives is what whole rows of scores give, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from hgld.evaluation import evaluate as evaluation
+from hgld.evaluation import scores
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_judged, ranking_metrics
+from hgld.evaluation.judgements import ListRelevance
+
+METRICS = ("R@1", "R@10", "mAP@20", "NDCG@10", "H-P@10", "kNN-hP@5", "mAP@R/landmark", "severity", "HD@3", "P@7")
+
+
+def columns(report):
+    return {name: report.per_query[name].to_numpy() for name in report.values}
+
+
+def same(first, second):
+    assert first.keys() == second.keys()
+    for name, values in first.items():
+        np.testing.assert_array_equal(values, second[name], err_msg=name)
+
+
+def table(kind, seed=0, size=5000, queries=21):
+    rng = np.random.default_rng(seed)
+    gallery = rng.standard_normal((size, 8)).astype(np.float16)
+    if kind == "ties":
+        gallery = np.round(gallery) + np.float16(0.25)
+    elif kind == "one point":
+        gallery[:] = gallery[0]
+    fine = rng.integers(-1, 500, size)
+    middle = np.where(fine >= 0, fine % 60, rng.integers(-1, 60, size))
+    coarse = np.where(middle >= 0, middle % 5, rng.integers(-1, 5, size))
+    index = rng.permutation(size)[:queries]
+    self_index = np.where(rng.random(queries) < 0.7, index, -1)
+    return gallery, np.stack([fine, middle, coarse], axis=1), index, self_index
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "ties", "one point"])
+def test_heads_give_what_whole_rows_give(kind, monkeypatch):
+    gallery, labels, index, self_index = table(kind)
+    asked = gallery[index].astype(np.float32), labels[index], gallery, labels
+    passed, heads = [], evaluation.ranking_heads
+    monkeypatch.setattr(evaluation, "ranking_heads", lambda *args: passed.append(1) or heads(*args))
+    by_heads = columns(evaluate(*asked, metrics=METRICS, self_index=self_index))
+    assert passed
+    monkeypatch.setattr(evaluation, "worth_heads", lambda depth, size: False)
+    same(by_heads, columns(evaluate(*asked, metrics=METRICS, self_index=self_index)))
+
+
+def test_a_part_of_the_queries_has_the_values_of_the_whole():
+    gallery, labels, index, self_index = table("ties")
+    asked = gallery[index], labels[index], gallery, labels
+    whole = columns(evaluate(*asked, metrics=METRICS, self_index=self_index))
+    parts = [
+        columns(evaluate(*asked, metrics=METRICS, self_index=self_index, part=p)) for p in (range(5), range(5, 21))
+    ]
+    same({name: np.concatenate([part[name] for part in parts]) for name in whole}, whole)
+
+
+def test_heads_of_judged_lists_leave_out_junk(monkeypatch):
+    gallery, _, index, _ = table("ties", size=4000)
+    rng = np.random.default_rng(1)
+    lists = [np.split(rng.permutation(4000)[:90], (20, 50)) for _ in index]
+    judged = ListRelevance(4000, [(easy, hard) for easy, hard, _ in lists], [junk for *_, junk in lists])
+    options = EvaluationOptions(metrics=("R@1", "mAP@10", "NDCG@5"))
+    asked = gallery[index], gallery, judged
+    by_heads = columns(evaluate_judged(*asked, levels=("b", "a"), options=options))
+    monkeypatch.setattr(evaluation, "worth_heads", lambda depth, size: False)
+    same(by_heads, columns(evaluate_judged(*asked, levels=("b", "a"), options=options)))
+
+
+def test_a_memory_mapped_gallery_is_ranked_as_one_in_memory(tmp_path, monkeypatch):
+    gallery, labels, index, _ = table("shuffled", size=4500)
+    np.save(tmp_path / "gallery.npy", gallery)
+    metrics = ("R@1", "AP", "H-AP", "mAP@10")
+    asked = gallery[index].astype(np.float64), labels[index]
+    in_memory = columns(evaluate(*asked, gallery, labels, metrics=metrics))
+    monkeypatch.setattr(scores, "_SHARE_PREPARED", 0.0)
+    mapped = np.load(tmp_path / "gallery.npy", mmap_mode="r")
+    assert isinstance(scores.open_embeddings(mapped, "gallery"), scores.Rows)
+    same(in_memory, columns(evaluate(*asked, mapped, labels, metrics=metrics)))
+
+
+def test_long_rows_are_ordered_as_torch_orders_them():
+    """Rows that are sorted in parts, with ties, items out of the ranking, and scores that crowd in one part."""
+    generator = torch.Generator().manual_seed(0)
+    size = 140_000
+    table = torch.randn(3, size, generator=generator)
+    table[1] = (table[1] * 50).round() / 50
+    table[2] = torch.where(torch.rand(size, generator=generator) < 0.9, 0.5, table[2] * 1e-6)
+    table[2, 0] = 1e6
+    grades = torch.randint(0, 4, table.shape, generator=generator)
+    left_out = torch.rand(table.shape, generator=generator) < 0.01
+    options = {"levels": ("c", "b", "a"), "left_out": left_out}
+    names = ["AP", "H-AP", "NDCG", "ASI"]
+    native = ranking_metrics(table, grades, names, backend="native", **options)
+    by_torch = ranking_metrics(table, grades, names, backend="torch", **options)
+    for name, values in native.items():
+        np.testing.assert_allclose(values, by_torch[name], rtol=1e-12, err_msg=name)
