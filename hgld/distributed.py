@@ -719,7 +719,8 @@ class DistributedLoss(nn.Module):
             return self.loss(gather_with_gradients(embeddings, processes), known, **given)
         everyone = gather_adding_gradients(embeddings, processes)
         own = torch.arange(len(embeddings), device=embeddings.device) + processes.index * len(embeddings)
-        return add_up_terms(self.loss.query_sums(everyone[own], known[own], everyone, known, own), processes)[0]
+        loss: Any = self.loss
+        return add_up_terms(loss.query_sums(everyone[own], known[own], everyone, known, own), processes)[0]
 
     def average_gradients(self) -> None:
         """Average the gradients of the loss's own parameters over the processes."""

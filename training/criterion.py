@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hgld import losses
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
+from hgld.losses.rank_loss import query_sums, sums_over_queries
 from hgld.losses.registry import SECOND_TERMS, entry_of, loss_class
 from hgld.training.config import LossConfig
 
@@ -61,7 +62,7 @@ class Criterion(nn.Module):
     @property
     def sums_over_queries(self) -> bool:
         """True if several processes can share the queries: :meth:`query_sums` of all together are the loss."""
-        return getattr(self.loss, "sums_over_queries", False)
+        return sums_over_queries(self.loss)
 
     @property
     def has_terms(self) -> bool:
@@ -81,7 +82,7 @@ class Criterion(nn.Module):
             self_index: (b,) places of the queries among all.
         """
         own, gallery = self._renumbered(labels), self._renumbered(known)
-        return self.loss.query_sums(embeddings, own, everyone, gallery, self_index)
+        return query_sums(self.loss, embeddings, own, everyone, gallery, self_index)
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]

@@ -28,7 +28,7 @@ from hgld.distributed import (
     without_gradient_exchange,
 )
 from hgld.losses import CrossBatchMemory
-from hgld.losses.rank_loss import on_device
+from hgld.losses.rank_loss import on_device, query_sums, sums_over_queries
 from hgld.training.optimizers import LossScale
 
 # -- Steps that are not finite --
@@ -263,11 +263,11 @@ class Backward:
 
         The shares of the gradient are those of the whole loss, and so they need it.
         """
-        if self.processes.count > 1 and not self.shares and getattr(self.criterion, "sums_over_queries", False):
+        if self.processes.count > 1 and not self.shares and sums_over_queries(self.criterion):
             everyone = gather_adding_gradients(own, self.processes)
             part = slice(self.processes.index * len(own), (self.processes.index + 1) * len(own))
             index = torch.arange(part.start, part.stop, device=own.device)
-            sums = self.criterion.query_sums(everyone[part], labels[part], everyone, labels, index)
+            sums = query_sums(self.criterion, everyone[part], labels[part], everyone, labels, index)
             loss, parts = add_up_terms(sums, self.processes)
             return loss, parts if getattr(self.criterion, "has_terms", len(parts) > 1) else {}
         everyone = gather_with_gradients(own, self.processes)

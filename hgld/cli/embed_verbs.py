@@ -12,6 +12,8 @@ from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, Numbers, json_optio
 from hgld.cli.output import echo, print_json, progress_bars
 
 if TYPE_CHECKING:
+    from hgld.data.dataset import ShardDataset
+    from hgld.evaluation.evaluate import Progress
     from hgld.training.inference.embedder import Embedder
     from hgld.training.models.networks import Network
 
@@ -251,6 +253,15 @@ def embed_command() -> click.Command:
         help="File to write: .npy, .safetensors or .parquet.",
     )
     @click.option(
+        "--parts",
+        type=click.IntRange(1, 9999),
+        help="Embed in so many parts, each kept beside FILE.npy when it is done, and join them at the end: the same "
+        "command goes on after a stop.",
+    )
+    @click.option(
+        "--part", type=click.IntRange(1), help="Embed this one of the --parts alone, from 1, and do not join."
+    )
+    @click.option(
         "--fit-whitening",
         type=NewFile(),
         help="Learn a PCA whitening on these embeddings and keep it in this .safetensors file, for evaluate "
@@ -270,6 +281,8 @@ def embed_command() -> click.Command:
         data: str,
         split: str | None,
         out: Path,
+        parts: int | None,
+        part: int | None,
         fit_whitening: Path | None,
         whitening_power: float | None,
         device: str | None,
@@ -288,9 +301,16 @@ def embed_command() -> click.Command:
         writer_of(out)  # a wrong suffix is refused before any work
         if whitening_power is not None and fit_whitening is None:
             raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
+        if part is not None and parts is None:
+            raise click.UsageError("--part says which of the --parts; give both.")
+        if parts is not None and fit_whitening is not None:
+            raise click.UsageError("--fit-whitening goes without --parts.")
         source, options = take_source(given), take_view_options(given)
         dataset = open_dataset(data, split)
         with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
+            if parts is not None:
+                _embed_parts(out, parts, part, embedder, dataset, progress, as_json=as_json)
+                return
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
                 return
@@ -319,6 +339,35 @@ def embed_command() -> click.Command:
             say_selection(embedder.checkpoint, embedder.selection)
 
     return embed
+
+
+def _embed_parts(
+    out: Path,
+    count: int,
+    only: int | None,
+    embedder: "Embedder",
+    dataset: "ShardDataset",
+    progress: "Progress",
+    *,
+    as_json: bool,
+) -> None:
+    from hgld.training.inference.embedding import labels_file
+    from hgld.training.inference.embedding_parts import EmbeddingParts
+
+    parts = EmbeddingParts(out, count)
+    for number in range(1, count + 1) if only is None else (only,):
+        made = parts.embed(number, embedder, dataset, progress)
+        if embedder.processes.is_main:
+            echo(f"{parts.file(number)}: part {number} of {count}{'' if made else ', as it was'}", err=as_json)
+    if only is not None or not embedder.processes.is_main:
+        return
+    joined = parts.join()
+    items, dim = joined.shape
+    if as_json:
+        files = {"embeddings": str(out), "labels": str(labels_file(out))}
+        print_json({**files, "items": items, "unreadable": joined.unreadable, "dimensions": dim})
+    else:
+        echo(f"{out}: {items} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
 
 
 def export_command() -> click.Command:

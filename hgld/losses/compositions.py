@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from hgld.errors import ConfigError
 from hgld.losses.pairs import CalibrationLoss, Margin, MarginReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
-from hgld.losses.rank_loss import RankLoss, Reduction, TermSum, check_level, label_columns, mean_of_valid
+from hgld.losses.rank_loss import (
+    RankLoss,
+    Reduction,
+    TermSum,
+    check_level,
+    label_columns,
+    mean_of_valid,
+    query_sums,
+    sums_over_queries,
+)
 from hgld.losses.surrogate_losses import BinaryOptions, GradedOptions, SupAP, SupHAP, SupNDCG, SupRecall
 from hgld.relevance import RelevanceKind
 
@@ -107,14 +116,14 @@ class Composition(nn.Module):
     @property
     def sums_over_queries(self) -> bool:
         """True if both parts are means over queries."""
-        return all(getattr(part, "sums_over_queries", False) for part in (self.rank, self.decomposability))
+        return sums_over_queries(self.rank) and sums_over_queries(self.decomposability)
 
     def query_sums(self, *args: Tensor | None) -> dict[str, TermSum]:
         """Return the sums that the two terms are made of, by their names; see :meth:`RankLoss.query_sums`."""
         parts = {"rank": (self.rank, 1 - self.lambda_), "decomposability": (self.decomposability, self.lambda_)}
         found = {}
         for name, (part, share) in parts.items():
-            for inner, term in part.query_sums(*args).items():
+            for inner, term in query_sums(part, *args).items():
                 whole = name if inner == "loss" else f"{name}_{inner}"
                 found[whole] = replace(term, weight=term.weight * share)
         return found
@@ -332,7 +341,7 @@ class SumOverLevels(nn.Module):
     @property
     def sums_over_queries(self) -> bool:
         """True if all levels' losses are means over queries."""
-        return all(getattr(loss, "sums_over_queries", False) for loss in self.losses)
+        return all(map(sums_over_queries, self.losses))
 
     def query_sums(
         self,
@@ -346,7 +355,7 @@ class SumOverLevels(nn.Module):
         parts = self._by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
         found = {}
         for level, (loss, args) in enumerate(parts):
-            found |= {f"{name}_{level}": term for name, term in loss.query_sums(*args).items()}
+            found |= {f"{name}_{level}": term for name, term in query_sums(loss, *args).items()}
         return found
 
     def _by_level(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.compositions import Composition
-from hgld.losses.rank_loss import TermSum, label_columns, on_device
+from hgld.losses.rank_loss import TermSum, label_columns, on_device, query_sums, sums_over_queries
 
 if TYPE_CHECKING:
     from hgld.distributed import Processes
@@ -201,7 +201,7 @@ class CrossBatchMemory(nn.Module):
     @property
     def sums_over_queries(self) -> bool:
         """True if the loss is a mean over queries."""
-        return getattr(self.loss, "sums_over_queries", False)
+        return sums_over_queries(self.loss)
 
     def spread(self, processes: "Processes") -> None:
         """Keep of the embeddings this process's share alone, in place; after that :meth:`query_sums` alone serves.
@@ -241,14 +241,14 @@ class CrossBatchMemory(nn.Module):
             known: (B, L) or (B,) their labels.
             self_index: (b,) places of the queries among all.
         """
-        batch = self.loss.query_sums(embeddings, labels, everyone, known, self_index)
+        batch = query_sums(self.loss, embeddings, labels, everyone, known, self_index)
         found = self._remember(everyone, known)
         if found is None:
             nothing = embeddings.sum() * 0.0
             against = {name: TermSum(term.weight, nothing, nothing.detach()) for name, term in batch.items()}
         else:
             places = found[2][self_index]
-            against = self.loss.query_sums(embeddings, label_columns(labels), *found[:2], places)
+            against = query_sums(self.loss, embeddings, label_columns(labels), *found[:2], places)
         names = {"loss": "memory"} if "loss" in batch else {name: f"memory_{name}" for name in batch}
         sums = {"batch" if name == "loss" else name: term for name, term in batch.items()}
         return sums | {names[name]: replace(term, weight=term.weight * self.weight) for name, term in against.items()}

@@ -189,6 +189,16 @@ class TermSum:
         return cls(1.0, torch.where(valid, values, 0.0).sum(), valid.sum())
 
 
+def query_sums(loss: Any, *args: Tensor | None) -> dict[str, TermSum]:
+    """Return the sums that a loss is made of; one of which :func:`sums_over_queries` is true has them."""
+    return loss.query_sums(*args)
+
+
+def sums_over_queries(loss: nn.Module) -> bool:
+    """Tell whether a loss is made of sums over queries, which several processes can share."""
+    return bool(getattr(loss, "sums_over_queries", False))
+
+
 class RankLoss(nn.Module, ABC):
     """A loss that is a mean over queries of a function of one query's scores and grades.
 

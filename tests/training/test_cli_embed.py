@@ -39,6 +39,31 @@ def of_run(folder, *others):
     return ["--checkpoint", folder / "run", "--data", folder / "data", "--device", "cpu", *others]
 
 
+def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsys):
+    folder = places[0]
+    whole, out = tmp_path / "whole.npy", tmp_path / "parts.npy"
+    assert run(capsys, "embed", *of_run(folder, "--out", whole))[0] == 0
+    asked = of_run(folder, "--out", out, "--parts", "3")
+    code, printed, _ = run(capsys, "embed", *asked, "--part", "2")
+    assert code == 0
+    assert not out.exists()
+    assert "part 2 of 3" in printed
+    other = of_run(folder, "--out", out, "--parts", "3", "--part", "2", "--which", "last")
+    code, _, told = run(capsys, "embed", *other)
+    assert code == 2
+    assert "made by another model" in told
+    code, printed, _ = run(capsys, "embed", *asked)
+    assert code == 0
+    assert "part 2 of 3, as it was" in printed
+    np.testing.assert_allclose(np.load(out), np.load(whole), atol=1e-6)
+    tables = [pl.read_parquet(file.with_suffix(".labels.parquet")) for file in (out, whole)]
+    assert tables[0].equals(tables[1])
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith("parts")} == {
+        "parts.npy",
+        "parts.labels.parquet",
+    }
+
+
 def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):
     folder, best, last = places
     dataset = open_dataset(folder / "data", "test")
