@@ -89,7 +89,8 @@ def prefix_values(
 
     def blocks(rows: int) -> Iterator[tuple[int, int, list[Tensor]]]:
         pieces = [
-            score_blocks(*(side[:, begin:end].contiguous() for side in sides), rows) for begin, end in pairwise(bounds)
+            score_blocks(sides[0][:, begin:end].contiguous(), sides[1][:, begin:end].contiguous(), rows)
+            for begin, end in pairwise(bounds)
         ]
         for parts in zip(*pieces, strict=True):
             start, stop, _ = parts[0]
@@ -139,7 +140,7 @@ def code_values(
         coded = [_decoded(side, kind, normalize=options.normalize) for side in sides]
 
         def blocks(rows: int, coded: list[Tensor] = coded) -> Iterator[tuple[int, int, list[Tensor]]]:
-            return ((start, stop, [scores]) for start, stop, scores in score_blocks(*coded, rows))
+            return ((start, stop, [scores]) for start, stop, scores in score_blocks(coded[0], coded[1], rows))
 
         (found[kind],) = _measure(sides, query, gallery, levels, self_index, options, blocks, 1)
     return found
@@ -216,10 +217,8 @@ def _measure(
     own = np.arange(len(sides[0])) if gallery is None else self_index
     labels = label_table(query[1], len(sides[0]), "query")
     others = labels if gallery is None else label_table(gallery[1], len(sides[1]), "gallery")
-    relevance, gain = (
-        LabelRelevance(labels, others, own),
-        options.gain(leave_one_out=own is not None and (own >= 0).all()),
-    )
+    relevance = LabelRelevance(labels, others, own)
+    gain = options.gain(leave_one_out=own is not None and bool((own >= 0).all()))
     metrics = [metric for metric in resolve(options.metrics, levels) if not kind_of(metric.kind).of_set]
     columns: list[dict[str, list[np.ndarray]]] = [{str(metric): [] for metric in metrics} for _ in range(tables)]
     rows = max(1, block_rows(len(sides[0]), len(sides[1]), sides[0].device, options.chunk_size) // (tables + 1))

@@ -1,6 +1,7 @@
 """Prefixes in one pass equal evaluations of the prefixes; codes equal their twins, and binary ties are exact."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,6 +138,8 @@ def test_a_search_by_a_prefix_ranks_its_shortlist_by_the_whole(seed, prefix, k, 
 
 
 def test_a_search_by_a_prefix_refuses_what_cannot_be():
-    for wrong in ({"prefix": 0}, {"prefix": 10}, {"shortlist": 2}):
+    changes: list[dict[str, Any]] = [{"prefix": 0}, {"prefix": 10}, {"shortlist": 2}]
+    for wrong in changes:
+        options: dict[str, Any] = {"prefix": 4, "shortlist": 5, **wrong}
         with pytest.raises(ConfigError, match="expected a prefix of 1 to 9, and a k of 1 to the shortlist"):
-            prefix_neighbors(items(0)[0], items(1)[0], 3, **{"prefix": 4, "shortlist": 5, **wrong})
+            prefix_neighbors(items(0)[0], items(1)[0], 3, **options)
