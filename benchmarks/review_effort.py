@@ -344,12 +344,18 @@ class Annotator:
     # -- work -----------------------------------------------------------------------------------------------------
 
     def work(self, bar: float = BARS[-1], most: float = math.inf) -> Effort:
-        """Work on the queue until ``bar`` of the names and items are right, ``most`` actions, or nothing is left."""
+        """Work on the queue until ``bar`` of names and items are right, ``most`` actions, or nothing is left to say.
+
+        That is so where the queue is empty, or what comes next was put off since the last decision: who makes mistakes
+        may then have fewer names right.
+        """
+        put_off: set[tuple[int, str]] = set()
         while min(self.effort.history[-1][1:]) < bar and self._actions < most:
             queue = self._get("/api/queue", count=1)["proposals"]
-            if not queue:
+            if not queue or (self._actions, queue[0]["id"]) in put_off:
                 break
             proposal = queue[0]
+            put_off.add((self._actions, proposal["id"]))
             names = (
                 self._get("/api/proposal", id=proposal["id"])["names"]
                 if proposal["size"] > len(proposal["names"])

@@ -69,7 +69,7 @@ def test_the_tables(tmp_path: Path, inputs: Runs):
     places = pl.read_parquet(ran.path("map.parquet"))
     assert places.columns == ["name", "x", "y"]
     assert places["name"].to_list() == NAMES
-    assert ran.result.counts == {"names": 7, "clusters": 2, "groups": 3, "doubtful": 2}
+    assert ran.result.counts == {"names": 7, "clusters": 2, "groups": 3}
     assert ran.result.details["criterion"] == "given"
 
 

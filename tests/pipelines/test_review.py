@@ -353,6 +353,7 @@ def test_every_decision_is_accounted_for(tmp_path: Path):
     assert stage.result.counts == {
         "names": 13,
         "groups": 6,
+        "doubtful": 3,
         "undecided groups": 1,
         "decisions": 8,
         "applied": 4,

@@ -181,7 +181,7 @@ def _cluster(
     groups.write_parquet(out / "groups.parquet")
     _curve(found).write_parquet(out / "k_curve.parquet")
     write_map(out, names, places)
-    return _stage_result(found, wrong, config, similarity)
+    return _stage_result(found, config, similarity)
 
 
 def _blocks(about: Path | None) -> list[np.ndarray]:
@@ -238,14 +238,11 @@ def write_no_curve(out: Path) -> None:
     pl.DataFrame(schema=CURVE).write_parquet(out / "k_curve.parquet")
 
 
-def _stage_result(
-    found: Clustering, wrong: np.ndarray, config: ClusterConfig, similarity: np.ndarray | None
-) -> StageResult:
+def _stage_result(found: Clustering, config: ClusterConfig, similarity: np.ndarray | None) -> StageResult:
     counts: dict[str, int | float] = {
         "names": len(found.groups),
         "clusters": found.k,
         "groups": int(found.groups.max()) + 1,
-        "doubtful": int((wrong > DOUBTFUL).sum()),
     }
     notes: tuple[str, ...] = ()
     if similarity is not None:

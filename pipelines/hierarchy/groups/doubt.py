@@ -50,7 +50,7 @@ LEAST, MOST = 0.005, 0.995  # nothing that nobody looked at is certain
 
 
 class Spreads(NamedTuple):
-    """How far taxonomies and groups stray from a model of log-odds.
+    """Standard deviations of the level of log-odds, between taxonomies and between groups.
 
     Attributes:
         between_sets: standard deviation of the log-odds' level between taxonomies.

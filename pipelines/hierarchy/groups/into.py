@@ -337,7 +337,7 @@ def _result(members: pl.DataFrame, placed: Placement, given: GivenGroups) -> Sta
     empty = [g.name for i, g in enumerate(given.groups) if not (placed.groups == i).any()]
     counts = {"names": len(members), "groups": len(given.groups)}
     counts |= {f"placed by {how}": placed.method.count(how) for how in ("exact", "ending", "nearest")}
-    counts |= {NONE: len(outside), "groups without names": len(empty), "doubtful": int(members["doubtful"].sum())}
+    counts |= {NONE: len(outside), "groups without names": len(empty)}
     notes = list(given.notes)
     if outside:
         notes.append(

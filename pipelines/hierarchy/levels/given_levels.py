@@ -102,7 +102,7 @@ def run_cluster(
         write_no_curve(out)
         write_map(out, names, places)
         found.changes.write_parquet(out / "changes.parquet")
-        counts = {"names": len(names), "groups": len(number), "doubtful": 0, **found.counts}
+        counts = {"names": len(names), "groups": len(number), **found.counts}
         details = {"criterion": METHOD, "cut": found.cut, "parents": found.parents}
         return StageResult(counts, details=details)
 

@@ -336,6 +336,7 @@ def _counts(
     return {
         "names": len(kept),
         "groups": len(groups),
+        "doubtful": int(kept["doubtful"].sum()),
         "undecided groups": groups["top"].null_count(),
         "decisions": len(entries),
         "applied": len(settlement.applied),
