@@ -186,7 +186,7 @@ DEFAULT_METRICS = ("R@1", "AP", "mAP@R", "H-AP", "NDCG", "ASI")
 Progress = Callable[[str, int, int | None], None]
 Share = Callable[[Callable[[range], RetrievalReport], int], RetrievalReport]
 _MOST_NAMED = 3
-_HASHED_ROWS = 8192
+_HASHED_ROWS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -554,17 +554,22 @@ def labels_fingerprint(*labels: np.ndarray) -> str:
 
 
 def embeddings_fingerprint(*embeddings: Tensor | np.ndarray) -> str:
-    """Hash embeddings in their order, as float32: a report page looks up whether those of a file were evaluated.
+    """Hash embeddings in their order: a report page looks up whether those of a file were evaluated.
 
     Args:
-        embeddings: (N, D) of the queries, and of the gallery where it is another.
+        embeddings: (N, D) of the queries, and of the gallery where it is another. Numbers of 16 bits are hashed as they
+            are, others as float32.
     """
     digest = hashlib.sha256()
     for table in embeddings:
         digest.update(repr(tuple(table.shape)).encode())
         for start in range(0, len(table), _HASHED_ROWS):
             rows = table[start : start + _HASHED_ROWS]
-            values = rows.detach().float().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows, np.float32)
+            if isinstance(rows, Tensor):
+                rows = rows.detach().cpu()
+                values = (rows.contiguous().view(torch.int16) if rows.element_size() == 2 else rows.float()).numpy()
+            else:
+                values = rows if rows.dtype == np.float16 else np.asarray(rows, np.float32)
             digest.update(np.ascontiguousarray(values).data)
     return digest.hexdigest()
 
