@@ -72,7 +72,14 @@ SHORTER = {  # a command that takes long: what its run here takes besides
     ],
 }
 TRAINED = "docs/getting-started.md"  # what it leaves behind is where these begin
-AFTER_TRAINING = ["docs/audit.md", "docs/extending.md", "docs/models.md", "docs/report.md", "docs/searching.md"]
+AFTER_TRAINING = [
+    "docs/audit.md",
+    "docs/extending.md",
+    "docs/models.md",
+    "docs/report.md",
+    "docs/scale.md",
+    "docs/searching.md",
+]
 
 
 @dataclass(frozen=True)
