@@ -17,6 +17,7 @@ from hgld.evaluation.evaluate import ranking_metrics as ranking_metrics
 from hgld.evaluation.metric import GainFunction as GainFunction
 from hgld.evaluation.metric import Metric as Metric
 from hgld.evaluation.metric_kinds import MetricKind as MetricKind
+from hgld.evaluation.running import Retrieval as Retrieval
 from hgld.evaluation.statistics import RankedQueries as RankedQueries
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Metric",
     "MetricKind",
     "RankedQueries",
+    "Retrieval",
     "SmoothingError",
     "class_batches",
     "class_distances",

@@ -180,7 +180,8 @@ def open_dataset(
         levels: the levels to keep, finest first; all if None.
         storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
             credentials, endpoints.
-        transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is.
+        transform: makes ``dataset[i]["image"]`` of an RGB image; None leaves the image as it is, and gives a
+            ``DataLoader`` central squares of 224 pixels.
         verify_reads: hold the bytes of every image to the SHA-256 in the index (20 microseconds an image of 27 KB, and
             32 bytes of memory); None: where they come from a URL.
 
@@ -394,15 +395,29 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return ``image`` (transformed), ``labels`` (L,), ``index`` and ``key`` of an item."""
-        return self.__getitems__([self._position(index)])[0]
+        position = self._position(index)
+        image = self.image(position)
+        return self._item(position, image if self.transform is None else self.transform(image))
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together."""
-        transform = self.transform or (lambda image: image)
-        return [
-            {"image": transform(image), "labels": self.labels[i], "index": i, "key": self.keys[i]}
-            for i, image in zip(indices, self._decoded(indices), strict=True)
-        ]
+        """Return the items of a batch, as torch's DataLoader asks for them; their bytes are read together.
+
+        Pictures of a batch need one size: without a ``transform`` they are the (3, 224, 224) uint8 tensors that a
+        :class:`hgld.data.TestView` makes (the short side at 256 pixels, the central square).
+        """
+        if self.transform is not None:
+            images = map(self.transform, self._decoded(indices))
+            return [self._item(i, image) for i, image in zip(indices, images, strict=True)]
+        from hgld.data.decode import decode_batch  # imported where pixels are made
+        from hgld.data.views import TestView
+
+        parameters = TestView().parameters(*self.sizes[list(indices)].T)
+        squares = torch.empty((len(indices), 3, *parameters.shape), dtype=torch.uint8)
+        decode_batch(self.encoded(indices), parameters, squares)
+        return [self._item(i, image) for i, image in zip(indices, squares, strict=True)]
+
+    def _item(self, position: int, image: Any) -> dict[str, Any]:
+        return {"image": image, "labels": self.labels[position], "index": position, "key": self.keys[position]}
 
     # -- tables -----------------------------------------------------------------------------------------------
 

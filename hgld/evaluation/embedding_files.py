@@ -11,12 +11,11 @@ from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, TableError, excerpt
+from hgld.labels import known_classes
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
-_UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
-_DIGITS = r"^[+-]?[0-9]+$"
 _FAULTS = (  # of numpy at headers that were made to break it: they are Python literals, nested as deep as one likes
     *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
 )
@@ -158,7 +157,7 @@ def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
             "Name the levels among them, finest first."
         )
     is_csv = file.suffix.lower() == ".csv"
-    read = [_classes(table[level], is_csv, f"{file}: column {level!r}") for level in levels]
+    read = [known_classes(table[level], f"{file}: column {level!r}", is_csv=is_csv) for level in levels]
     about = [table[name] for name in (KEY, SPLIT) if name in table.columns and name not in levels]
     about = [column.cast(pl.String).fill_null("") if column.name == SPLIT else column for column in about]
     return pl.DataFrame([*about, *read])
@@ -176,65 +175,6 @@ def read_keys(path: Path) -> pl.Series:
     return table[KEY]
 
 
-def _classes(column: pl.Series, is_csv: bool, where: str) -> pl.Series:
-    """Return class ids or names; a CSV, which has no types, has ids if each is spelled as its number: 01 is a name."""
-    dtype = column.dtype
-    if dtype.is_integer() or dtype == pl.Null:
-        return column
-    if not (dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)):
-        raise TableError(f"{where} holds {dtype}; expected integer class ids or class names.")
-    texts = column.cast(pl.String).str.strip_chars()
-    names = texts.set(texts.str.contains(_UNKNOWN), None)
-    known = names.drop_nulls()
-    if known.is_empty():
-        return names.cast(pl.Null)
-    if not is_csv:
-        return names
-    others = known.filter(~known.str.contains(_DIGITS))
-    if len(others) and known.cast(pl.Float64, strict=False).null_count() == 0:
-        raise TableError(f"{where} holds numbers such as {others[0]}; expected integer class ids or class names.")
-    ids = names.cast(pl.Int64, strict=False)
-    return ids if ids.cast(pl.String).equals(names, null_equal=True) else names
-
-
-def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:
-    """Encode labels of one or several tables as integers that mean the same in all of them.
-
-    Args:
-        tables: from :func:`read_labels`, for example of queries and gallery.
-        levels: the columns, finest first.
-
-    Returns:
-        for every table (N, L) int64, -1 where unknown. Class ids stay as they are, names become their places in the
-        sorted list of all names of a level.
-
-    Raises:
-        TableError: a level has ids in one table and names in another, or ids beyond 64 bits.
-    """
-    coded = [np.empty((len(table), len(levels)), np.int64) for table in tables]
-    for column, level in enumerate(levels):
-        parts = [table[level] for table in tables]
-        named = {part.dtype.is_integer() for part in parts if part.dtype != pl.Null}
-        if len(named) > 1:
-            raise TableError(f"level {level!r} has integer ids in one table and names in the other; expected one kind.")
-        try:
-            codes = _ids(parts) if named != {False} else _places(parts)
-        except pl.exceptions.InvalidOperationError as error:
-            raise TableError(f"level {level!r} has class ids beyond 64 bits.") from error
-        for table, part in zip(coded, codes, strict=True):
-            table[:, column] = part.to_numpy()
-    return coded
-
-
-def _ids(parts: Sequence[pl.Series]) -> list[pl.Series]:
-    return [part.cast(pl.Int64).fill_null(-1) for part in parts]
-
-
-def _places(parts: Sequence[pl.Series]) -> list[pl.Series]:
-    texts = [part.cast(pl.String) for part in parts]
-    names = pl.concat(texts).unique().drop_nulls().sort()
-    places = pl.Series(range(len(names)), dtype=pl.Int64)
-    return [text.replace_strict(names, places, default=-1, return_dtype=pl.Int64) for text in texts]
 
 
 def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[str | Path, str | Path]) -> None:

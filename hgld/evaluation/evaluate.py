@@ -42,6 +42,7 @@ from hgld.evaluation.statistics import (
     order_statistics,
     order_statistics_torch,
 )
+from hgld.labels import Labels, class_numbers
 from hgld.relevance import RelevanceKind
 
 # -- metrics of a table of scores -------------------------------------------------------------------------------------
@@ -263,9 +264,9 @@ class EvaluationOptions:
 
 def evaluate(
     query_embeddings: Tensor | np.ndarray,
-    query_labels: Tensor | np.ndarray,
+    query_labels: Labels,
     gallery_embeddings: Tensor | np.ndarray | None = None,
-    gallery_labels: Tensor | np.ndarray | None = None,
+    gallery_labels: Labels | None = None,
     *,
     levels: Sequence[str] | None = None,
     metrics: Iterable[str | Metric] = DEFAULT_METRICS,
@@ -289,11 +290,14 @@ def evaluate(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level.
+        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
+            None where unknown; or a table or dataset, of which ``levels`` names the columns: all that
+            :func:`hgld.labels.class_numbers` reads.
         gallery_embeddings: (G, D); None for leave-one-out.
         gallery_labels: (G, L); items without known labels are distractors.
-        levels: names of the L levels, finest first; None takes the landmark levels for three columns and
-            ``level_0`` (finest), ``level_1``, ... for any other number.
+        levels: names of the L levels, finest first; None takes a table's columns or a dataset's levels, of labels
+            without names the landmark levels for three columns and ``level_0`` (finest), ``level_1``, ... for any other
+            number.
         metrics: see :class:`hgld.evaluation.evaluate.EvaluationOptions`, like all that follow but ``self_index``.
         alpha: exponent of ``population`` and ``total`` relevance.
         count_query: whether the query counts in its own class, in leave-one-out with ``population`` relevance.
@@ -344,7 +348,7 @@ def evaluate(
     return evaluate_labelled(query, gallery, levels=levels, self_index=self_index, options=options)
 
 
-Side = tuple[Tensor | np.ndarray, Tensor | np.ndarray]
+Side = tuple[Tensor | np.ndarray, Labels]
 
 
 def evaluate_labelled(
@@ -372,14 +376,16 @@ def evaluate_labelled(
         raise ConfigError("self_index points into a gallery; without one every query is left out by its own index.")
     device = choose_device(query[0], options.device)
     queries = open_embeddings(query[0], "query", normalize=options.normalize, device=device)
-    query_labels = label_table(query[1], len(queries), "query")
+    sides = [query[1]] if gallery is None else [query[1], gallery[1]]
+    numbers, named = class_numbers(*sides, levels=levels, what=("query labels", "gallery labels"))
+    query_labels = label_table(numbers[0], len(queries), "query")
     if gallery is None:
         items, gallery_labels, index = queries, query_labels, np.arange(len(queries))
     else:
         items = open_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
-        gallery_labels = label_table(gallery[1], len(items), "gallery")
+        gallery_labels = label_table(numbers[1], len(items), "gallery")
         index = None if self_index is None else checked_self_index(self_index, len(queries))
-    names = level_names(levels, query_labels, gallery_labels)
+    names = level_names(levels if named is None else named, query_labels, gallery_labels)
     check_tree(query_labels if leave_one_out else np.concatenate([query_labels, gallery_labels]), names)
     gain = options.gain(leave_one_out=index is not None and bool((index >= 0).all()))
     stated = {

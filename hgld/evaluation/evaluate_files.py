@@ -15,7 +15,6 @@ from hgld.errors import ConfigError, InputError, TableError
 from hgld.evaluation.embedding_files import (
     KEY,
     check_same_items,
-    label_codes,
     read_embeddings,
     read_keys,
     read_labels,
@@ -35,6 +34,7 @@ from hgld.evaluation.protocols.benchmark import (
 )
 from hgld.evaluation.protocols.distractors import with_distractors
 from hgld.evaluation.report import RetrievalReport
+from hgld.labels import label_codes
 
 _DEFAULTS = EvaluationOptions()
 

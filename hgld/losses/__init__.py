@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hgld.losses.matryoshka import MatryoshkaLoss as MatryoshkaLoss
     from hgld.losses.memory import CrossBatchMemory as CrossBatchMemory
     from hgld.losses.metric_learning import MetricLearningLoss as MetricLearningLoss
+    from hgld.losses.metric_learning import wrap as wrap
     from hgld.losses.mixup import SiMix as SiMix
     from hgld.losses.pairs import CalibrationLoss as CalibrationLoss
     from hgld.losses.pairs import Contrastive as Contrastive
@@ -71,6 +72,7 @@ _EXPORTS = {name: f"hgld.losses.{entry.module}" for name, entry in LOSSES.items(
     "pnp_loss": "hgld.losses.pnp",
     "recall_loss": "hgld.losses.surrogate_losses",
     "soft_bin_ap_loss": "hgld.losses.binned",
+    "wrap": "hgld.losses.metric_learning",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import RankLoss, TermSum, check_below, label_column, mean_of_valid, on_device
 
 
@@ -29,6 +30,8 @@ class ClassWeighted(nn.Module):
 
     weights: Tensor | None
 
+    keeps_classes = True
+
     def __init__(self, loss: RankLoss, weights: Tensor | Literal["balanced"]) -> None:
         super().__init__()
         if loss.graded or loss.reduction != "none":
@@ -43,6 +46,7 @@ class ClassWeighted(nn.Module):
         if self.weights is not None and not _are_weights(self.weights):
             raise ConfigError(f"weights have shape {tuple(self.weights.shape)}; expected finite numbers >= 0, (C,).")
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

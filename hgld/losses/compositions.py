@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.calls import reads_labels
 from hgld.losses.pairs import CalibrationLoss, Margin, MarginReduction
 from hgld.losses.proxies import NormSoftmax, read_targets
 from hgld.losses.rank_loss import (
@@ -59,6 +60,7 @@ class Composition(nn.Module):
         self.decomposability = decomposability
         self.lambda_ = lambda_
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,
@@ -322,6 +324,7 @@ class SumOverLevels(nn.Module):
             raise ConfigError("SumOverLevels takes one binary loss, or one a level, each with level=0.")
         self.losses = nn.ModuleList(losses)
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,
@@ -421,6 +424,8 @@ class MultiGrain(nn.Module):
         ConfigError: ``lambda_`` outside 0..1, or what :class:`Margin` refuses.
     """
 
+    keeps_classes = True
+
     def __init__(
         self,
         num_classes: int,
@@ -444,6 +449,7 @@ class MultiGrain(nn.Module):
         self.classifier = nn.Linear(dim, num_classes)
         self.margin = Margin(dim, margin, beta, reduction=reduction)
 
+    @reads_labels
     def forward(self, embeddings: Tensor, labels: Tensor, *references: Any, instances: Tensor) -> Tensor:
         """Return the loss of a batch.
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.calls import reads_labels
 from hgld.losses.compositions import Composition
 from hgld.losses.rank_loss import TermSum, label_columns, on_device, query_sums, sums_over_queries
 
@@ -51,6 +52,8 @@ class CrossBatchMemory(nn.Module):
     embeddings: Tensor
     labels: Tensor
 
+    keeps_classes = True
+
     def __init__(
         self, loss: nn.Module, size: int, dim: int, *, num_levels: int = 1, warmup: int = 0, weight: float = 1.0
     ) -> None:
@@ -77,6 +80,7 @@ class CrossBatchMemory(nn.Module):
         """Number of items in the memory."""
         return min(self.written, self.size)
 
+    @reads_labels
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch, the memory's term included once the warm-up is over.
 

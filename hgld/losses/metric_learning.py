@@ -6,7 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import check_labels, check_level, label_column
+
+
+def wrap(
+    loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0
+) -> "MetricLearningLoss":
+    """Return a loss of pytorch-metric-learning as one of hgld: see :class:`MetricLearningLoss` for the arguments.
+
+    It then takes labels of several levels, names, and all processes' items
+    (:class:`hgld.losses.SumOverLevels` adds it up over levels, :class:`hgld.losses.CrossBatchMemory` remembers).
+    """
+    return MetricLearningLoss(loss, miner, level=level)
 
 
 class MetricLearningLoss(nn.Module):
@@ -45,6 +57,7 @@ class MetricLearningLoss(nn.Module):
         self.miner = miner
         self.level = level
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

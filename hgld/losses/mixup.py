@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import Reduction, label_column, on_device, unit_rows
 
 
@@ -41,6 +42,7 @@ class SiMix(nn.Module):
         self.loss = loss
         self.reduction: Reduction = getattr(loss, "reduction", "mean")
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.hierarchy import Hierarchy
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import (
     Reduction,
     TermSum,
@@ -43,6 +44,8 @@ class ProxyLoss(nn.Module, ABC):
         ConfigError: sizes below 1, a level below 0, or an unknown reduction.
     """
 
+    keeps_classes = True
+
     def __init__(self, num_classes: int, dim: int, *, level: int = 0, reduction: Reduction = "mean") -> None:
         super().__init__()
         if num_classes < 1 or dim < 1:
@@ -58,6 +61,7 @@ class ProxyLoss(nn.Module, ABC):
     def item_losses(self, embeddings: Tensor, targets: Tensor) -> Tensor:
         """Return the loss (B,) of every item: (B, D) embeddings of (B,) classes, arbitrary for unknown items."""
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

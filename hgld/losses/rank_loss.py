@@ -4,7 +4,7 @@ Labels are (N, L) integers, finest level first, or (N,) for one level; negative 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.calls import reads_labels
 from hgld.losses.kernels.operator import operator
 from hgld.relevance import shared_levels
 
@@ -252,6 +253,7 @@ class RankLoss(nn.Module, ABC):
             values (Q,), 0 where undefined, and valid (Q,) bool: the query has positives.
         """
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,
@@ -259,6 +261,7 @@ class RankLoss(nn.Module, ABC):
         ref_embeddings: Tensor | None = None,
         ref_labels: Tensor | None = None,
         self_index: Tensor | None = None,
+        indices_tuple: Sequence[Tensor] | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the loss of a batch, every item of which is a query.
 
@@ -268,6 +271,7 @@ class RankLoss(nn.Module, ABC):
             ref_embeddings: (G, D), the gallery: a memory, or all processes' items. None: the batch is its own gallery.
             ref_labels: (G, L) or (G,), their labels.
             self_index: (Q,) integers, which reference is the query itself, -1 for none; ``exclude_self`` leaves it out.
+            indices_tuple: of losses of pairs alone: the indices that a miner of pytorch-metric-learning picked.
 
         Returns:
             a scalar; with ``reduction="none"`` values (Q,) and valid (Q,) bool. A batch without a query that has
@@ -276,7 +280,7 @@ class RankLoss(nn.Module, ABC):
         Raises:
             InputError: shapes or dtypes do not fit.
         """
-        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        values, valid = self._query_values(embeddings, labels, ref_embeddings, ref_labels, self_index, indices_tuple)
         return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
 
     @property
@@ -306,6 +310,7 @@ class RankLoss(nn.Module, ABC):
         ref_embeddings: Tensor | None,
         ref_labels: Tensor | None,
         self_index: Tensor | None,
+        indices_tuple: Sequence[Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
         _check_sides(embeddings, labels, ref_embeddings, ref_labels, self_index)
         gallery = embeddings if ref_embeddings is None else ref_embeddings
@@ -319,7 +324,17 @@ class RankLoss(nn.Module, ABC):
                 left_out = torch.arange(len(embeddings), device=scores.device)
             else:
                 left_out = on_device(self_index, scores.device).to(torch.int64)
+        if indices_tuple is not None:
+            return self.picked_losses(scores, indices_tuple)
         return self.query_losses(scores, grades, query_labels.shape[1], left_out)
+
+    def picked_losses(self, scores: Tensor, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return values (Q,) and valid (Q,) of the pairs or triplets that a miner picked out of ``scores`` (Q, G).
+
+        Raises:
+            InputError: the loss is none of pairs, or the indices are not of its kind.
+        """
+        raise InputError(f"{type(self).__name__} takes no picked pairs: it ranks all items, or draws them.")
 
     def _read(self, labels: Tensor) -> Tensor:
         return label_columns(labels) if self.graded else label_column(labels, self.level)[:, None]

@@ -14,10 +14,11 @@ import polars as pl
 from hgld.answers.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
 from hgld.errors import ConfigError, InputError, SchemaError
-from hgld.evaluation.embedding_files import KEY, check_same_items, label_codes, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport
+from hgld.labels import label_codes
 
 # -- kept reports -----------------------------------------------------------------------------------------------------
 #

@@ -1,14 +1,17 @@
 """The frame of all samplers: a batch is a function of (seed, epoch, step), and processes take equal parts of it."""
 
+import functools
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
+import torch.utils.data
 
 from hgld.errors import ConfigError, InputError
+from hgld.labels import Labels, class_numbers
 
 # -- random numbers ---------------------------------------------------------------------------------------------------
 #
@@ -67,25 +70,12 @@ Short = Literal["repeat", "drop", "refuse"]
 _SHORT = ("repeat", "drop", "refuse")
 
 
-class Labelled(Protocol):
-    """A dataset with labels (N, L) and the names of their levels."""
-
-    @property
-    def labels(self) -> Tensor: ...
-
-    @property
-    def levels(self) -> tuple[str, ...]: ...
-
-
-Labels = Tensor | np.ndarray | Labelled
-
-
 def label_column(labels: Labels, level: int | str) -> np.ndarray:
     """Return the labels of one level.
 
     Args:
-        labels: (N,) or (N, L) integers, finest level first, or a dataset.
-        level: column, or, with a dataset, name.
+        labels: (N,) or (N, L) labels, finest level first, of any kind that :func:`hgld.labels.class_numbers` reads.
+        level: column, or, with a table or a dataset, name.
 
     Returns:
         (N,) int64, -1 where unknown.
@@ -94,15 +84,15 @@ def label_column(labels: Labels, level: int | str) -> np.ndarray:
         InputError: the labels are no such table.
         ConfigError: there is no such level.
     """
-    levels = None if isinstance(labels, Tensor | np.ndarray) else labels.levels
-    table = labels if isinstance(labels, Tensor | np.ndarray) else labels.labels
-    array = table.cpu().numpy() if isinstance(table, Tensor) else table
+    (array,), levels = class_numbers(labels)
     if array.ndim not in (1, 2) or not np.issubdtype(array.dtype, np.integer):
         raise InputError(f"labels of shape {array.shape} and type {array.dtype}; expected integers (N,) or (N, L).")
     array = array.reshape(len(array), -1)
     if isinstance(level, str):
         if levels is None:
-            raise ConfigError(f"level {level!r} of a table without names; give the column, or the dataset as labels.")
+            raise ConfigError(
+                f"level {level!r} of labels without names; give its number, or a table or dataset as labels."
+            )
         if level not in levels:
             raise ConfigError(f"level {level!r} is unknown; the levels are {', '.join(levels)}.")
         level = levels.index(level)
@@ -196,7 +186,40 @@ def check_enough(classes: int, p: int) -> None:
 _MOST = 1 << 32
 
 
-class BatchSampler(ABC):
+def _kept_arguments(init: Callable[..., None]) -> Callable[..., None]:
+    """Let a constructor keep what it was called with, so that a sampler can be made again for another process."""
+
+    @functools.wraps(init)
+    def keep(self: "BatchSampler", *args: Any, **kwargs: Any) -> None:
+        if not hasattr(self, "_arguments"):
+            self._arguments = args, kwargs
+        init(self, *args, **kwargs)
+
+    return keep
+
+
+def _place(sampler: object, process_index: int, process_count: int) -> tuple[int, int]:
+    """Return the process's place, which a distributed sampler tells where it is given one.
+
+    Raises:
+        ConfigError: another place is given too, or the sampler knows none.
+    """
+    if sampler is None:
+        return process_index, process_count
+    index, count = getattr(sampler, "rank", None), getattr(sampler, "num_replicas", None)
+    if not isinstance(index, int) or not isinstance(count, int):
+        raise ConfigError(
+            f"sampler is a {type(sampler).__name__}; expected a DistributedSampler, which tells this process's place. "
+            "Which items come is decided by the labels."
+        )
+    if process_count > 1 and (process_index, process_count) != (index, count):
+        raise ConfigError(
+            f"process_index {process_index} of {process_count}, and a sampler of process {index} of {count}; give one."
+        )
+    return index, count
+
+
+class BatchSampler(torch.utils.data.BatchSampler, ABC):
     """Batches of item numbers; a ``batch_sampler`` of torch's DataLoader.
 
     Nothing is drawn from a running stream: the batch of an epoch and step is always the same, so two integers are the
@@ -206,6 +229,10 @@ class BatchSampler(ABC):
     Iterating goes on from the current position to the end of its epoch, and leaves the position at the next epoch. A
     part without items, of a last batch that is shorter than there are processes, is passed over there.
 
+    Lightning makes a batch sampler again for every process, with a DistributedSampler as ``sampler``: its place is
+    taken, and the batch is dealt out as by ``process_index`` and ``process_count``. accelerate deals out whole batches
+    instead, or equal parts with ``split_batches``: leave both at their defaults there.
+
     Args:
         batch_size: items of a batch, of all processes together.
         batches: batches of an epoch.
@@ -213,14 +240,33 @@ class BatchSampler(ABC):
         seed: of all random choices.
         process_index: which process this is.
         process_count: of how many.
+        drop_last: whether batches that are not whole are left out.
+        sampler: a DistributedSampler, which tells the process's place; None: the two numbers do.
 
     Raises:
         ConfigError: the parts cannot be dealt out to the processes, or a number is out of its range.
     """
 
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _kept_arguments(cls.__init__)
+
     def __init__(
-        self, *, batch_size: int, batches: int, parts: int, seed: int, process_index: int, process_count: int
+        self,
+        *,
+        batch_size: int,
+        batches: int,
+        parts: int,
+        seed: int,
+        process_index: int,
+        process_count: int,
+        drop_last: bool = False,
+        sampler: object = None,
     ) -> None:
+        process_index, process_count = _place(sampler, process_index, process_count)
         if not 0 <= process_index < process_count:
             raise ConfigError(f"process {process_index} of {process_count}; expected one of 0..{process_count - 1}.")
         if not 0 <= seed < 1 << 64:
@@ -231,9 +277,14 @@ class BatchSampler(ABC):
                 f"{process_count} processes cannot share batches of {batch_size} items in {parts} parts that stay "
                 f"together; run {fitting} processes, or change the batch."
             )
-        self.batch_size, self.seed = batch_size, seed
+        self.batch_size, self.seed, self.drop_last = batch_size, seed, drop_last
         self.process_index, self.process_count = process_index, process_count
         self._batches, self._epoch, self._step = batches, 0, 0
+
+    @property
+    def sampler(self) -> "BatchSampler":  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The sampler itself: trainers call ``set_epoch`` of a batch sampler's ``sampler``."""
+        return self
 
     @abstractmethod
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:
@@ -300,6 +351,23 @@ class BatchSampler(ABC):
                 "comes from other data or another batch size."
             )
         self._epoch, self._step = epoch, step
+
+
+def _with_defaults(sampler: BatchSampler) -> dict[str, Any]:
+    parameters = inspect.signature(type(sampler).__init__).parameters.values()
+    given = sampler._arguments[1]
+    return {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in given}
+
+
+# Lightning looks these up to make a batch sampler again. It writes them itself where the sampler is made in a
+# train_dataloader hook; here they are there for samplers made anywhere.
+for _name, _read in {
+    "__pl_saved_args": lambda sampler: sampler._arguments[0],
+    "__pl_saved_kwargs": lambda sampler: dict(sampler._arguments[1]),
+    "__pl_saved_arg_names": lambda _: (),
+    "__pl_saved_default_kwargs": _with_defaults,
+}.items():
+    setattr(BatchSampler, _name, property(_read))
 
 
 def number_of_batches(items: int, per_batch: int, drop_last: bool, what: str) -> int:

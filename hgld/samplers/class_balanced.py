@@ -1,6 +1,7 @@
 """Sampler of single items that balances the classes."""
 
 import numpy as np
+from torch.utils.data import Sampler
 
 from hgld.errors import ConfigError
 from hgld.samplers.batch_sampler import (
@@ -21,14 +22,15 @@ class ClassBalanced(BatchSampler):
     """Batches of independent draws: a class with probability proportional to n**power, then one of its n items.
 
     Args:
-        labels: (N,) or (N, L) integers, or a dataset.
+        labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
         batch_size: items of a batch, of all processes together.
-        level: the level whose classes are balanced: column, or, with a dataset, name.
+        level: the level whose classes are balanced: column, or, with a table or a dataset, name.
         power: 0: all classes alike; 1: all items alike; 0.5: square root sampling.
         batches_per_epoch: length of an epoch; as many as fit the labelled items if None.
         seed: of all random choices.
         process_index: which process this is.
         process_count: of how many; must divide batch_size.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
 
     Attributes:
         left_out: items without a label, which are in no batch.
@@ -50,6 +52,7 @@ class ClassBalanced(BatchSampler):
         seed: int = 0,
         process_index: int = 0,
         process_count: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         at_least(1, batch_size=batch_size)
         if not 0 <= power <= 1:
@@ -68,6 +71,7 @@ class ClassBalanced(BatchSampler):
             seed=seed,
             process_index=process_index,
             process_count=process_count,
+            sampler=sampler,
         )
 
     def _whole_batch(self, epoch: int, step: int) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Samplers that take every item once an epoch: alone, or several times side by side in its batch."""
 
 import numpy as np
+from torch.utils.data import Sampler
 
 from hgld.errors import ConfigError
 from hgld.samplers.batch_sampler import BatchSampler, at_least, number_of_batches, shuffled
@@ -21,6 +22,7 @@ class EpochSampler(BatchSampler):
         drop_last: leave out the items that do not fill a last batch.
         process_index: which process this is.
         process_count: of how many; must divide batch_size.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
 
     Raises:
         ConfigError: no batch can be made, or process_count does not divide batch_size.
@@ -36,6 +38,7 @@ class EpochSampler(BatchSampler):
         drop_last: bool = False,
         process_index: int = 0,
         process_count: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         at_least(1, batch_size=batch_size)
         self.num_items, self.shuffle = num_items, shuffle
@@ -46,6 +49,8 @@ class EpochSampler(BatchSampler):
             seed=seed,
             process_index=process_index,
             process_count=process_count,
+            drop_last=drop_last,
+            sampler=sampler,
         )
         self._order: tuple[int, np.ndarray] | None = None
 
@@ -77,6 +82,7 @@ class RepeatedAugmentation(BatchSampler):
         drop_last: leave out the images that do not fill a last batch (others every epoch).
         process_index: which process this is.
         process_count: of how many; must divide batch_size / repeats, so that views of an image stay together.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
 
     Raises:
         ConfigError: batch_size is not a multiple of repeats, or there are fewer images than a batch has.
@@ -94,6 +100,7 @@ class RepeatedAugmentation(BatchSampler):
         drop_last: bool = False,
         process_index: int = 0,
         process_count: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         at_least(1, batch_size=batch_size, repeats=repeats)
         if batch_size % repeats:
@@ -111,6 +118,8 @@ class RepeatedAugmentation(BatchSampler):
             seed=seed,
             process_index=process_index,
             process_count=process_count,
+            drop_last=drop_last,
+            sampler=sampler,
         )
         self._order: tuple[int, np.ndarray] | None = None
 

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import numpy as np
+from torch.utils.data import Sampler
 
 from hgld.errors import ConfigError, HierarchyError
 from hgld.samplers.batch_sampler import (
@@ -30,10 +31,10 @@ class HierarchicalPKSampler(BatchSampler):
     out and counted.
 
     Args:
-        labels: (N, L) integers, or a dataset.
+        labels: (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
         p: classes a batch.
         k: items a class.
-        level: level of the classes: column, or, with a dataset, name.
+        level: level of the classes: column, or, with a table or a dataset, name.
         super_level: level of the super-classes; the coarsest by default.
         super_classes: m, super-classes a batch.
         batches_per_combination: batches of each combination of super-classes in an epoch.
@@ -42,6 +43,7 @@ class HierarchicalPKSampler(BatchSampler):
         short: what becomes of classes with fewer than k items, as for :class:`hgld.samplers.PKSampler`.
         process_index: which process this is.
         process_count: of how many; must divide p.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
 
     Attributes:
         left_out: items without a label at one of the two levels, which are in no batch.
@@ -71,6 +73,7 @@ class HierarchicalPKSampler(BatchSampler):
         short: Short = "repeat",
         process_index: int = 0,
         process_count: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         at_least(1, p=p, k=k, super_classes=super_classes, batches_per_combination=batches_per_combination)
         if p % super_classes:
@@ -93,6 +96,7 @@ class HierarchicalPKSampler(BatchSampler):
             seed=seed,
             process_index=process_index,
             process_count=process_count,
+            sampler=sampler,
         )
         self._order: tuple[int, np.ndarray] | None = None
 

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import numpy as np
+from torch.utils.data import Sampler
 
 from hgld.errors import ConfigError
 from hgld.samplers.batch_sampler import (
@@ -165,10 +166,10 @@ class PKSampler(BatchSampler):
     classes are then seen less completely than rare ones.
 
     Args:
-        labels: (N,) or (N, L) integers, or a dataset.
+        labels: (N,) or (N, L) integers or names, or a dataset: what :func:`hgld.labels.class_numbers` reads.
         p: classes a batch.
         k: items a class.
-        level: the level whose classes are meant: column, or, with a dataset, name.
+        level: the level whose classes are meant: column, or, with a table or a dataset, name.
         seed: of all random choices.
         coverage: "exact" or "classes".
         short: what becomes of classes with fewer than k items: "repeat" takes each of their items at least once and
@@ -178,6 +179,7 @@ class PKSampler(BatchSampler):
         batches_per_epoch: with ``coverage="classes"``, the length of an epoch; as many as fit the items if None.
         process_index: which process this is.
         process_count: of how many; must divide p, so that classes stay whole.
+        sampler: a DistributedSampler, which tells the two (Lightning gives one).
 
     Attributes:
         left_out: items without a label, which are in no batch.
@@ -210,6 +212,7 @@ class PKSampler(BatchSampler):
         batches_per_epoch: int | None = None,
         process_index: int = 0,
         process_count: int = 1,
+        sampler: Sampler | None = None,
     ) -> None:
         at_least(1, p=p, k=k)
         if coverage not in _COVERAGE:
@@ -233,6 +236,8 @@ class PKSampler(BatchSampler):
             seed=seed,
             process_index=process_index,
             process_count=process_count,
+            drop_last=drop_last,
+            sampler=sampler,
         )
         self._plan: tuple[int, EpochPlan] | None = None
 

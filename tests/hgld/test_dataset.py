@@ -410,3 +410,12 @@ def test_bytes_that_are_not_the_image_are_named(tmp_path, damage):
 
 def test_encoded_is_what_decoders_take(root):
     assert all(isinstance(image, EncodedImage) for image in open_dataset(root).encoded(range(5)))
+
+
+def test_a_data_loader_needs_no_transform(root):
+    dataset = open_dataset(root, "train")
+    batch = next(iter(DataLoader(dataset, batch_sampler=PKSampler(dataset, p=2, k=2))))
+    assert batch["image"].shape == (4, 3, 224, 224)
+    assert batch["image"].dtype == torch.uint8
+    assert torch.equal(batch["labels"], dataset.labels[batch["index"]])
+    assert dataset[0]["image"].size == dataset.image(0).size  # the picture itself

@@ -10,10 +10,11 @@ from safetensors.torch import save_file
 
 import hgld.evaluation.embedding_files
 from hgld.errors import ConfigError, HgldError, InputError, TableError
-from hgld.evaluation.embedding_files import label_codes, read_embeddings, read_labels
+from hgld.evaluation.embedding_files import read_embeddings, read_labels
 from hgld.evaluation.evaluate import EvaluationOptions, evaluate
 from hgld.evaluation.evaluate_files import evaluate_files
 from hgld.evaluation.postprocess import Whitening, expand_queries
+from hgld.labels import label_codes
 
 LEVELS = ("product", "category")
 LABELS = np.array([[0, 0], [0, 0], [1, 0], [1, 0], [2, 1], [2, 1], [3, 1], [3, -1]])

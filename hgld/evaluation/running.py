@@ -1,0 +1,140 @@
+"""Retrieval metrics of embeddings that come batch by batch, over processes: for anybody's validation loop."""
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from hgld.distributed import Processes, current_processes, from_all
+from hgld.errors import ConfigError, InputError
+from hgld.evaluation.evaluate import DEFAULT_METRICS, evaluate
+from hgld.evaluation.metric import Metric
+from hgld.evaluation.report import RetrievalReport
+from hgld.labels import Labels, class_columns, label_codes
+
+_SIDES = ("query", "gallery")
+
+
+class Retrieval:
+    """Retrieval metrics that are updated with batches and computed over all of them, of all processes.
+
+    Under a process group of torch (DDP, Lightning, accelerate, torchrun) :meth:`compute` gathers what every process
+    was given, so every process must call it. Samplers that deal a dataset out to processes repeat items to make their
+    shares equal, and a repeated query finds its own copy: give ``items`` and each counts once, in the order of the
+    dataset, whatever the number of processes.
+
+    It has the methods of a torchmetrics metric; :meth:`torchmetric` is one, for ``MetricCollection`` and
+    ``LightningModule.log``.
+
+    Args:
+        levels: names of the levels, finest first; None: as :func:`hgld.evaluate` names them.
+        metrics: names of metrics; a binary one without a level stands for every level.
+        options: further options of :func:`hgld.evaluate`, ``alpha`` or ``device`` for example.
+
+    >>> import torch
+    >>> metric = Retrieval(levels=("animal", "kind"), metrics=("R@1",))
+    >>> for batch in (torch.tensor([[1.0, 0.0], [0.9, 0.1]]), torch.tensor([[0.0, 1.0], [0.1, 0.9]])):
+    ...     metric.update(batch, [("cat", "pet"), ("dog", "pet")])
+    >>> metric.compute()
+    {'R@1/animal': 0.0, 'R@1/kind': 1.0}
+    """
+
+    def __init__(
+        self, levels: Sequence[str] | None = None, metrics: Iterable[str | Metric] = DEFAULT_METRICS, **options: Any
+    ) -> None:
+        self.levels = None if levels is None else tuple(levels)
+        self.metrics = tuple(metrics)
+        self.options = options
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self._embeddings: dict[str, list[np.ndarray]] = {side: [] for side in _SIDES}
+        self._labels: dict[str, list[pl.DataFrame]] = {side: [] for side in _SIDES}
+        self._named: tuple[str, ...] | None = None
+        self._report: RetrievalReport | None = None
+
+    def update(
+        self, embeddings: Tensor | np.ndarray, labels: Labels, items: Any = None, *, gallery: bool = False
+    ) -> None:
+        """Add a batch.
+
+        Args:
+            embeddings: (B, D) of any floating dtype; kept in float32 on the CPU.
+            labels: (B, L) or (B,), numbers or names: what :func:`hgld.labels.class_numbers` reads.
+            items: (B,) integers, the items' numbers in the dataset, of which every one counts once; None: all count.
+            gallery: whether they are searched and no queries. Without any, every item queries all the others.
+
+        Raises:
+            InputError: not as many labels or items as embeddings.
+        """
+        rows = torch.as_tensor(embeddings).detach().float().cpu().numpy()
+        table, named = class_columns(labels, self.levels)
+        if rows.ndim != 2 or len(table) != len(rows):
+            raise InputError(f"embeddings of shape {rows.shape} and {len(table)} labels; expected (B, D) and B labels.")
+        numbers = [None] * len(rows) if items is None else torch.as_tensor(items).tolist()
+        if len(numbers) != len(rows):
+            raise InputError(f"{len(numbers)} items for {len(rows)} embeddings; expected one number each.")
+        side = _SIDES[gallery]
+        self._embeddings[side].append(rows)
+        self._labels[side].append(table.with_columns(pl.Series("item", numbers, dtype=pl.Int64)))
+        self._named, self._report = self._named or named, None
+
+    def compute(self) -> dict[str, float]:
+        """Return every metric's mean over the queries where it is defined, NaN where it is nowhere."""
+        return dict(self.report().values)
+
+    def report(self) -> RetrievalReport:
+        """Return the whole report, see :func:`hgld.evaluate`: values of every query, intervals, a page.
+
+        Raises:
+            InputError: there was no batch, or batches differ in their levels or dimensions.
+            ConfigError: some batches had ``items`` and others none.
+        """
+        if self._report is None:
+            processes = current_processes()
+            query, gallery = (self._gathered(side, processes) for side in _SIDES)
+            if query is None:
+                raise InputError("no embeddings: call update(embeddings, labels) with every batch first.")
+            tables = [side[1] for side in (query, gallery) if side is not None]
+            levels = [name for name in tables[0].columns if name != "item"]
+            codes = label_codes(tables, levels)
+            searched = () if gallery is None else (gallery[0], codes[1])
+            names = self.levels or self._named
+            self._report = evaluate(query[0], codes[0], *searched, levels=names, metrics=self.metrics, **self.options)
+        return self._report
+
+    def _gathered(self, side: str, processes: Processes) -> tuple[np.ndarray, pl.DataFrame] | None:
+        """Return the embeddings and labels of all processes; None if there are none."""
+        parts, written = self._labels[side], io.BytesIO()
+        if parts:
+            pl.concat(parts, how="vertical_relaxed").write_ipc(written)
+        tables = [pl.read_ipc(io.BytesIO(data)) for data in from_all(written.getvalue(), processes) if data]
+        mine = np.concatenate(self._embeddings[side]) if parts else np.empty((0, 0), np.float32)
+        found = from_all(mine.tobytes(), processes)
+        if not tables:
+            return None
+        arrays = [np.frombuffer(data, np.float32) for data in found if data]
+        arrays = [array.reshape(len(table), -1) for array, table in zip(arrays, tables, strict=True)]
+        embeddings, table = np.concatenate(arrays), pl.concat(tables, how="vertical_relaxed")
+        without = table["item"].null_count()
+        if without == len(table):
+            return embeddings, table
+        if without:
+            raise ConfigError(f"{without} of {len(table)} embeddings came without items; give them with every batch.")
+        _, first = np.unique(table["item"].to_numpy(), return_index=True)  # in the order of the items
+        return embeddings[first], table[first]
+
+    def torchmetric(self, value: str | None = None) -> Any:
+        """Return this as a ``torchmetrics.Metric``; the package has to be installed.
+
+        Args:
+            value: name of the metric that it computes, as a scalar for ``self.log``; None: all, as a dictionary.
+        """
+        from hgld.evaluation.torchmetric import TorchRetrieval  # which imports the package
+
+        return TorchRetrieval(self, value)

@@ -1,0 +1,259 @@
+"""Labels as people have them: class numbers or names, in lists, arrays, columns and tables, or a dataset's."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import polars as pl
+from torch import Tensor
+
+from hgld.errors import InputError, TableError
+
+_UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
+_DIGITS = r"^[+-]?[0-9]+$"
+
+
+class Labelled(Protocol):
+    """A dataset with labels (N, L) and the names of their levels."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def levels(self) -> tuple[str, ...]: ...
+
+
+Labels = Any
+"""Labels of N items, read by :func:`class_numbers`: integers (N, L) or (N,), finest level first, or class names.
+
+An array or tensor; a list of numbers, names or rows; a column (Series) or a table of pandas, polars or Arrow, or a
+mapping of level to column; a dataset.
+"""
+
+
+def class_numbers(
+    *sides: Labels,
+    levels: Sequence[str] | None = None,
+    what: Sequence[str] = ("labels",),
+    numbered_for: str | None = None,
+) -> tuple[list[np.ndarray], tuple[str, ...] | None]:
+    """Read labels of one or several sets of items, so that a class has one number in all of them.
+
+    Args:
+        sides: labels of queries and gallery, for example; all with the same levels.
+        levels: columns to take of tables and datasets, finest first; None: all of them.
+        what: what messages call each of them.
+        numbered_for: what takes class numbers alone, as it keeps something of every class; None: names will do.
+
+    Returns:
+        for every side (N, L) or, of plain arrays with one axis, (N,) integers: class numbers as they came, of names
+        their places in the sorted names of their level; negative where unknown (None, NaN, an empty name). And the
+        names of the levels: a table's columns, a dataset's levels, None where nothing names them.
+
+    Raises:
+        InputError: neither numbers nor names; numbers on one side and names on the other; other levels.
+
+    >>> numbers, levels = class_numbers({"animal": ["cat", "dog", None], "kind": ["pet", "pet", "pet"]})
+    >>> numbers[0].tolist(), levels
+    ([[0, 0], [1, 0], [-1, 0]], ('animal', 'kind'))
+    """
+    arrays = [_as_numbers(labels) for labels in sides]
+    if all(array is not None for array in arrays):
+        return [array for array in arrays if array is not None], None
+    called = [what[min(side, len(what) - 1)] for side in range(len(sides))]
+    read = [class_columns(one, levels, name) for one, name in zip(sides, called, strict=True)]
+    tables = [table for table, _ in read]
+    if numbered_for is not None and any(pl.String in table.dtypes for table in tables):
+        raise InputError(
+            f"{' and '.join(called)} are class names; {numbered_for} keeps something of every class and needs the same "
+            "numbers in every batch: hgld.Hierarchy.from_columns numbers the classes of a table."
+        )
+    if len(widths := {table.width for table in tables}) > 1:
+        raise InputError(f"{' and '.join(called)} have {sorted(widths)} levels; both sides need the same levels.")
+    named = [names for _, names in read if names is not None]
+    if len(set(named)) > 1:
+        found = " and ".join(", ".join(one) for one in named)
+        raise InputError(f"{' and '.join(called)} have the columns {found}; both sides need the same, in one order.")
+    return label_codes(tables, tables[0].columns), named[0] if named else None
+
+
+def class_columns(
+    labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
+) -> tuple[pl.DataFrame, tuple[str, ...] | None]:
+    """Return labels with a column a level (``level_0`` the finest), ids or names, null where unknown; and the levels.
+
+    Args:
+        labels: see :func:`class_numbers`.
+        levels: columns to take of tables and datasets, finest first; None: all of them.
+        what: what messages call the labels.
+
+    Raises:
+        InputError: see :func:`class_numbers`.
+    """
+    columns = _chosen(_columns(labels, what), levels, what)
+    return _frame(columns, what), tuple(columns) if isinstance(columns, dict) else None
+
+
+# -- numbers as they are ----------------------------------------------------------------------------------------------
+
+
+_NUMBERS = "biufc"  # kinds of dtypes; whether numbers will do is for those to say who use them
+
+
+def _as_numbers(labels: Labels) -> np.ndarray | None:
+    """Return the array behind a tensor or an array of numbers; None for what is read column by column."""
+    if isinstance(labels, Tensor):
+        return labels.detach().cpu().numpy()
+    return labels if isinstance(labels, np.ndarray) and labels.dtype.kind in _NUMBERS else None
+
+
+# -- columns of anything ----------------------------------------------------------------------------------------------
+
+
+def _columns(labels: Labels, called: str) -> dict[str, Any] | list[Any]:
+    """Return the columns of a table by their names, or of labels without names in order."""
+    if (numbers := _as_numbers(labels)) is not None:
+        return list(numbers.reshape(len(numbers), -1).T)
+    if hasattr(labels, "labels") and hasattr(labels, "levels"):  # a dataset
+        return dict(zip(labels.levels, _columns(labels.labels, called), strict=True))
+    if isinstance(labels, Mapping):
+        return {str(name): column for name, column in labels.items()}
+    if hasattr(labels, "column_names"):  # Arrow's table
+        return {str(name): labels.column(name) for name in labels.column_names}
+    if hasattr(labels, "columns") and hasattr(labels, "__getitem__"):  # the data frames
+        return {str(name): labels[name] for name in labels.columns}
+    if isinstance(labels, np.ndarray):
+        return list(labels.reshape(len(labels), -1).T)
+    if hasattr(labels, "dtype") or hasattr(labels, "type"):  # a column
+        return [labels]
+    return _columns_of_rows(labels, called)
+
+
+def _columns_of_rows(labels: object, called: str) -> list[Any]:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
+        raise InputError(
+            f"{called} are {type(labels).__name__}; expected integers or class names: a tensor, an array, a list, a "
+            "column or a table of pandas, polars or Arrow, or a dataset."
+        )
+    rows = [cell.tolist() if isinstance(cell, Tensor | np.ndarray) else cell for cell in labels]
+    if not any(isinstance(row, Sequence) and not isinstance(row, str) for row in rows):
+        return [rows]
+    widths = {len(row) if isinstance(row, Sequence) and not isinstance(row, str) else 1 for row in rows}
+    if len(widths) > 1:
+        raise InputError(f"{called} have rows of {sorted(widths)} levels; expected as many labels in every row.")
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _chosen(
+    columns: dict[str, Any] | list[Any], levels: Sequence[str] | None, called: str
+) -> dict[str, Any] | list[Any]:
+    if levels is None or not isinstance(columns, dict):
+        return columns
+    if missing := [level for level in levels if level not in columns]:
+        raise InputError(
+            f"{called} have no column {', '.join(map(repr, missing))}; their columns are {', '.join(columns)}."
+        )
+    return {level: columns[level] for level in levels}
+
+
+def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
+    pairs = columns.items() if isinstance(columns, dict) else enumerate(columns)
+    names = [f"column {name!r} of {called}" if isinstance(columns, dict) else called for name, _ in pairs]
+    values = list(columns.values() if isinstance(columns, dict) else columns)
+    series = [known_classes(_series(one, name), name) for one, name in zip(values, names, strict=True)]
+    if not series or len(sizes := {len(one) for one in series}) > 1:
+        raise InputError(f"{called} have columns of {sorted(sizes) if series else 'no'} items; expected one length.")
+    return pl.DataFrame([one.alias(f"level_{column}") for column, one in enumerate(series)])
+
+
+def _series(column: Any, called: str) -> pl.Series:
+    """Return a column as polars has it, None where a cell is missing."""
+    if isinstance(column, pl.Series):
+        return column
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iu":
+        return pl.Series(column)
+    to_list = next((getattr(column, name) for name in ("to_pylist", "tolist") if hasattr(column, name)), None)
+    cells = [None if _is_missing(cell) else cell for cell in (to_list() if to_list else list(column))]
+    if any(cell is None for cell in cells):  # pandas' integers become floats where one is missing
+        cells = [int(cell) if isinstance(cell, float) and cell.is_integer() else cell for cell in cells]
+    cells = [cell.item() if isinstance(cell, np.generic | Tensor) else cell for cell in cells]
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if not (kinds <= {int} or kinds <= {str}):
+        found = " and ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputError(f"{called}: found {found}; expected integer class ids, or class names.")
+    try:
+        return pl.Series(cells, dtype=pl.String if str in kinds else pl.Int64 if kinds else pl.Null)
+    except (OverflowError, pl.exceptions.PolarsError, TypeError) as error:
+        raise InputError(f"{called} have class ids beyond 64 bits.") from error
+
+
+def _is_missing(cell: object) -> bool:
+    return cell is None or type(cell).__name__ in ("NAType", "NaTType") or (isinstance(cell, float) and cell != cell)
+
+
+# -- names and their numbers ------------------------------------------------------------------------------------------
+
+
+def known_classes(column: pl.Series, where: str, *, is_csv: bool = False) -> pl.Series:
+    """Return class ids or names; a CSV, which has no types, has ids if each is spelled as its number: 01 is a name.
+
+    Raises:
+        TableError: another type, or numbers with a fraction.
+    """
+    dtype = column.dtype
+    if dtype.is_integer() or dtype == pl.Null:
+        return column
+    if not (dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)):
+        raise TableError(f"{where} holds {dtype}; expected integer class ids or class names.")
+    texts = column.cast(pl.String).str.strip_chars()
+    names = texts.set(texts.str.contains(_UNKNOWN), None)
+    known = names.drop_nulls()
+    if known.is_empty():
+        return names.cast(pl.Null)
+    if not is_csv:
+        return names
+    others = known.filter(~known.str.contains(_DIGITS))
+    if len(others) and known.cast(pl.Float64, strict=False).null_count() == 0:
+        raise TableError(f"{where} holds numbers such as {others[0]}; expected integer class ids or class names.")
+    ids = names.cast(pl.Int64, strict=False)
+    return ids if ids.cast(pl.String).equals(names, null_equal=True) else names
+
+
+def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[np.ndarray]:
+    """Encode labels of one or several tables as integers that mean the same in all of them.
+
+    Args:
+        tables: with a column a level, as :func:`known_classes` gives them, for example of queries and gallery.
+        levels: the columns, finest first.
+
+    Returns:
+        for every table (N, L) int64, -1 where unknown. Class ids stay as they are, names become their places in the
+        sorted list of all names of a level.
+
+    Raises:
+        TableError: a level has ids in one table and names in another, or ids beyond 64 bits.
+    """
+    coded = [np.empty((len(table), len(levels)), np.int64) for table in tables]
+    for column, level in enumerate(levels):
+        parts = [table[level] for table in tables]
+        named = {part.dtype.is_integer() for part in parts if part.dtype != pl.Null}
+        if len(named) > 1:
+            raise TableError(f"level {level!r} has integer ids in one table and names in the other; expected one kind.")
+        try:
+            codes = _ids(parts) if named != {False} else _places(parts)
+        except pl.exceptions.InvalidOperationError as error:
+            raise TableError(f"level {level!r} has class ids beyond 64 bits.") from error
+        for table, part in zip(coded, codes, strict=True):
+            table[:, column] = part.to_numpy()
+    return coded
+
+
+def _ids(parts: Sequence[pl.Series]) -> list[pl.Series]:
+    return [part.cast(pl.Int64).fill_null(-1) for part in parts]
+
+
+def _places(parts: Sequence[pl.Series]) -> list[pl.Series]:
+    texts = [part.cast(pl.String) for part in parts]
+    names = pl.concat(texts).unique().drop_nulls().sort()
+    places = pl.Series(range(len(names)), dtype=pl.Int64)
+    return [text.replace_strict(names, places, default=-1, return_dtype=pl.Int64) for text in texts]

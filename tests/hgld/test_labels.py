@@ -1,0 +1,99 @@
+"""Labels as people have them: every kind gives the same class numbers, and what is no label is told."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+from hgld import evaluate
+from hgld.errors import InputError, TableError
+from hgld.labels import class_numbers
+from hgld.samplers import HierarchicalPKSampler, PKSampler
+
+TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
+CELLS = [3, 1, None, 3]
+
+
+class Labelled:
+    levels = ("animal", "kind")
+    labels = torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize(
+    "table", [TABLE, pd.DataFrame(TABLE), pd.DataFrame(TABLE).astype("category"), pl.DataFrame(TABLE), pa.table(TABLE)]
+)
+def test_tables_of_every_library_are_one_table_and_name_the_levels(table):
+    (numbers,), levels = class_numbers(table)
+    assert numbers.tolist() == Labelled.labels.tolist()
+    assert levels == ("animal", "kind")
+
+
+def test_a_dataset_gives_its_own():
+    (numbers,), levels = class_numbers(Labelled())
+    assert numbers.tolist() == Labelled.labels.tolist()
+    assert levels == Labelled.levels
+    assert class_numbers(Labelled(), levels=["kind"])[1] == ("kind",)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [CELLS, pd.Series(CELLS), pd.Series(CELLS, dtype="Int64"), pl.Series(CELLS), pa.array(CELLS), tuple(CELLS)],
+)
+def test_columns_of_every_library_are_one_column(column):
+    assert class_numbers(column)[0][0].tolist() == [[3], [1], [-1], [3]]
+
+
+def test_names_mean_the_same_on_both_sides():
+    numbers, levels = class_numbers(["b", "a"], np.array(["c", "b"]))
+    assert [side.tolist() for side in numbers] == [[[1], [0]], [[2], [1]]]
+    assert levels is None
+    assert class_numbers([("a", "x"), ("b", "x")])[0][0].tolist() == [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (["abc"], "labels are str; expected integers or class names"),
+        ([3], "labels are int"),
+        ([[1.5, 2]], "found float and int"),
+        ([["a", 1]], "found int and str"),
+        ([[[1], [1, 2]]], "as many labels in every row"),
+        ([{"a": [1], "b": [1, 2]}], "one length"),
+        ([[2**70]], "beyond 64 bits"),
+        ([["a"], [1]], "integer ids in one table and names in the other"),
+        ([{"a": [1]}, {"b": [1]}], "have the columns a and b"),
+        ([[[1, 2]], [1]], "both sides need the same levels"),
+        ([{"a": [1.5]}], "column 'a' of labels: found float"),
+    ],
+)
+def test_what_is_no_label_is_told(sides, said):
+    with pytest.raises((InputError, TableError), match=said):
+        class_numbers(*sides)
+
+
+def test_a_missing_level_is_told_with_those_there_are():
+    with pytest.raises(InputError, match="no column 'top'; their columns are animal, kind"):
+        class_numbers(TABLE, levels=["top"])
+
+
+def test_evaluate_takes_names_and_tables():
+    embeddings = np.eye(4, dtype=np.float32) + np.array([[0], [0], [0], [0.1]], np.float32)
+    by_number = evaluate(embeddings, Labelled.labels, levels=Labelled.levels)
+    by_name = evaluate(embeddings, {"key": ["a", "b", "c", "d"], **TABLE}, levels=Labelled.levels)
+    assert by_name.settings["labels_sha256"] == by_number.settings["labels_sha256"]
+    assert evaluate(embeddings, pd.DataFrame(TABLE)).settings["levels"] == ["animal", "kind"]
+    sides = evaluate(embeddings[:2], ["cat", "dog"], embeddings[2:], ["dog", "cat"])
+    assert sides.undefined["R@1/level_0"] == 0
+
+
+@pytest.mark.parametrize("labels", [["a", "a", "b", "b"], [0, 0, 1, 1], pl.Series(["a", "a", "b", "b"])])
+def test_samplers_take_lists_and_columns(labels):
+    assert sorted(PKSampler(labels, p=2, k=2).batch(0, 0).tolist()) == [0, 1, 2, 3]
+
+
+def test_samplers_take_a_tables_columns_by_name():
+    table = pl.DataFrame({"fine": list("aabbccdd"), "top": list("xxxxyyyy")})
+    sampler = HierarchicalPKSampler(table, p=4, k=2, level="fine", super_level="top", super_classes=2)
+    assert sorted(sampler.batch(0, 0).tolist()) == list(range(8))

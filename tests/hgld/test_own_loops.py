@@ -1,0 +1,178 @@
+"""Samplers, metrics and losses in loops of other people's making."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+import hgld
+from hgld import distributed, losses
+from hgld.errors import ConfigError, InputError
+from hgld.metrics import Retrieval
+from hgld.samplers import PKSampler
+
+LABELS = torch.arange(6).repeat_interleave(4)
+
+
+# -- samplers ---------------------------------------------------------------------------------------------------------
+
+
+def test_samplers_are_batch_samplers_of_torch_with_a_length_and_a_sampler_to_set_the_epoch_of():
+    sampler = PKSampler(LABELS, p=2, k=2)
+    assert isinstance(sampler, torch.utils.data.BatchSampler)
+    loader = DataLoader(LABELS.tolist(), batch_sampler=sampler)
+    assert len(loader) == len(sampler) == 6
+    loader.batch_sampler.sampler.set_epoch(3)
+    assert sampler.state_dict() == {"epoch": 3, "step": 0}
+
+
+def remade(sampler, rank):
+    """Make a batch sampler again for a process, from what Lightning looks up."""
+    injected = DistributedSampler(LABELS.tolist(), num_replicas=2, rank=rank)
+    kwargs = {**getattr(sampler, "__pl_saved_kwargs"), "sampler": injected}
+    assert "sampler" in getattr(sampler, "__pl_saved_default_kwargs")
+    return type(sampler)(*getattr(sampler, "__pl_saved_args"), **kwargs)
+
+
+def test_a_sampler_made_again_with_a_place_has_that_part_of_every_batch():
+    whole = pickle.loads(pickle.dumps(PKSampler(LABELS, p=2, k=2, seed=5)))
+    parts = [remade(whole, rank) for rank in range(2)]
+    for step in range(len(whole)):
+        batch = [part.batch(1, step) for part in parts]
+        assert np.concatenate(batch).tolist() == whole.batch(1, step).tolist()
+        assert all(len(set(LABELS[part].tolist())) == 1 for part in batch)  # a class stays whole
+
+
+def test_a_place_given_twice_must_be_one_place():
+    given = {"process_index": 1, "process_count": 2}
+    assert remade(PKSampler(LABELS, 2, 2, **given), 1).process_index == 1
+    with pytest.raises(ConfigError, match="process_index 1 of 2, and a sampler of process 0 of 2"):
+        remade(PKSampler(LABELS, 2, 2, **given), 0)
+    with pytest.raises(ConfigError, match="sampler is a range; expected a DistributedSampler"):
+        PKSampler(LABELS, 2, 2, sampler=range(4))
+
+
+# -- the metric -------------------------------------------------------------------------------------------------------
+
+EMBEDDINGS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+CLASSES = torch.stack([torch.arange(12) // 3, torch.arange(12) // 6], dim=1)
+LEVELS = ("fine", "coarse")
+WHOLE = hgld.evaluate(EMBEDDINGS, CLASSES, levels=LEVELS).values
+
+
+def test_batches_add_up_to_the_whole():
+    metric = Retrieval(LEVELS)
+    for start in range(0, 12, 5):
+        metric.update(EMBEDDINGS[start : start + 5], CLASSES[start : start + 5])
+    assert metric.compute() == WHOLE
+    metric.reset()
+    with pytest.raises(InputError, match="no embeddings: call update"):
+        metric.compute()
+
+
+def test_a_gallery_is_searched_and_asks_nothing():
+    metric = Retrieval(LEVELS)
+    metric.update(EMBEDDINGS[:6], CLASSES[:6])
+    metric.update(EMBEDDINGS[6:], CLASSES[6:], gallery=True)
+    expected = hgld.evaluate(EMBEDDINGS[:6], CLASSES[:6], EMBEDDINGS[6:], CLASSES[6:], levels=LEVELS)
+    assert str(metric.compute()) == str(expected.values)  # NaN where nothing is relevant
+
+
+def other_process(monkeypatch, theirs):
+    """Let a metric meet another process, which says of every exchange what ``theirs`` would have said."""
+    here = distributed.Processes(0, 2, torch.device("cpu"))
+    said = []
+    monkeypatch.setattr("hgld.evaluation.running.current_processes", lambda: distributed.Processes(0, 1, here.device))
+    monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: said.append(data) or [data])
+    theirs.compute()
+    replies = iter(said)
+    monkeypatch.setattr("hgld.evaluation.running.current_processes", lambda: here)
+    monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, next(replies)])
+
+
+def test_items_that_a_sampler_repeated_count_once_over_processes(monkeypatch):
+    shares = torch.tensor([0, 2, 4, 6, 8, 10, 11]), torch.tensor([1, 3, 5, 7, 9, 11, 0])  # two came twice
+    mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
+    for metric, share in zip((mine, theirs), shares, strict=True):
+        metric.update(EMBEDDINGS[share], CLASSES[share], share)
+    other_process(monkeypatch, theirs)
+    assert mine.compute() == WHOLE
+
+
+def test_names_of_all_processes_are_numbered_together(monkeypatch):
+    names = [f"class {c}" for c in CLASSES[:, 0].tolist()]
+    mine, theirs = Retrieval(), Retrieval()
+    mine.update(EMBEDDINGS[:4], names[:4])
+    theirs.update(EMBEDDINGS[4:], names[4:])
+    other_process(monkeypatch, theirs)
+    assert mine.compute() == hgld.evaluate(EMBEDDINGS, names).values
+
+
+@pytest.mark.parametrize(
+    ("update", "said"),
+    [
+        ((EMBEDDINGS, CLASSES[:3]), r"embeddings of shape \(12, 4\) and 3 labels"),
+        ((EMBEDDINGS, CLASSES, [1]), "1 items for 12 embeddings"),
+    ],
+)
+def test_a_batch_whose_parts_differ_is_refused(update, said):
+    with pytest.raises(InputError, match=said):
+        Retrieval(LEVELS).update(*update)
+
+
+def test_items_come_with_every_batch_or_none():
+    metric = Retrieval(LEVELS)
+    metric.update(EMBEDDINGS, CLASSES, range(12))
+    metric.update(EMBEDDINGS, CLASSES)
+    with pytest.raises(ConfigError, match="12 of 24 embeddings came without items"):
+        metric.compute()
+
+
+# -- losses, called as pytorch-metric-learning calls its own ----------------------------------------------------------
+
+BATCH, FINE = EMBEDDINGS[:8], torch.arange(8) // 2
+PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.tensor([5]))
+
+
+@pytest.mark.parametrize(
+    "loss", [losses.SupHAP(), losses.Contrastive(), losses.ROADMAP(), losses.SumOverLevels(losses.SmoothAP())]
+)
+def test_names_and_their_order_of_arguments_change_nothing(loss):
+    names, other = [f"class {c}" for c in FINE.tolist()], BATCH.flip(0)
+    expected = loss(BATCH, FINE, other, FINE.flip(0))
+    assert torch.equal(loss(BATCH, FINE), loss(BATCH, names))
+    assert torch.equal(expected, loss(BATCH, names, other, names[::-1]))
+    assert torch.equal(expected, loss(BATCH, FINE, None, other, FINE.flip(0)))
+    assert torch.equal(expected, loss(BATCH, FINE, None, ref_emb=other, ref_labels=FINE.flip(0)))
+
+
+def test_losses_of_pairs_take_a_miners():
+    scores = torch.nn.functional.normalize(BATCH) @ torch.nn.functional.normalize(BATCH).T
+    pull = (0.9 - scores[PAIRS[0], PAIRS[1]]).clamp(min=0)
+    push = (scores[PAIRS[2], PAIRS[3]] - 0.6).clamp(min=0)
+    got = losses.CalibrationLoss()(BATCH, FINE, PAIRS)
+    torch.testing.assert_close(got, torch.stack([pull[0] + push[0], pull[1]]).mean())
+
+
+def test_triplets_of_a_miner_are_the_triplets():
+    anchor, positive, negative = torch.tensor([0, 0, 4]), torch.tensor([1, 1, 5]), torch.tensor([2, 7, 0])
+    unit = torch.nn.functional.normalize(BATCH)
+    near, far = ((unit[anchor] - unit[other]).square().sum(1) for other in (positive, negative))
+    expected = (near - far + 0.2).clamp(min=0).mean()
+    torch.testing.assert_close(losses.Triplet(0.2)(BATCH, FINE, (anchor, positive, negative)), expected)
+    with pytest.raises(InputError, match="Triplet takes 3: a miner of triplets"):
+        losses.Triplet()(BATCH, FINE, PAIRS)
+
+
+@pytest.mark.parametrize("loss", [losses.SmoothAP(), losses.HAPPIER(4, 4), losses.NormSoftmax(4, 4)])
+def test_a_rank_over_everything_refuses_a_miners_pairs(loss):
+    with pytest.raises(InputError, match="so leave the miner out"):
+        loss(BATCH, FINE, PAIRS)
+
+
+@pytest.mark.parametrize("loss", [losses.HAPPIER(4, 4), losses.CrossBatchMemory(losses.SmoothAP(), 8, 4)])
+def test_what_keeps_classes_refuses_names(loss):
+    with pytest.raises(InputError, match="needs the same numbers in every batch"):
+        loss(BATCH, [f"class {c}" for c in FINE.tolist()])
