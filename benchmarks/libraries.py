@@ -39,7 +39,7 @@ class Program:
         return [sys.executable, *self.module, str(file)]
 
 
-TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1")
 PROGRAMS = {
     "plain": Program(("torch",)),

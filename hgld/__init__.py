@@ -4,9 +4,11 @@ Names are handed on lazily (PEP 562), so that the command line starts without im
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hgld import data as data
     from hgld import distributed as distributed
     from hgld import losses as losses
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
     from hgld.relevance import shared_levels as shared_levels
 
 __version__ = "0.1.0"
+
+
+def load_model(place: "str | Path", which: 'Literal["best", "last"]' = "best") -> "tuple[Any, Any]":
+    """Load a trained model and its config: a run's folder, or ``hf:USER/NAME``.
+
+    See ``load_model`` of :mod:`hgld.training.inference.embedder`, which is imported here.
+    """
+    return import_module("hgld.training.inference.embedder").load_model(place, which)
+
 
 _EXPORTS = {
     "RetrievalReport": "hgld.evaluation.report",
@@ -47,6 +58,7 @@ __all__ = [
     "distributed",
     "evaluate",
     "graded_relevance",
+    "load_model",
     "losses",
     "metrics",
     "open_dataset",

@@ -121,6 +121,7 @@ def test_the_base_is_what_the_demo_imports(tmp_path):
 CASES = {  # what takes an extra, as statements
     "clip": "make_encoder('clip:ViT-B-32/openai'); backbone('open_clip:ViT-B-32')",
     "faiss": "from hgld.training.inference.search_index import faiss; faiss()",
+    "hub": "hgld.open_dataset('hf://somebody/something', 'train')",
     "onnx": "from hgld.training.inference.export import export_model as run; run(Path(), Path('m.onnx'), 'onnx')",
     "ray": "from hgld.pipelines.executor import run_on_ray; run_on_ray(print, [], print, workers=1, address='')",
     "review": "verb('review', '.')",

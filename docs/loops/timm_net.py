@@ -1,6 +1,8 @@
 import itertools
 
-import timm
+import timm.data
+import timm.optim
+import timm.scheduler
 import torch
 from torch.utils.data import DataLoader
 

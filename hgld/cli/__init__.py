@@ -44,9 +44,11 @@ VERBS = {  # verb: where its command is made, and what it does
     "calibrate": ("search_verbs:calibrate_command", "How sure a model's answers are, for search to say them."),
     "search": ("search_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
+    "push": ("hub_verbs:push_command", "A dataset or a run to the Hugging Face Hub."),
+    "doctor": ("doctor_verbs:doctor_command", "What is installed, what is missing for what, and the way out."),
     "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
 }
-_GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train")  # where they were stopped
+_GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -194,10 +196,27 @@ def _debug_option() -> click.Option:
     return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, prog_name="hgld")
-def cli() -> None:
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("--version", "asks_version", is_flag=True, help="Show the version and exit.")
+@click.option("--json", "as_json", is_flag=True, help="With --version: everything that a report of a fault needs.")
+@click.pass_context
+def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
     """Build, measure and train on hierarchically labelled image datasets."""
+    if asks_version:
+        if as_json:
+            from hgld.cli.doctor_verbs import print_facts
+
+            print_facts()
+        else:
+            echo(f"hgld, version {__version__}")
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("Missing command: a verb, or --version.", ctx)
 
 
 cli.params.append(_debug_option())

@@ -32,6 +32,7 @@ from hgld.data.index import (
 from hgld.data.storage import READING, ShardStorage
 from hgld.errors import InputError
 from hgld.hierarchy import Hierarchy
+from hgld.hub import dataset_folder, is_address
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -175,7 +176,8 @@ def open_dataset(
     """Open a dataset directory (docs/shards.md) on a disk or at a URL.
 
     Args:
-        root: the directory, or a URL of it (http, s3, ...), which is then read by range requests.
+        root: the directory; a URL of it (http, s3, ...), which is then read by range requests; or ``hf://USER/NAME``,
+            whose tables and shards of the split are fetched from the Hugging Face Hub into hgld's cache first.
         split: the split to open; all items if None.
         levels: the levels to keep, finest first; all if None.
         storage_options: of http(s) headers, hosts and limits (docs/shards.md); of other schemes what fsspec takes:
@@ -192,6 +194,8 @@ def open_dataset(
         ConfigError: a URL that hgld does not read from.
         ServiceError: the server kept failing.
     """
+    if is_address(root):
+        root = dataset_folder(str(root), split)
     storage = ShardStorage(root, storage_options)
     manifest = read_manifest(storage)
     if split is not None and split not in manifest.splits:

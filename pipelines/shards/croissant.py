@@ -1,7 +1,8 @@
 """``croissant.json``: a dataset directory described in Croissant 1.1 (docs.mlcommons.org/croissant).
 
-The index is the main record set: one record an item, with the shard, offset and size of its bytes. Every tar is a
-FileObject with its SHA-256.
+Of every item the record set ``items`` has the facts (shard, offset and size of its bytes, labels), read from the index
+alone, and ``images`` the picture with its labels and split, read from the tars. Every tar is a FileObject with its
+SHA-256.
 """
 
 import re
@@ -94,6 +95,7 @@ def croissant(manifest: Manifest, card_facts: Mapping[str, str], *, boxes: bool 
     # mlcroissant reads application/x-parquet, not the registered application/vnd.apache.parquet
     tables = [_file(name, manifest.files[name], "application/x-parquet") for name in (INDEX, HIERARCHY)]
     tars = [_file(s.name, {"bytes": s.bytes, "sha256": s.sha256}, "application/x-tar") for s in manifest.shards]
+    items_of_index = _items(manifest.levels, boxes)
     return {
         "@context": _context(),
         "@type": "sc:Dataset",
@@ -101,8 +103,9 @@ def croissant(manifest: Manifest, card_facts: Mapping[str, str], *, boxes: bool 
         "name": re.sub(r"[^A-Za-z0-9_.-]+", "-", manifest.name) or "dataset",
         "description": described,
         **{term: card_facts[fact] for term, fact in stated.items() if card_facts.get(fact)},
-        "distribution": [*tables, *tars],
-        "recordSet": [_splits(list(manifest.splits)), _classes(), _items(manifest.levels, boxes)],
+        "version": f"1.0.0+{manifest.files[INDEX]['sha256'][:12]}",  # other items or labels make another
+        "distribution": [*tables, *tars, _pictures([s.name for s in manifest.shards])],
+        "recordSet": [_splits(list(manifest.splits)), _classes(), items_of_index, _images(items_of_index["field"])],
     }
 
 
@@ -157,6 +160,54 @@ def _items(levels: Sequence[str], boxes: bool) -> dict[str, Any]:
     fields += [_field("items", side, _DESCRIPTIONS[side], "cr:Int32", file=INDEX, column=side) for side in sides]
     text = "One record an item, in the order of the shards."
     return _record_set("items", text, [{"@id": "items/key"}], fields)
+
+
+_PICTURES = "pictures"
+
+
+def _pictures(tars: Sequence[str]) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": _PICTURES,
+        "name": _PICTURES,
+        "description": "The images in the tars.",
+        "containedIn": [{"@id": tar} for tar in tars],
+        "encodingFormat": "image/jpeg",
+        "includes": ["*.jpg", "*.jpeg", "*.png", "*.webp"],
+    }
+
+
+def _images(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record set of pictures: key and image out of the tars, joined by key with labels and split."""
+    picture = {"fileSet": {"@id": _PICTURES}}
+    key = {
+        "@type": "cr:Field",
+        "@id": "images/key",
+        "name": "key",
+        "description": "Name of the item.",
+        "dataType": "sc:Text",
+        # mlcroissant applies it twice, so that what it leaves must pass unchanged
+        "source": {**picture, "extract": {"fileProperty": "fullpath"}, "transform": {"regex": _WITHOUT_SUFFIX}},
+        "references": {"fileObject": {"@id": INDEX}, "extract": {"column": "key"}},
+    }
+    image = {
+        "@type": "cr:Field",
+        "@id": "images/image",
+        "name": "image",
+        "description": "The picture.",
+        "dataType": "sc:ImageObject",
+        "source": {**picture, "extract": {"fileProperty": "content"}},
+    }
+    labels = [
+        {term: value for term, value in field.items() if term != "references"} | {"@id": f"images/{field['name']}"}
+        for field in items
+        if field["name"] not in _TYPES
+    ]
+    text = "One record an image, with its labels and split."
+    return _record_set("images", text, [{"@id": "images/key"}], [key, image, *labels])
+
+
+_WITHOUT_SUFFIX = r"^(.+?)(?:\.(?:jpg|jpeg|png|webp))?$"
 
 
 def _classes() -> dict[str, Any]:

@@ -1,16 +1,20 @@
 """croissant.json by mlcroissant, and the shards by Hugging Face datasets: the tools that others read datasets with."""
 
+import hashlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import mlcroissant
 import polars as pl
 import pytest
+from PIL import Image
 
+from hgld import open_dataset
 from hgld.data import index as files
 from hgld.pipelines.shards.croissant import croissant
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
@@ -30,6 +34,42 @@ def test_mlcroissant_reads_the_items(tmp_path, boxes):
         assert record["items/key"] == row["key"].encode()
         assert [record[f"items/{level}"] for level in LEVELS] == [row[level] for level in LEVELS]
         assert record["items/offset"] == row["offset"]
+
+
+_PICTURES = """
+import hashlib, json, sys
+import mlcroissant
+rows = [
+    [r["images/key"].decode(), r["images/split"].decode(), [int(r[f"images/{level}"]) for level in sys.argv[2:]],
+     hashlib.sha256(r["images/image"].convert("RGB").tobytes()).hexdigest()]
+    for r in mlcroissant.Dataset(sys.argv[1]).records("images")
+]
+print(json.dumps(rows))
+"""
+
+
+def stored(part, item):
+    """The pixels of an item's image as they lie in its file, whatever its orientation."""
+    return Image.open(BytesIO(part.encoded([item])[0].data)).convert("RGB").tobytes()
+
+
+@pytest.mark.slow
+def test_mlcroissant_yields_the_pictures_with_their_labels(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    done = subprocess.run(  # it reads the variable when imported, and unpacks all tars of one name into one folder
+        [sys.executable, "-c", _PICTURES, str(root / files.CROISSANT), *LEVELS],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"CROISSANT_CACHE": str(tmp_path / "cache")},
+        check=True,
+    )
+    expected = [
+        [key, split, part.labels[i].tolist(), hashlib.sha256(stored(part, i)).hexdigest()]
+        for split in ("train", "test")
+        for part in [open_dataset(root, split)]
+        for i, key in enumerate(part.keys)
+    ]
+    assert sorted(json.loads(done.stdout)) == sorted(expected)
 
 
 def test_mlcroissant_reads_classes_and_splits(tmp_path):

@@ -20,6 +20,7 @@ from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
+from hgld.hub import fetched, is_address
 from hgld.training.batches import evaluation_view
 from hgld.training.checkpoint import find_checkpoint, read_state, read_tensors, selection_of
 from hgld.training.config import CONFIG, TrainConfig, read_config
@@ -75,11 +76,12 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
+def load_model(place: Path | str, which: Literal["best", "last"] = "best") -> tuple[EmbeddingModel, TrainConfig]:
     """Load the model of a checkpoint, with its averaged weights if the run kept an average.
 
     Args:
-        place: a run's folder, or that of one of its checkpoints (``RUN/checkpoints/step-N``).
+        place: a run's folder, that of one of its checkpoints (``RUN/checkpoints/step-N``), or ``hf:USER/NAME``, a run
+            that `hgld push` took to the Hub.
         which: checkpoint of a run: ``best`` (the last one where none was found best) or ``last``.
 
     Returns:
@@ -89,7 +91,8 @@ def load_model(place: Path, which: Literal["best", "last"] = "best") -> tuple[Em
         InputError: no checkpoint is there, or it cannot be read or does not fit the run's config.
         SchemaError: the config is of another schema version.
     """
-    checkpoint = find_checkpoint(place, which)
+    folder = fetched(place, "model") if isinstance(place, str) and is_address(place) else Path(place)
+    checkpoint = find_checkpoint(folder, which)
     config = read_config(checkpoint.parent.parent / CONFIG)
     averaged = checkpoint / "ema.safetensors"
     # A file that is named but lost must be an error: the weights before averaging are other ones.

@@ -1,0 +1,264 @@
+"""Datasets and trained models on the Hugging Face Hub: what is pushed, listed first; and what is read from there."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, takes_extra
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+Kind = Literal["dataset", "model"]
+_ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
+_FILES_A_COMMIT = 25  # what a stopped push has to send again at most
+_READ = 1 << 20
+
+
+def is_address(place: object) -> bool:
+    """Tell whether a place is on the Hub: ``hf:USER/NAME`` or ``hf://USER/NAME``."""
+    return isinstance(place, str) and place.startswith("hf:")
+
+
+def repository(address: str) -> str:
+    """Return ``USER/NAME`` of an address.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None or ".." in match[1]:
+        raise ConfigError(f"{address!r} is no place on the Hub; expected hf:USER/NAME.")
+    return match[1]
+
+
+# -- pushing ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Files of a repository: by their paths there, files of this machine or bytes."""
+
+    kind: Kind
+    files: Mapping[str, Path | bytes]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A file of a push: its path, its bytes, and whether it is ``new``, ``changed`` or already the ``same`` there."""
+
+    path: str
+    bytes: int
+    state: Literal["new", "changed", "same"]
+
+
+def dataset_contents(folder: Path) -> Contents:
+    """Return what of a dataset directory is pushed: what its manifest names, its card and its Croissant metadata.
+
+    Raises:
+        InputError: it holds no dataset, or a file that the manifest names is missing or of another size.
+    """
+    from hgld.data.dataset import read_manifest
+    from hgld.data.format import CROISSANT, MANIFEST
+    from hgld.data.storage import ShardStorage
+
+    manifest = read_manifest(ShardStorage(str(folder)))
+    sizes = {name: facts["bytes"] for name, facts in manifest.files.items()}
+    sizes |= {shard.name: shard.bytes for shard in manifest.shards}
+    for name, size in sizes.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise InputError(f"{file} is missing or has not the {size} bytes that {MANIFEST} states; see hgld verify.")
+    cards = [name for name in ("README.md", CROISSANT) if (folder / name).is_file()]
+    return Contents("dataset", {name: folder / name for name in (*cards, MANIFEST, *sizes)})
+
+
+def listing(address: str, contents: Contents) -> list[Listed]:
+    """Compare what is to be pushed with what the repository has, by size and hash.
+
+    Raises:
+        ServiceError: the Hub does not answer, or refuses.
+    """
+    with _asking(address) as api:
+        there = _hashes_there(api, repository(address), contents.kind)
+    listed = []
+    for path, content in contents.files.items():
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        known = there.get(path)
+        same = known is not None and known[0] == size and known[1] == _hash(content, size, known[1])
+        listed.append(Listed(path, size, "same" if same else "changed" if known else "new"))
+    return listed
+
+
+def push(
+    address: str,
+    contents: Contents,
+    *,
+    private: bool = False,
+    progress: Callable[[str, int, int | None], None] = lambda *_: None,
+) -> list[Listed]:
+    """Push files; those that are there already are not sent again, so a push that was stopped goes on.
+
+    The token is the one that ``hf auth login`` keeps (or ``HF_TOKEN``); hgld neither takes nor shows one.
+
+    Args:
+        address: ``hf:USER/NAME``; made where it does not exist.
+        contents: what to push.
+        private: of a repository that is made.
+        progress: called with a task, the number of files done and their total.
+
+    Returns:
+        what was listed before the first byte was sent.
+
+    Raises:
+        ServiceError: the Hub does not answer, or refuses.
+    """
+    name, listed = repository(address), listing(address, contents)
+    waiting = [one.path for one in listed if one.state != "same"]
+    with _asking(address) as api:
+        from huggingface_hub import CommitOperationAdd
+
+        if waiting:
+            api.create_repo(name, repo_type=contents.kind, private=private, exist_ok=True)
+        for start in range(0, len(waiting), _FILES_A_COMMIT):
+            paths = waiting[start : start + _FILES_A_COMMIT]
+            operations = [CommitOperationAdd(path, _sent(contents.files[path])) for path in paths]
+            message = f"hgld push: {paths[0]}" + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
+            api.create_commit(name, operations, commit_message=message, repo_type=contents.kind)
+            progress("push", start + len(paths), len(waiting))
+    return listed
+
+
+def _sent(content: Path | bytes) -> str | bytes:
+    return str(content) if isinstance(content, Path) else content
+
+
+def _hashes_there(api: "HfApi", name: str, kind: Kind) -> dict[str, tuple[int, str]]:
+    """Return size and hash of every file: SHA-256 of those in large file storage, git's SHA-1 of the others."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.hf_api import RepoFile
+
+    try:
+        files = [f for f in api.list_repo_tree(name, recursive=True, repo_type=kind) if isinstance(f, RepoFile)]
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        return {}
+    return {f.path: (f.size, f.lfs.sha256 if f.lfs else f.blob_id) for f in files}
+
+
+def _hash(content: Path | bytes, size: int, like: str) -> str:
+    """Return the hash of a file in the form of another: SHA-256, or SHA-1 as git computes it."""
+    as_git = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    digest = hashlib.sha256() if len(like) == 64 else as_git
+    if isinstance(content, bytes):
+        digest.update(content)
+    else:
+        with content.open("rb") as file:
+            while block := file.read(_READ):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path:
+    """Return a folder with files of a repository, fetched into hgld's cache; what is there is not fetched again.
+
+    A revision has a folder of its own, named by its commit, so that files of two revisions never meet.
+
+    Args:
+        address: ``hf:USER/NAME``.
+        kind: of the repository.
+        patterns: of the files to fetch; None: all.
+
+    Raises:
+        ServiceError: the Hub does not answer, or there is no such repository.
+    """
+    import platformdirs
+
+    name = repository(address)
+    with _asking(address) as api:
+        commit = api.repo_info(name, repo_type=kind).sha
+        if commit is None or not re.fullmatch(r"[0-9a-f]{7,64}", commit):
+            raise ServiceError(f"{address}: the Hub calls its revision {commit!r}; expected a commit's hash.")
+        folder = Path(platformdirs.user_cache_dir("hgld")) / "hub" / f"{kind}s--{name.replace('/', '--')}" / commit
+        api.snapshot_download(
+            name, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=patterns, max_workers=4
+        )
+    return folder
+
+
+def dataset_folder(address: str, split: str | None) -> Path:
+    """Return a local folder of a dataset on the Hub: its tables, and the shards of a split (None: of all)."""
+    tables = ["*.json", "*.parquet", "README.md"]
+    return fetched(address, "dataset", [*tables, "*.tar" if split is None else f"{split}-*.tar"])
+
+
+@contextmanager
+def _asking(address: str) -> "Iterator[HfApi]":
+    """Give the Hub's client, and tell its errors as ours."""
+    with takes_extra("hub", f"{address}:"):
+        import httpx
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            HfHubHTTPError,
+            LocalTokenNotFoundError,
+            RepositoryNotFoundError,
+        )
+    try:
+        yield HfApi(library_name="hgld")
+    except LocalTokenNotFoundError as error:
+        raise MissingResourceError(f"{address}: no token is kept here. Log in with: hf auth login") from error
+    except (RepositoryNotFoundError, EntryNotFoundError) as error:
+        raise ServiceError(
+            f"{address}: there is no such repository, or it is private and you are not logged in (hf auth login)."
+        ) from error
+    except HfHubHTTPError as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        way_out = "Log in with a token that may write: hf auth login" if status in (401, 403) else "Try again later."
+        raise ServiceError(f"{address}: the Hub answered {status}: {_first_line(error)} {way_out}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise ServiceError(
+            f"{address}: the Hub could not be reached ({_first_line(error)}). The same command goes on from here."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float], dataset: str) -> str:
+    """Return the README of a model: what it is, how it is loaded, and its evaluation in the Hub's results format.
+
+    Args:
+        name: ``USER/NAME``.
+        facts: of the run, shown as a table.
+        values: metrics of its evaluation, as fractions.
+        dataset: what they were measured on.
+    """
+    import json
+
+    metrics = [{"type": key, "value": round(value, 6), "name": key} for key, value in values.items()]
+    task = {"type": "image-feature-extraction", "name": "Image retrieval"}
+    result = {"task": task, "dataset": {"type": dataset, "name": dataset}, "metrics": metrics}
+    header = {
+        "library_name": "hgld",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["image-retrieval", "hierarchical-labels"],
+        **({"model-index": [{"name": name.rpartition("/")[2], "results": [result]}]} if metrics else {}),
+    }
+    rows = "\n".join(f"| {key} | {str(value).replace('|', '/')} |" for key, value in facts.items())
+    measured = "\n".join(f"| {key} | {value:.4f} |" for key, value in values.items())
+    table = f"\n## Measured on {dataset}\n\n| metric | value |\n|---|---:|\n{measured}\n" if metrics else ""
+    return (
+        "---\n"
+        + "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in header.items())
+        + f"\n---\n\n# {name}\n\nAn embedding for image retrieval, trained with hgld.\n\n"
+        + f'```python\nimport hgld\n\nmodel, config = hgld.load_model("hf:{name}")\n```\n\n'
+        + f"| | |\n|---|---|\n{rows}\n{table}"
+    )

@@ -1,0 +1,109 @@
+"""Datasets and runs on a Hub: listed first, sent once, read back the same."""
+
+import json
+
+import huggingface_hub
+import pytest
+import torch
+import yaml
+
+import hgld
+from hgld.cli import main
+from hgld.errors import ConfigError, InputError, ServiceError
+from hgld.hub import dataset_contents, is_address, listing, push, repository
+from tests.hgld.hub_server import LARGE, serve_hub
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.training.untrained_run import write_run
+
+ADDRESS = "hf:somebody/something"
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
+    with serve_hub() as server:
+        client = huggingface_hub.HfApi
+        monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: client(endpoint=server.url, **options))
+        yield server
+
+
+@pytest.fixture
+def made(tmp_path):
+    root = tmp_path / "made"
+    write_dataset(root, items_of_classes([3, 4, 2, 5]))
+    (root / "notes.txt").write_text("not of the dataset")
+    return root
+
+
+def test_a_dataset_is_pushed_listed_and_opened_again(hub, made):
+    listed = push(ADDRESS, dataset_contents(made))
+    assert {file.state for file in listed} == {"new"}
+    files = hub.repositories["datasets/somebody/something"]
+    assert files == {file.path: (made / file.path).read_bytes() for file in listed}  # notes.txt stays here
+    assert max(map(len, files.values())) >= LARGE > min(map(len, files.values()))  # both ways of sending
+    here, there = hgld.open_dataset(made), hgld.open_dataset("hf://somebody/something")
+    assert list(there.keys) == list(here.keys)
+    assert there.image(0).tobytes() == here.image(0).tobytes()
+
+
+def test_what_is_there_is_not_sent_again(hub, made):
+    push(ADDRESS, dataset_contents(made))
+    sent = sum(call.startswith("PUT") or "/commit/" in call for call in hub.asked)
+    assert {file.state for file in push(ADDRESS, dataset_contents(made))} == {"same"}
+    assert sum(call.startswith("PUT") or "/commit/" in call for call in hub.asked) == sent
+
+
+def test_a_push_that_was_stopped_goes_on(hub, made, monkeypatch):
+    monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
+    hub.refuse_after = 1
+    with pytest.raises(ServiceError, match="the Hub answered 503"):
+        push(ADDRESS, dataset_contents(made))
+    hub.refuse_after = None
+    assert [file.state for file in listing(ADDRESS, dataset_contents(made))].count("same") == 2
+    push(ADDRESS, dataset_contents(made))
+    assert {file.state for file in listing(ADDRESS, dataset_contents(made))} == {"same"}
+
+
+def test_a_dry_run_lists_and_sends_nothing(hub, made, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["push", str(made), ADDRESS, "--dry-run", "--json"])
+    assert not stop.value.code
+    said = json.loads(capsys.readouterr().out)
+    assert (said["kind"], said["sent"], hub.repositories) == ("dataset", False, {})
+    assert {file["path"] for file in said["files"]} >= {"dataset.json", "index.parquet"}
+
+
+def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, capsys):
+    run = tmp_path / "run"
+    write_run(run, averaged=True)
+    (run / "evaluations.csv").write_text("step,epoch,split,R@1/fine,H-AP\n1,0,test,0.5,0.25\n2,1,test,0.1,0.1\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["push", str(run), ADDRESS])
+    assert not stop.value.code
+    assert "4 of 4 files" in capsys.readouterr().out
+    files = hub.repositories["models/somebody/something"]
+    assert not [path for path in files if "optimizer" in path]
+    assert b'hgld.load_model("hf:somebody/something")' in files["README.md"]
+    metrics = yaml.safe_load(files["README.md"].decode().split("---")[1])["model-index"][0]["results"][0]["metrics"]
+    assert {metric["type"]: metric["value"] for metric in metrics} == {"R@1/fine": 0.5, "H-AP": 0.25}
+    here, there = hgld.load_model(run)[0].state_dict(), hgld.load_model(ADDRESS)[0].state_dict()
+    assert all(torch.equal(here[name], there[name]) for name in here)
+
+
+def test_a_file_that_is_not_whole_is_not_pushed(made):
+    next(made.glob("*.tar")).write_bytes(b"")
+    with pytest.raises(InputError, match=r"has not the \d+ bytes that dataset\.json states"):
+        dataset_contents(made)
+
+
+def test_a_repository_that_is_not_there_is_told(hub):
+    with pytest.raises(ServiceError, match="there is no such repository, or it is private"):
+        hgld.open_dataset("hf://nobody/nothing", "train")
+
+
+@pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x", "hf:"])
+def test_what_is_no_address_is_told(address):
+    assert is_address(address)
+    with pytest.raises(ConfigError, match="expected hf:USER/NAME"):
+        repository(address)

@@ -1,0 +1,61 @@
+"""What of a run goes to the Hub: the weights that are used, the config that they need, and a card."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from hgld.hub import Contents, model_card, repository
+from hgld.training.checkpoint import STATE, find_checkpoint, read_state, selection_of
+from hgld.training.config import CONFIG, read_config
+from hgld.training.log import EVALUATIONS
+
+
+def run_contents(run: Path, address: str) -> Contents:
+    """Return the files of a run that are pushed: what :func:`hgld.load_model` reads, and a card.
+
+    Args:
+        run: a run's folder, or that of one of its checkpoints.
+        address: ``hf:USER/NAME``, for the card.
+
+    Raises:
+        InputError: no checkpoint is there, or it cannot be read.
+    """
+    checkpoint = find_checkpoint(run)
+    folder = checkpoint.parent.parent
+    state, config = read_state(checkpoint), read_config(folder / CONFIG)
+    weights = "ema" if "ema" in state.get("files", {}) else "model"
+    kept = {key: state[key] for key in ("schema_version", "step") if key in state}
+    kept["files"] = {weights: state["files"][weights]} if weights in state.get("files", {}) else {}
+    place = f"{checkpoint.parent.name}/{checkpoint.name}"
+    measured, values = _measured(folder / EVALUATIONS, state["step"])
+    facts = {
+        "recipe": config.recipe or "none",
+        "backbone": config.model.backbone,
+        "loss": config.loss.loss,
+        "image size": config.images.size,
+        "checkpoint": f"step {state['step']}, {selection_of(checkpoint)}",
+    }
+    card = model_card(repository(address), facts, values, measured)
+    return Contents(
+        "model",
+        {
+            "README.md": card.encode(),
+            CONFIG: folder / CONFIG,
+            f"{place}/{STATE}": (json.dumps(kept, indent=2) + "\n").encode(),
+            f"{place}/{weights}.safetensors": checkpoint / f"{weights}.safetensors",
+        },
+    )
+
+
+def _measured(file: Path, step: int) -> tuple[str, dict[str, float]]:
+    """Return the last set that the checkpoint was evaluated on, and the metrics there; empty where it was not."""
+    if not file.is_file():
+        return "", {}
+    rows: list[dict[str, Any]] = pl.read_csv(file, infer_schema_length=None).filter(pl.col("step") == step).to_dicts()
+    if not rows:
+        return "", {}
+    row = rows[-1]
+    numbers = {name: value for name, value in row.items() if name not in ("step", "epoch", "split")}
+    return str(row["split"]), {name: value for name, value in numbers.items() if isinstance(value, float)}
