@@ -53,8 +53,6 @@ PROGRAMS = {
     "hf_datasets": Program(("datasets",)),
     "webdataset_tars": Program(("webdataset",)),
     "croissant": Program(("mlcroissant",)),
-    "fiftyone_labels": Program(("fiftyone",)),
-    "label_studio": Program(("label-studio-sdk",)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -202,7 +203,6 @@ def dataset_folder(address: str, split: str | None) -> Path:
 def _asking(address: str) -> "Iterator[HfApi]":
     """Give the Hub's client, and tell its errors as ours."""
     with takes_extra("hub", f"{address}:"):
-        import httpx
         from huggingface_hub import HfApi
         from huggingface_hub.errors import (
             EntryNotFoundError,
@@ -210,6 +210,9 @@ def _asking(address: str) -> "Iterator[HfApi]":
             LocalTokenNotFoundError,
             RepositoryNotFoundError,
         )
+    # Its releases 1 and 2 speak through different packages, and it tells a failed upload by a RuntimeError.
+    clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
+    lost = (OSError, RuntimeError, *(client.HTTPError for client in clients))
     try:
         yield HfApi(library_name="hgld")
     except LocalTokenNotFoundError as error:
@@ -222,7 +225,7 @@ def _asking(address: str) -> "Iterator[HfApi]":
         status = getattr(getattr(error, "response", None), "status_code", None)
         way_out = "Log in with a token that may write: hf auth login" if status in (401, 403) else "Try again later."
         raise ServiceError(f"{address}: the Hub answered {status}: {_first_line(error)} {way_out}") from error
-    except (httpx.HTTPError, OSError) as error:
+    except lost as error:
         raise ServiceError(
             f"{address}: the Hub could not be reached ({_first_line(error)}). The same command goes on from here."
         ) from error

@@ -175,8 +175,6 @@ def read_keys(path: Path) -> pl.Series:
     return table[KEY]
 
 
-
-
 def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[str | Path, str | Path]) -> None:
     """Refuse labels that are not those of the embeddings, as far as the files tell.
 

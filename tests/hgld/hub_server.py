@@ -52,6 +52,8 @@ class _Handler(BaseHTTPRequestHandler):
             kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
             self.hub.repositories.setdefault(f"{kind}s/{name}", {})
             return self.answer({"url": f"{self.hub.url}/{'datasets/' if kind == 'dataset' else ''}{name}"})
+        if path == "/api/validate-yaml":
+            return self.answer({"errors": [], "warnings": []})
         if match := re.fullmatch(r"/lfs/(\w+)", path):
             self.hub.stored[match[1]] = body
             return self.answer()
@@ -85,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.refuse_after is not None:
             self.hub.refuse_after -= 1
             if self.hub.refuse_after < 0:
-                return self.answer({"error": "out of order"}, 503)
+                return self.answer({"error": "out of order"}, 422)
         for line in body.decode().splitlines():
             entry = json.loads(line)
             value = entry["value"]

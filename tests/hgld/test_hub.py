@@ -15,6 +15,8 @@ from tests.hgld.hub_server import LARGE, serve_hub
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # by huggingface_hub
+
 ADDRESS = "hf:somebody/something"
 
 
@@ -22,6 +24,7 @@ ADDRESS = "hf:somebody/something"
 def hub(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_test")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)  # its native client is another protocol
     with serve_hub() as server:
         client = huggingface_hub.HfApi
         monkeypatch.setattr(huggingface_hub, "HfApi", lambda **options: client(endpoint=server.url, **options))
@@ -57,7 +60,7 @@ def test_what_is_there_is_not_sent_again(hub, made):
 def test_a_push_that_was_stopped_goes_on(hub, made, monkeypatch):
     monkeypatch.setattr("hgld.hub._FILES_A_COMMIT", 2)
     hub.refuse_after = 1
-    with pytest.raises(ServiceError, match="the Hub answered 503"):
+    with pytest.raises(ServiceError, match="the Hub answered 422"):
         push(ADDRESS, dataset_contents(made))
     hub.refuse_after = None
     assert [file.state for file in listing(ADDRESS, dataset_contents(made))].count("same") == 2
