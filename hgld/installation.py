@@ -1,4 +1,4 @@
-"""What is installed here: versions, extras and what they are for, GPUs, caches; for `hgld doctor` and fault reports."""
+"""Facts of an installation: versions, extras and what they are for, GPUs, caches; for `hgld doctor`, fault reports."""
 
 import os
 import platform
@@ -35,7 +35,7 @@ _MOST_FILES = 100_000
 
 @dataclass(frozen=True)
 class Installation:
-    """What is installed.
+    """Facts of an installation.
 
     Attributes:
         facts: of hgld, Python, the machine and torch, by name.
@@ -51,7 +51,7 @@ class Installation:
 
     @property
     def advice(self) -> list[str]:
-        """What is wrong, each with the way out."""
+        """Faults found, each with the way out."""
         told = []
         if missing := [name for name, found in self.packages.items() if found is None]:
             told.append(f"{', '.join(missing)} not installed, which hgld cannot do without: pip install -U hgld")

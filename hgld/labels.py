@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from torch import Tensor
 
+from hgld.data.tables import POLARS_FAULTS
 from hgld.errors import InputError, TableError
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
@@ -183,7 +184,7 @@ def _series(column: Any, called: str) -> pl.Series:
         raise InputError(f"{called}: found {found}; expected integer class ids, or class names.")
     try:
         return pl.Series(cells, dtype=pl.String if str in kinds else pl.Int64 if kinds else pl.Null)
-    except (OverflowError, pl.exceptions.PolarsError, TypeError) as error:
+    except (OverflowError, TypeError, *POLARS_FAULTS) as error:
         raise InputError(f"{called} have class ids beyond 64 bits.") from error
 
 

@@ -200,6 +200,8 @@ search photo.jpg --checkpoint run --data shards
 export --checkpoint run --out model.pt
 resolutions --help
 audit --checkpoint run --data shards --out audit
+push --help
+doctor
 """
 
 

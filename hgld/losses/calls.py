@@ -1,4 +1,4 @@
-"""How losses are called: with labels of any kind, and in pytorch-metric-learning's order of arguments."""
+"""Calls of losses: with labels of any kind, and in pytorch-metric-learning's order of arguments."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What of a run goes to the Hub: the weights that are used, the config that they need, and a card."""
+"""Files of a run for the Hub: the weights that are used, the config that they need, and a card."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from hgld.training.log import EVALUATIONS
 
 
 def run_contents(run: Path, address: str) -> Contents:
-    """Return the files of a run that are pushed: what :func:`hgld.load_model` reads, and a card.
+    """Return the files of a run that are pushed: those that :func:`hgld.load_model` reads, and a card.
 
     Args:
         run: a run's folder, or that of one of its checkpoints.
