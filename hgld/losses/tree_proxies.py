@@ -57,9 +57,9 @@ class TreeSoftmax(TreeProxyLoss):
 
     The clustering term of HAPPIER (:class:`NormSoftmax`) sees the finest classes alone. Here the cross-entropy of the
     cosines over the temperature is taken at every level, where a class's proxy is the sum of the unit proxies of its
-    finest classes, and the levels' values are averaged. So proxies of one coarse class are drawn together, and
-    embeddings of classes that training never saw find their place among them. Of hgld, not of a paper; Zhai and Wu,
-    BMVC 2019, is the loss of one level, and levels with proxies of their own are ``SumOverLevels`` of it.
+    finest classes, and the levels' values are averaged. So the proxies of one coarse class are drawn together.
+    Of hgld, not of a paper; Zhai and Wu, BMVC 2019, is the loss of one level, and levels with proxies of their own are
+    ``SumOverLevels`` of it.
 
     Args:
         hierarchy: see :class:`TreeProxyLoss`.
