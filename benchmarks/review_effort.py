@@ -59,7 +59,7 @@ import polars as pl
 import yaml
 from hierarchy_doubt import auroc, calibration_error  # beside this script
 from scipy.cluster.hierarchy import linkage
-from scipy.optimize import linear_sum_assignment, minimize_scalar
+from scipy.optimize import linear_sum_assignment, minimize
 from scipy.special import expit
 from scipy.stats import norm
 from scipy.stats import t as student
@@ -749,10 +749,10 @@ def strays(records: Records, slopes: np.ndarray, constant: float) -> tuple[float
     odds, wrong = records.errors[:, :3] @ slopes + constant, records.errors[:, 3]
     weights = 1000 * records.error_weights
 
-    def loss(level: float) -> float:
-        return float(weights @ np.logaddexp(0, np.where(wrong > 0, -1, 1) * (odds + level)))
+    def loss(level: np.ndarray) -> float:
+        return float(weights @ np.logaddexp(0, np.where(wrong > 0, -1, 1) * (odds + level[0])))
 
-    level = float(minimize_scalar(loss, bounds=(-4, 4), method="bounded").x)
+    level = float(minimize(loss, [0.0], bounds=[(-4, 4)]).x[0])
     between = []
     for moment in records.moments:
         p = expit(moment[:, :3] @ slopes + constant + level)

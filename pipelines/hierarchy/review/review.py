@@ -172,12 +172,12 @@ def reviewed_names(
     Raises:
         TableError: a name has no group, and no decision drops it.
     """
-    kept, dropped = [], []
+    kept, dropped, told = [], [], taught_wrong or {}
     for row in table.sort("name").iter_rows(named=True):
         group, claim = grouping.place[row["name"]], grouping.claims.get(Subject("name", row["name"]))
         if group is not None:
             looked_at = claim is not None and claim.by_name  # the name itself was meant, not its group as a whole
-            wrong = 0.0 if looked_at else float((taught_wrong or {}).get(row["name"], row["wrong"]))
+            wrong = 0.0 if looked_at else float(told[row["name"]] if row["name"] in told else row["wrong"])
             kept.append(
                 {
                     "name": row["name"],

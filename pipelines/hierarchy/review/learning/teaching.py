@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal, Self
 
@@ -80,7 +80,7 @@ class Lesson:
     estimates: Estimates
     propose: Callable[[], Sequence[Proposal]]
 
-    @cached_property
+    @property
     def queue(self) -> Sequence[Proposal]:
         """The proposals, the most useful first; to be asked for before the next decision."""
         return self.propose()
@@ -126,7 +126,8 @@ class Teacher:
     ) -> None:
         self.votes = Votes(names, rows, items, place, seeds, doubt, fitted)
         self._first = [None if (group := place[name]) is None else labels[group] for name in names]
-        self._merges, self._by = seeds is None, by
+        self._merges = seeds is None
+        self._by: Order = by
 
     @cached_property
     def queue(self) -> Queue:
@@ -171,6 +172,7 @@ class Teacher:
         """
         now = self.votes.learn(grouping)
 
+        @cache
         def propose() -> Sequence[Proposal]:
             live = set(grouping.live())
             together = {name for name, groups in grouping.refused.items() if any(g not in live for g in groups)}
