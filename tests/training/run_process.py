@@ -6,7 +6,7 @@ A fourth argument is the step at which a signal asks it to stop.
 import os
 import signal
 import sys
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 
 import torch
@@ -16,6 +16,8 @@ from hgld.training.loop import train
 from hgld.training.progress import LineReporter
 
 say = partial(print, flush=True)
+# Of a compiled run the graphs are tested here, not inductor's kernels, which take minutes to make.
+torch.nn.Module.compile = partialmethod(torch.nn.Module.compile, backend="aot_eager")  # type: ignore[assignment]
 
 
 class Stopping(LineReporter):
