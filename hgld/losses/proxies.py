@@ -88,7 +88,10 @@ class ProxyLoss(nn.Module, ABC):
         values, valid = self._item_values(embeddings, labels)
         return (values, valid) if self.reduction == "none" else mean_of_valid(values, valid)
 
-    sums_over_queries = True
+    @property
+    def sums_over_queries(self) -> bool:
+        """True unless a subclass calls itself in another way: the loss is a mean over items."""
+        return type(self).forward is ProxyLoss.forward
 
     def query_sums(self, embeddings: Tensor, labels: Tensor, *references: Tensor | None) -> dict[str, TermSum]:
         """Return the sums that the loss is made of, see :meth:`hgld.losses.RankLoss.query_sums`."""

@@ -289,7 +289,7 @@ class RankLoss(nn.Module, ABC):
 
         A subclass whose queries' values depend on other queries returns False.
         """
-        return True
+        return type(self).forward is RankLoss.forward  # of another call nothing is known
 
     def query_sums(
         self,
