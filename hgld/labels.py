@@ -162,8 +162,9 @@ def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
     names = [f"column {name!r} of {called}" if isinstance(columns, dict) else called for name, _ in pairs]
     values = list(columns.values() if isinstance(columns, dict) else columns)
     series = [known_classes(_series(one, name), name) for one, name in zip(values, names, strict=True)]
-    if not series or len(sizes := {len(one) for one in series}) > 1:
-        raise InputError(f"{called} have columns of {sorted(sizes) if series else 'no'} items; expected one length.")
+    sizes = {len(one) for one in series}
+    if len(sizes) != 1:
+        raise InputError(f"{called} have columns of {sorted(sizes) or 'no'} items; expected one length.")
     return pl.DataFrame([one.alias(f"level_{column}") for column, one in enumerate(series)])
 
 

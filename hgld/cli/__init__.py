@@ -45,7 +45,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "search": ("search_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
     "push": ("hub_verbs:push_command", "A dataset or a run to the Hugging Face Hub."),
-    "doctor": ("doctor_verbs:doctor_command", "What is installed, what is missing for what, and the way out."),
+    "doctor": ("doctor_verbs:doctor_command", "What is installed, and what is missing for what."),
     "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),
 }
 _GO_ON = ("demo", "build-hierarchy", "review", "build-shards", "download", "train", "push")  # where they were stopped
