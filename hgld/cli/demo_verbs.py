@@ -47,7 +47,7 @@ class DemoSize:
     landmarks: int = 330
     images: int = 12
     epochs: int = 4
-    steps: int = 100
+    steps: int = 75
 
 
 @dataclass(frozen=True)
