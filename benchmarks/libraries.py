@@ -21,6 +21,7 @@ from PIL import Image
 
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
+from hgld.pipelines.stage import silent
 
 ROOT = Path(__file__).parents[1]
 LOOPS, TABLE = ROOT / "docs" / "loops", ROOT / "docs" / "libraries.md"
@@ -75,9 +76,7 @@ def make_shards(folder: Path) -> None:
             pixels = np.clip(color + rng.normal(0, 24, (64, 64, 3)), 0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(place / f"{copy}.jpg")
     source = SourceConfig(test_classes=0.5, seed=0)
-    build_shards(
-        "folders", folder / "pictures", str(folder / "shards"), source, ShardConfig(workers=1), lambda *_: None
-    )
+    build_shards("folders", folder / "pictures", str(folder / "shards"), source, ShardConfig(workers=1), silent)
 
 
 def run(name: str, folder: Path) -> str:

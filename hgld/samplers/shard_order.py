@@ -97,8 +97,14 @@ class ShardOrderSampler(BatchSampler):
         at_least(1, batches_per_epoch=batches)
         if batches > self._all_batches:
             raise ConfigError(f"batches_per_epoch is {batches}; an epoch of this stream has {self._all_batches}.")
-        where = {"process_index": process_index, "process_count": process_count}
-        super().__init__(batch_size=p * k, batches=batches, parts=lanes, seed=seed, **where)
+        super().__init__(
+            batch_size=p * k,
+            batches=batches,
+            parts=lanes,
+            seed=seed,
+            process_index=process_index,
+            process_count=process_count,
+        )
         self._dealt: tuple[int, ReadingOrder, Iterator[list[int]], list[list[int]]] | None = None
 
     def fingerprint(self) -> str:

@@ -32,7 +32,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format, *args):  # noqa: A002
         pass
 
-    def answer(self, content=b"", status=200, **headers):
+    def answer(self, content: object = b"", status=200, **headers):
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         for name, value in headers.items():

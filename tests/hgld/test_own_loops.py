@@ -1,6 +1,7 @@
 """Samplers, metrics and losses in loops of other people's making."""
 
 import pickle
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ LABELS = torch.arange(6).repeat_interleave(4)
 def test_samplers_are_batch_samplers_of_torch_with_a_length_and_a_sampler_to_set_the_epoch_of():
     sampler = PKSampler(LABELS, p=2, k=2)
     assert isinstance(sampler, torch.utils.data.BatchSampler)
-    loader = DataLoader(LABELS.tolist(), batch_sampler=sampler)
+    items: Any = LABELS.tolist()
+    loader: Any = DataLoader(items, batch_sampler=sampler)
     assert len(loader) == len(sampler) == 6
     loader.batch_sampler.sampler.set_epoch(3)
     assert sampler.state_dict() == {"epoch": 3, "step": 0}
@@ -30,7 +32,8 @@ def test_samplers_are_batch_samplers_of_torch_with_a_length_and_a_sampler_to_set
 
 def remade(sampler, rank):
     """Make a batch sampler again for a process, from what Lightning looks up."""
-    injected = DistributedSampler(LABELS.tolist(), num_replicas=2, rank=rank)
+    items: Any = LABELS.tolist()
+    injected = DistributedSampler(items, num_replicas=2, rank=rank)
     kwargs = {**getattr(sampler, "__pl_saved_kwargs"), "sampler": injected}
     assert "sampler" in getattr(sampler, "__pl_saved_default_kwargs")
     return type(sampler)(*getattr(sampler, "__pl_saved_args"), **kwargs)
@@ -46,12 +49,12 @@ def test_a_sampler_made_again_with_a_place_has_that_part_of_every_batch():
 
 
 def test_a_place_given_twice_must_be_one_place():
-    given = {"process_index": 1, "process_count": 2}
+    given: dict[str, Any] = {"process_index": 1, "process_count": 2}
     assert remade(PKSampler(LABELS, 2, 2, **given), 1).process_index == 1
     with pytest.raises(ConfigError, match="process_index 1 of 2, and a sampler of process 0 of 2"):
         remade(PKSampler(LABELS, 2, 2, **given), 0)
     with pytest.raises(ConfigError, match="sampler is a range; expected a DistributedSampler"):
-        PKSampler(LABELS, 2, 2, sampler=range(4))
+        PKSampler(LABELS, 2, 2, sampler=cast(Any, range(4)))
 
 
 # -- the metric -------------------------------------------------------------------------------------------------------
