@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import HierarchyError, SchemaError, some
+from hgld.errors import HierarchyError, SchemaError, excerpt, some
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
@@ -387,7 +387,7 @@ class Hierarchy:
             metadata = pl.read_parquet_metadata(file)
             frame = pl.read_parquet(file)
         except POLARS_FAULTS as error:
-            raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
+            raise SchemaError(f"{file}: not a readable parquet file ({excerpt(error)}).") from error
         _read_schema_version(file, metadata.get("hgld.schema_version"))
         if wrong := wrong_columns(frame, _COLUMNS):
             raise SchemaError(f"{file}: {wrong}")

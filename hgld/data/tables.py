@@ -1,8 +1,14 @@
 """Faults of tables from outside: the errors of polars at damaged files, and columns that are not the expected ones."""
 
+import tokenize
+
 import polars as pl
 
 POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
+NUMPY_FAULTS = (  # of numpy at headers of npy files made to break it: Python literals, nested as deep as one likes
+    *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
+    tokenize.TokenError,
+)
 
 
 def wrong_columns(frame: pl.DataFrame, schema: pl.Schema) -> str:

@@ -9,16 +9,13 @@ import polars as pl
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hgld.data.tables import POLARS_FAULTS
+from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import InputError, TableError, excerpt
 from hgld.labels import known_classes
 
 KEY, SPLIT = "key", "split"
 _MOST_VALUES = 1 << 36  # 256 GiB of float32
 _MOST_TABLE_BYTES = 16 << 30
-_FAULTS = (  # of numpy at headers that were made to break it: they are Python literals, nested as deep as one likes
-    *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +50,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
         found = reader(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror or error}).") from error
-    except (*_FAULTS, SafetensorError, *POLARS_FAULTS) as error:
+    except (*NUMPY_FAULTS, SafetensorError, *POLARS_FAULTS) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{file}: not a readable {file.suffix} file ({excerpt(error)}).") from error
@@ -123,7 +120,7 @@ def _read_table(file: Path) -> pl.DataFrame:
     except OSError as error:
         raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
     except POLARS_FAULTS as error:
-        raise TableError(f"{file}: not a readable label table ({error}).") from error
+        raise TableError(f"{file}: not a readable label table ({excerpt(error)}).") from error
     raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
 
 

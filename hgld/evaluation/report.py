@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt
 from hgld.files import write_atomic
 from hgld.terminal import printable
 
@@ -275,7 +275,7 @@ def _load_per_query(file: Path, metrics: Sequence[str]) -> pl.DataFrame:
     except OSError as error:
         raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
     except POLARS_FAULTS as error:
-        raise SchemaError(f"{file}: not a readable parquet file ({error}).") from error
+        raise SchemaError(f"{file}: not a readable parquet file ({excerpt(error)}).") from error
     if dict(frame.schema) != schema:
         raise SchemaError(f"{file}: its columns are not those of the report beside it: query, {', '.join(metrics)}.")
     return frame

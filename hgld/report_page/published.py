@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError
+from hgld.errors import TableError, excerpt
 from hgld.published.results import PAPERS, PublishedValue, values_of
 
 _COLUMNS = ("dataset", "method", "metric", "value", "source")
@@ -115,7 +115,7 @@ def _read(path: Path) -> pl.DataFrame:
     except OSError as error:
         raise TableError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except POLARS_FAULTS as error:
-        raise TableError(f"{path}: not a readable CSV table ({error}).") from error
+        raise TableError(f"{path}: not a readable CSV table ({excerpt(error)}).") from error
     if not set(_COLUMNS) <= set(table.columns):
         raise TableError(f"{path}: columns {', '.join(table.columns)}; expected {', '.join(_COLUMNS)}.")
     read = table.with_columns(pl.col("value").cast(pl.Float64, strict=False))

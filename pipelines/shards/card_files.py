@@ -10,7 +10,7 @@ import polars as pl
 
 from hgld.data.format import BOX, CARD, CROISSANT, HIERARCHY, INDEX, MANIFEST, MAX_MANIFEST_BYTES, FileFacts, Manifest
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, InputError, StorageError, excerpt
 from hgld.files import aside_of, file_lock, put_in_place
 from hgld.pipelines.check.scan import opened_regular
 from hgld.pipelines.shards.cards import DataCard, dataset_card, load_card, published_differences
@@ -99,7 +99,9 @@ def _has_boxes(root: Path) -> bool:
         with opened_regular(root / INDEX) as file:
             return BOX[0] in pl.read_parquet_schema(file)
     except POLARS_FAULTS as error:
-        raise InputError(f"{root / INDEX} is no parquet table ({error}). Make it anew: hgld index {root}") from error
+        raise InputError(
+            f"{root / INDEX} is no parquet table ({excerpt(error)}). Make it anew: hgld index {root}"
+        ) from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, StorageError, TableError
+from hgld.errors import InputError, StorageError, TableError, excerpt
 from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -82,7 +82,7 @@ def _read_table(file: Path, columns: list[str]) -> pl.DataFrame:
     except OSError as error:
         raise TableError(f"{file}: cannot be read ({error.strerror}).") from error
     except POLARS_FAULTS as error:
-        raise TableError(f"{file}: not a CSV table ({error}).") from error
+        raise TableError(f"{file}: not a CSV table ({excerpt(error)}).") from error
     if table.columns != columns:
         raise TableError(f"{file}: columns are {', '.join(table.columns)}; expected {', '.join(columns)}.")
     return table

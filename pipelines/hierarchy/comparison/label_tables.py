@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError
+from hgld.errors import TableError, excerpt
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.csv_rows import CsvText
 
@@ -164,7 +164,7 @@ def _parquet(file: Path, wanted: Sequence[str]) -> tuple[pl.DataFrame, Sequence[
         columns = _useful(file, list(found), wanted)
         texts = pl.read_parquet(file, columns=columns).select(pl.col(column).cast(pl.String) for column in columns)
     except (OSError, *POLARS_FAULTS) as error:
-        raise TableError(f"{file} cannot be read as a parquet table of numbers and text ({error}).") from error
+        raise TableError(f"{file} cannot be read as a parquet table of numbers and text ({excerpt(error)}).") from error
     return _numbered(texts), list(found)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
+from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
 from hgld.errors import TableError
 from hgld.pipelines.hierarchy.groups.kmeans import unit
 
@@ -77,7 +77,7 @@ def read_class_table(file: Path) -> tuple[list[str], np.ndarray]:
 def _array(file: Path, beside: Path) -> tuple[list[str], np.ndarray]:
     try:
         rows = np.load(file, allow_pickle=False)
-    except (ValueError, EOFError, OSError, SyntaxError, RecursionError, MemoryError) as error:
+    except (OSError, *NUMPY_FAULTS) as error:
         raise TableError(f"{file}: not an array of numbers ({str(error)[:200]}). {_WAY_OUT}") from error
     if not isinstance(rows, np.ndarray):
         raise TableError(f"{file}: several arrays; expected one. {_WAY_OUT}")

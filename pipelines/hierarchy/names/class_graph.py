@@ -13,7 +13,7 @@ import polars as pl
 from scipy.sparse import csr_array
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError
+from hgld.errors import TableError, excerpt
 
 _COLUMNS = ("class_id", "label", "parents")
 _BLOCK = 256  # rows of the similarity at a time: keeps the temporaries small beside the result
@@ -52,7 +52,9 @@ class ClassGraph:
         try:
             table = pl.read_parquet(path)
         except POLARS_FAULTS as error:
-            raise TableError(f"{path}: not a readable parquet file ({error}). Run the scrape again.") from error
+            raise TableError(
+                f"{path}: not a readable parquet file ({excerpt(error)}). Run the scrape again."
+            ) from error
         missing = [column for column in _COLUMNS if column not in table.columns]
         if missing:
             raise TableError(

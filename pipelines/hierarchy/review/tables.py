@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, excerpt
 from hgld.pipelines.hierarchy.levels.toplevel import Anchors
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.classes import SPLIT
@@ -82,7 +82,7 @@ class BuildTables:
             return pl.read_parquet(path, columns=list(columns)).select(columns)
         except (*POLARS_FAULTS, OSError) as error:
             raise TableError(
-                f"{path}: cannot be read as the build writes it ({error}). Run hgld build-hierarchy again."
+                f"{path}: cannot be read as the build writes it ({excerpt(error)}). Run hgld build-hierarchy again."
             ) from error
 
     def _positions(self) -> dict[str, tuple[int, int]]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, excerpt
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import DROPPED, Catalog, check_level_names
 from hgld.pipelines.shards.class_split import draw_classes
@@ -155,7 +155,7 @@ def _columns(source: Path) -> tuple[str, ...]:
         try:
             return tuple(pl.read_parquet_schema(source))
         except (OSError, *POLARS_FAULTS) as error:
-            raise TableError(f"{source} cannot be read as a parquet table ({error}).") from error
+            raise TableError(f"{source} cannot be read as a parquet table ({excerpt(error)}).") from error
     return CsvText.read(source).columns
 
 
@@ -196,7 +196,7 @@ def _read_rows(source: Path, path: str, column_of: dict[str, str], own_split: bo
             wanted = [pl.col(column).cast(pl.String).alias(name) for name, column in given.items()]
             table = pl.read_parquet(source).select(wanted).with_row_index("row", offset=1)
         except (OSError, *POLARS_FAULTS) as error:
-            raise TableError(f"{source} cannot be read as a table of text and numbers ({error}).") from error
+            raise TableError(f"{source} cannot be read as a table of text and numbers ({excerpt(error)}).") from error
     else:
         rows = [(line, *cells) for line, cells in CsvText.read(source).select(list(given.values()))]
         schema = {"row": pl.UInt32, **dict.fromkeys(given, pl.String)}

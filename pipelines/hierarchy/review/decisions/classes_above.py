@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError
+from hgld.errors import TableError, excerpt
 from hgld.pipelines.hierarchy.levels.levels import LANDMARKS
 from hgld.pipelines.hierarchy.review.decisions.grouping import Classes
 
@@ -43,4 +43,4 @@ def read_classes_above(stage: Path) -> Classes:
         table = pl.read_parquet(stage / LEVELS) if (stage / LEVELS).is_file() else None
         return classes_above(details, table)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError, *POLARS_FAULTS) as error:
-        raise TableError(f"{stage}: cannot be read as the build writes it ({error}). Build again.") from error
+        raise TableError(f"{stage}: cannot be read as the build writes it ({excerpt(error)}). Build again.") from error
