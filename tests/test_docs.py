@@ -38,6 +38,7 @@ NOT_RUN = {  # how a command begins: why it is only checked
     ". .venv/bin/activate": INSTALLED,
     "pip install": ".ci/run installs a clone to work on; tests/test_wheel.py installs what others get",
     "pytest": "these are the tests",
+    "python -m tests.faults": "tests/faults/test_faults.py runs a short form",
     "bash .ci/run": "these are the tests",
     "python benchmarks/mutations.py": "runs these tests forty times",
     "python benchmarks/gpu.py": "takes an hour; tests/test_first_hour.py runs it at toy size",

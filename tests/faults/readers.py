@@ -1,0 +1,480 @@
+"""Every reader of files from outside, each with a small sound sample that the campaign mutates."""
+
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import hgld
+from hgld import Hierarchy
+from hgld.data.dataset import open_dataset
+from hgld.data.decode import decode_batch
+from hgld.data.format import parse_item_json
+from hgld.data.images import EncodedImage, read_header
+from hgld.data.loader import Loader
+from hgld.data.views import TestView
+from hgld.errors import HgldError
+from hgld.evaluation.embedding_files import read_embeddings, read_keys, read_labels
+from hgld.evaluation.evaluate import evaluate
+from hgld.evaluation.postprocess import Whitening
+from hgld.evaluation.protocols.gldv2 import read_retrieval_solution, read_submission
+from hgld.evaluation.protocols.pickled_data import read_pickled_data
+from hgld.evaluation.report import RetrievalReport
+from hgld.pipelines.check.index import rebuild_index
+from hgld.pipelines.check.verify import verify
+from hgld.pipelines.csv_rows import CsvText
+from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
+from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
+from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
+from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
+from hgld.pipelines.hierarchy.scrape.infobox import instance_of
+from hgld.pipelines.shards.build import read_release
+from hgld.pipelines.shards.config import SourceConfig
+from hgld.pipelines.shards.image_facts import check_decodes
+from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
+from hgld.pipelines.stage import silent
+from hgld.samplers import EpochSampler
+from hgld.taxonomy.formats import FORMATS, read_taxonomy
+from hgld.training.config import read_config
+from hgld.training.inference.embedder import load_model
+from hgld.training.log import read_rows
+from hgld.training.models.weights import read_weights
+from tests.fake_releases.__main__ import maker
+from tests.fake_releases.pictures import jpeg, png
+from tests.hgld.streamed_dataset import VIEW, grouped_items, write_streamed
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A reader of one kind of files.
+
+    Attributes:
+        make: writes a sound sample into an empty folder.
+        read: reads the folder's sample as the verbs do.
+        covers: the functions it stands for, ``module:name``, in the order in which bytes pass them.
+    """
+
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+    covers: tuple[str, ...]
+
+
+READERS: dict[str, Reader] = {}
+
+
+def reader(name: str, make: Callable[[Path], object], *covers: str) -> Callable[[Callable[[Path], object]], None]:
+    """Register a reader."""
+
+    def register(read: Callable[[Path], object]) -> None:
+        READERS[name] = Reader(make, read, covers)
+
+    return register
+
+
+# -- dataset directories ---------------------------------------------------------------------------------------------
+
+
+def _dataset(folder: Path) -> None:
+    write_streamed(folder, grouped_items([4] * 8), per_shard=16)
+
+
+@reader(
+    "open_dataset",
+    _dataset,
+    *(f"hgld/data/dataset.py:{name}" for name in ("open_dataset", "read_manifest", "read_rows", "read_hierarchy")),
+    *(
+        "hgld/data/format.py:Manifest.from_json",
+        "hgld/data/index.py:read_index",
+        "hgld/hierarchy.py:Hierarchy.from_parquet",
+    ),
+    *("hgld/data/dataset.py:ShardDataset.read", "hgld/data/dataset.py:ShardDataset.read_many"),
+)
+def _(folder: Path) -> None:
+    dataset = open_dataset(folder)
+    for batch in Loader(dataset, EpochSampler(len(dataset), min(16, len(dataset))), VIEW, on_fault="leave"):
+        batch.images.sum()
+
+
+@reader("stream", _dataset, "hgld/data/storage.py:open_tars", "hgld/data/format.py:parse_item_json")
+def _(folder: Path) -> None:
+    tars = sorted(str(path) for path in folder.glob("*.tar"))
+    for batch in hgld.stream(tars, 4, 2, view=VIEW, lanes=1, batches_per_epoch=3):
+        batch.images.sum()
+
+
+@reader("verify", _dataset, "hgld/data/index.py:read_table")
+def _(folder: Path) -> None:
+    verify(folder, decode=True, progress=silent)
+
+
+@reader("index", _dataset)
+def _(folder: Path) -> None:
+    rebuild_index(folder, force=True, progress=silent)
+
+
+@reader(
+    "item json",
+    lambda folder: (folder / "item.json").write_text(
+        '{"labels": [3, 1], "names": ["a", "b"], "split": "train", "source": "x", "levels": ["fine", "coarse"], '
+        '"box": [0, 0, 9, 9]}'
+    ),
+)
+def _(folder: Path) -> None:
+    parse_item_json((folder / "item.json").read_bytes(), "item.json")
+
+
+def _pictures(folder: Path) -> None:
+    rng, pixels = np.random.default_rng(0), np.random.default_rng(1).integers(0, 255, (32, 40, 3), dtype=np.uint8)
+    (folder / "a.jpg").write_bytes(jpeg(rng, orientation=6))
+    (folder / "b.png").write_bytes(png(rng))
+    for name, options in (("c.jpg", {"progressive": True}), ("d.webp", {}), ("e.gif", {})):
+        out = io.BytesIO()
+        Image.fromarray(pixels).save(out, {"jpg": "JPEG"}.get(name[2:], name[2:].upper()), **options)
+        (folder / name).write_bytes(out.getvalue())
+
+
+@reader("images", _pictures, "hgld/data/images.py:read_header", "hgld/data/images.py:open_image")
+def _(folder: Path) -> None:
+    first: HgldError | None = None
+    for path in sorted(folder.iterdir()):
+        data, out = path.read_bytes(), torch.empty(1, 3, 16, 16, dtype=torch.uint8)
+        try:
+            check_decodes(data, header := read_header(data))
+            image = EncodedImage(data, header.orientation, None, path.name)
+            parameters = TestView(16, 16).parameters([header.upright[0]], [header.upright[1]])
+            decode_batch([image], parameters, out)
+        except HgldError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+# -- hierarchies and taxonomies --------------------------------------------------------------------------------------
+
+
+_LEVELS = {
+    "inaturalist": ("species", "genus", "family", "order", "class", "phylum", "kingdom"),
+    "coco": ("fine", "coarse"),
+}
+
+
+def _tree(kind: str) -> Hierarchy:
+    levels = _LEVELS.get(kind, ("fine", "mid", "coarse"))
+    return Hierarchy.from_columns({name: [f"{c}{n >> c}" for n in range(4)] for c, name in enumerate(levels)})
+
+
+for _kind, _format in FORMATS.items():
+    if _format.text is None and (_format.fill is None or _kind == "folders"):  # folders hold no bytes
+        continue
+
+    def _make_tree(folder: Path, kind: str = _kind) -> None:
+        suffix = {"parquet": ".parquet"}.get(kind, ".json" if kind in ("json", "coco", "open-images") else ".csv")
+        _tree(kind).write(folder / f"tree{suffix}", kind)
+
+    @reader(f"taxonomy {_kind}", _make_tree, "hgld/taxonomy/formats/__init__.py:read_taxonomy")
+    def _(folder: Path, kind: str = _kind) -> None:
+        (place,) = folder.iterdir()
+        read_taxonomy(place, kind)
+
+
+# -- embeddings, labels, results -------------------------------------------------------------------------------------
+
+
+def _table(rows: int = 8) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+
+
+def _ranked(path: Path) -> None:
+    found = read_embeddings(path)
+    labels = np.arange(len(found.values))[:, None] // 2
+    evaluate(found.values, labels, metrics=["R@1", "AP"]) if len(labels) < 1_000 else None
+
+
+@reader(
+    "embeddings npy", lambda f: np.save(f / "e.npy", _table()), "hgld/evaluation/embedding_files.py:read_embeddings"
+)
+def _(folder: Path) -> None:
+    _ranked(folder / "e.npy")
+
+
+@reader("embeddings safetensors", lambda f: save_file({"embeddings": torch.from_numpy(_table())}, f / "e.safetensors"))
+def _(folder: Path) -> None:
+    _ranked(folder / "e.safetensors")
+
+
+def _embeddings_parquet(folder: Path) -> None:
+    keys = [f"k{n}" for n in range(8)]
+    frame = pl.DataFrame({"key": keys, "v": pl.Series(_table().tolist(), dtype=pl.List(pl.Float32))})
+    frame.write_parquet(folder / "e.parquet")
+
+
+@reader("embeddings parquet", _embeddings_parquet)
+def _(folder: Path) -> None:
+    _ranked(folder / "e.parquet")
+
+
+_LABELS = pl.DataFrame(
+    {"key": list("abcd"), "split": ["query", "gallery"] * 2, "fine": ["x", "x", "y", "y"], "coarse": ["z"] * 4}
+)
+
+
+def _labels(path: Path) -> None:
+    read_labels(path, ["fine", "coarse"])
+    read_keys(path)
+
+
+@reader(
+    "labels csv",
+    lambda folder: _LABELS.write_csv(folder / "l.csv"),
+    *(f"hgld/evaluation/embedding_files.py:{name}" for name in ("read_labels", "read_keys")),
+)
+def _(folder: Path) -> None:
+    _labels(folder / "l.csv")
+
+
+@reader("labels parquet", lambda folder: _LABELS.write_parquet(folder / "l.parquet"))
+def _(folder: Path) -> None:
+    _labels(folder / "l.parquet")
+
+
+def _report(folder: Path) -> None:
+    evaluate(_table(), np.arange(8)[:, None] // 2, metrics=["R@1", "AP"]).save_json(folder / "report.json")
+
+
+@reader(
+    "report", _report, "hgld/evaluation/report.py:RetrievalReport.load_json", "hgld/report_page/runs.py:read_report"
+)
+def _(folder: Path) -> None:
+    RetrievalReport.load_json(folder / "report.json")
+
+
+def _whitening(folder: Path) -> None:
+    Whitening.fit(_table(64), fitted_on="sample").save(folder / "w.safetensors")
+
+
+@reader("whitening", _whitening, "hgld/evaluation/postprocess.py:Whitening.load")
+def _(folder: Path) -> None:
+    Whitening.load(folder / "w.safetensors").apply(_table())
+
+
+# -- protocols' files ------------------------------------------------------------------------------------------------
+
+
+def _pickle(folder: Path) -> None:
+    data = {"gnd": [{"easy": [1, 2], "hard": np.arange(3), "bbx": [1.0, 2.0]}], "imlist": ["a", "b"]}
+    (folder / "gnd.pkl").write_bytes(pickle.dumps(data, protocol=2))
+
+
+@reader("pickle", _pickle, "hgld/evaluation/protocols/pickled_data.py:read_pickled_data")
+def _(folder: Path) -> None:
+    read_pickled_data(folder / "gnd.pkl")
+
+
+_SOLUTION = "id,images,Usage\n" + "".join(
+    f"{n:016x},{n + 1:016x} {n + 2:016x},{'Public' if n % 2 else 'Private'}\n" for n in range(6)
+)
+
+
+@reader(
+    "gldv2 solution",
+    lambda folder: (folder / "s.csv").write_text(_SOLUTION),
+    *(f"hgld/evaluation/protocols/gldv2.py:{name}" for name in ("read_retrieval_solution", "read_submission")),
+)
+def _(folder: Path) -> None:
+    read_submission(folder / "s.csv") if "Usage" not in (folder / "s.csv").read_text(errors="replace") else None
+    read_retrieval_solution(folder / "s.csv")
+
+
+# -- releases --------------------------------------------------------------------------------------------------------
+
+_OF_SOURCE = {  # readers beneath those of sources
+    "gldv2": ("parse_checksum", "read_queries", "read_labels"),
+}
+for _source in SOURCES:
+    if _source in OWN_DATA:
+        continue
+    _module, _function = SOURCES[_source].split(":")
+    _path = _module.replace("hgld.", "", 1).replace(".", "/") + ".py"
+
+    @reader(
+        f"release {_source}",
+        lambda folder, source=_source: maker(source)(folder, 0),
+        f"{_path}:{_function}",
+        *(f"{_path}:{name}" for name in _OF_SOURCE.get(_source, ())),
+    )
+    def _(folder: Path, source: str = _source) -> None:
+        read_release(source, folder, SourceConfig())
+
+
+def _manifest(folder: Path) -> None:
+    (folder / "pictures").mkdir()
+    rows = []
+    for n in range(6):
+        (folder / "pictures" / f"{n}.jpg").write_bytes(jpeg(np.random.default_rng(n)))
+        rows.append({"image": f"pictures/{n}.jpg", "fine": f"c{n // 2}", "coarse": "all", "split": "train"})
+    pl.DataFrame(rows).write_csv(folder / "table.csv")
+    pl.DataFrame(rows).write_parquet(folder / "table.parquet")
+
+
+@reader("manifest", _manifest, "pipelines/shards/sources/manifest.py:read")
+def _(folder: Path) -> None:
+    first = None
+    for name in ("table.csv", "table.parquet"):
+        try:
+            read_release("manifest", folder / name, SourceConfig(levels=("fine", "coarse")))
+        except HgldError as error:
+            first = first or error
+    if first:
+        raise first
+
+
+def _folders(folder: Path) -> None:
+    for n in range(6):
+        place = folder / "train" / f"top{n // 4}" / f"fine{n // 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{n}.jpg").write_bytes(jpeg(np.random.default_rng(n)))
+
+
+@reader("folders", _folders, "pipelines/shards/sources/folders.py:read")
+def _(folder: Path) -> None:
+    read_release("folders", folder, SourceConfig())
+
+
+# -- tables and pages of build-hierarchy -----------------------------------------------------------------------------
+
+
+@reader(
+    "landmarks csv",
+    lambda folder: (folder / "l.csv").write_text(
+        "landmark_id,category\n"
+        + "".join(f"{n},http://commons.wikimedia.org/wiki/Category:Castle_{n}\n" for n in range(8))
+    ),
+    "pipelines/hierarchy/names/landmark_tables.py:read_landmarks",
+)
+def _(folder: Path) -> None:
+    read_landmarks({"train": folder / "l.csv"})
+
+
+@reader(
+    "any csv",
+    lambda folder: _LABELS.write_csv(folder / "l.csv"),
+    "pipelines/csv_rows.py:CsvText.read",
+    "pipelines/csv_rows.py:read_text",
+)
+def _(folder: Path) -> None:
+    list(CsvText.read(folder / "l.csv").select(["key", "fine"]))
+
+
+@reader(
+    "groups csv",
+    lambda folder: (folder / "g.csv").write_text("name,group,top\ncastle,fort,building\nabbey,church,building\n"),
+    "pipelines/hierarchy/groups/given_groups.py:GivenGroups.read",
+)
+def _(folder: Path) -> None:
+    GivenGroups.read(folder / "g.csv")
+
+
+def _class_table(folder: Path) -> None:
+    np.save(folder / "c.npy", _table())
+    (folder / "c.txt").write_text("".join(f"class {n}\n" for n in range(8)))
+
+
+@reader(
+    "class table",
+    _class_table,
+    "pipelines/hierarchy/evidence/class_table.py:read_class_table",
+)
+def _(folder: Path) -> None:
+    read_class_table(folder / "c.npy")
+
+
+_DECISIONS = """schema_version: 1
+role: annotator
+decisions:
+- action: move
+  names:
+  - "mountain pass"
+  to: "pass"
+  who: "ada"
+  why: "a pass is not a summit"
+  when: "2026-11-21T09:30:00.001Z"
+- action: rename
+  group: "church"
+  to: "churches"
+  who: "ada"
+  when: "2026-11-21T09:31:00.001Z"
+"""
+
+
+@reader(
+    "decisions",
+    lambda folder: (folder / "d.yaml").write_text(_DECISIONS),
+    *(
+        f"pipelines/hierarchy/review/decisions/decision_files.py:{name}"
+        for name in ("read_decisions", "parse_decisions", "read_tree")
+    ),
+)
+def _(folder: Path) -> None:
+    read_decisions([folder / "d.yaml"])
+
+
+_PAGE = (
+    '<html><body><table id="wdinfobox"><tr><th>Instance of</th><td><a href="//www.wikidata.org/wiki/Q1">castle</a>, '
+    'ruin</td></tr></table><div class="redirectMsg"><a href="/wiki/Category:X">Category:X</a></div></body></html>'
+)
+
+
+@reader("category page", lambda folder: (folder / "p.html").write_text(_PAGE))
+def _(folder: Path) -> None:
+    instance_of((folder / "p.html").read_bytes())
+
+
+# -- runs and weights ------------------------------------------------------------------------------------------------
+
+
+def _run(folder: Path) -> None:
+    from tests.training.untrained_run import write_run
+
+    write_run(folder / "run")
+
+
+@reader(
+    "run",
+    _run,
+    "training/inference/embedder.py:load_model",
+    "training/checkpoint.py:read_checkpoint",
+    "training/config.py:read_config",
+)
+def _(folder: Path) -> None:
+    read_config(folder / "run" / "config.json")
+    load_model(folder / "run", "best")
+
+
+@reader(
+    "weights pt",
+    lambda folder: torch.save({"a.weight": torch.ones(3, 4), "b": torch.zeros(5)}, folder / "w.pt"),
+    "training/models/weights.py:read_weights",
+)
+def _(folder: Path) -> None:
+    read_weights(folder / "w.pt")
+
+
+@reader("weights safetensors", lambda folder: save_file({"a.weight": torch.ones(3, 4)}, folder / "w.safetensors"))
+def _(folder: Path) -> None:
+    read_weights(folder / "w.safetensors")
+
+
+@reader(
+    "log csv",
+    lambda folder: pl.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]}).write_csv(folder / "log.csv"),
+    "training/log.py:read_rows",
+)
+def _(folder: Path) -> None:
+    read_rows(folder / "log.csv")
