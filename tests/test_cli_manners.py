@@ -58,6 +58,8 @@ WRONG = {  # arguments that cannot be served, and what the answer says; "nothing
     "calibrate": ("--checkpoint nothing --data nothing", "holds no checkpoint"),
     "search": ("file.csv --checkpoint nothing --data nothing", "no dataset.json"),
     "export": ("--checkpoint nothing --out made.onnx", "holds no checkpoint"),
+    "push": ("nothing hf:somebody/something --dry-run", "holds no checkpoint"),
+    "doctor": ("nothing", "unexpected extra argument (nothing)"),
     "completion": ("tcsh", "'bash', 'zsh', 'fish'"),
 }
 RIGHT = {  # arguments that are served within seconds
@@ -76,6 +78,7 @@ RIGHT = {  # arguments that are served within seconds
     "calibrate": "--checkpoint run --data many --split test --device cpu --out made.json",
     "search": "image.jpg --checkpoint run --data data --device cpu",
     "export": "--checkpoint run --out made.onnx",
+    "doctor": "",
 }
 ELSEWHERE = {  # tests that read these verbs' --json
     "demo": "tests/test_demo.py",
@@ -84,6 +87,7 @@ ELSEWHERE = {  # tests that read these verbs' --json
     "build-shards": "tests/pipelines/test_shard_verbs.py",
     "download": "tests/pipelines/test_download.py",
     "train": "tests/training/test_cli_train.py",
+    "push": "tests/hgld/test_hub.py",
 }
 
 

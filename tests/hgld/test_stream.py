@@ -354,7 +354,7 @@ def test_in_pipelines_of_webdataset(folder):
         ({"process_count": 3}, r"3 processes cannot share 4 lanes .* take a multiple of 3 as p"),
         ({"process_count": 8, "lanes": 4}, r"8 processes cannot share 4 lanes .* take lanes=8"),
         ({"process_index": 2, "process_count": 2}, "expected 0 to 1"),
-        ({"workers": 0}, "workers is 0"),
+        ({"workers": -1}, "workers is -1"),
         ({"prefetch": 0}, "prefetch 0"),
         ({"window": 0}, "window is 0"),
         ({"batches_per_epoch": 14}, "an epoch of this stream has 13"),
