@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgld.errors import StorageError
+from hgld.errors import InputError, StorageError, excerpt
 from hgld.files import write_atomic
 from hgld.training.loggers import TENSORBOARD, LoggedRun, Logger, make_logger
 
@@ -105,11 +105,20 @@ def write_faults(run: Path, step: int, epoch: int, process: int, faults: Sequenc
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Read the rows of a log; none if it does not exist yet."""
+    """Read the rows of a log; none if it does not exist yet.
+
+    Raises:
+        InputError: it is no table of UTF-8 text.
+    """
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path}: not a table of UTF-8 text ({excerpt(error)}). Remove it, and it is begun anew."
+        ) from error
     return [row for row in rows if None not in row and None not in row.values()]  # a last line cut short is dropped
 
 

@@ -22,7 +22,7 @@ MOST_SECONDS = 20.0  # of one case on a busy machine, before its process is kill
 MOST_MEMORY = 1 << 30  # bytes that one case may add
 MOST_MESSAGE = 2_000  # characters: several places, each with an excerpt
 CASES_A_PROCESS = 50
-VERDICTS = ("refused", "read", "fault", "killed")
+VERDICTS = ("refused", "read", "message", "fault", "killed")
 KEPT = Path(__file__).parent / "kept"
 
 
@@ -63,7 +63,7 @@ def judge(reader: str, folder: Path) -> tuple[str, str]:
     except HgldError as error:
         said = str(error)
         if len(said) > MOST_MESSAGE or " at 0x" in said or not said.isprintable():
-            return "fault", f"message of {len(said)} characters: {said[:300]!r}"
+            return "message", f"message of {len(said)} characters: {said[:300]!r}"
         verdict, detail = "refused", said[:200]
     except BaseException as error:  # noqa: BLE001  # a panic of polars is no Exception
         return "fault", "".join(traceback.format_exception(error))[-1500:]

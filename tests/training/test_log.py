@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]  # made anew
 
-from hgld.errors import ConfigError, MissingExtraError, StorageError
+from hgld.errors import ConfigError, InputError, MissingExtraError, StorageError
 from hgld.report_page.runs import read_runs
 from hgld.training.log import EVALUATIONS, FAULTS, LOG, RunLog, read_rows, write_faults
 from hgld.training.loop import train
@@ -289,3 +289,9 @@ def test_with_tensorboard_there_is_nothing_to_say(tmp_path):
     log = RunLog(tmp_path)
     log.close()
     assert log.note == ""
+
+
+def test_a_log_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b"step,loss\n1,\xff\n")
+    with pytest.raises(InputError, match=r"log\.csv: not a table of UTF-8 text"):
+        read_rows(tmp_path / "log.csv")
