@@ -138,8 +138,8 @@ def test_a_recipe_s_loss_can_be_differentiated_on_as_many_levels_as_its_dataset_
 def test_every_dataset_and_every_loss_has_a_recipe():
     found = {recipe.dataset for recipe in RECIPES.values()}
     assert found >= DATASETS
-    # CalibrationLoss is the pair term of ROADMAP, Margin of MultiGrain: no paper trains on them alone. The last four come
-    # from classification and from other benchmarks: no paper states a retrieval run with them that a recipe could be.
+    # CalibrationLoss is the pair term of ROADMAP, Margin of MultiGrain: no paper trains on them alone. The last four
+    # come from classification and from other benchmarks: no published run of them here is one that a recipe could be.
     without = {"CalibrationLoss", "Margin", "TreeSoftmax", "SoftLabels", "HyperbolicPairs", "HXE"}
     assert {recipe().loss.loss for recipe in RECIPES.values()} == set(ALL_LOSSES) - without
 
