@@ -11,6 +11,8 @@ from hgld.errors import excerpt
 
 LONGEST_WAIT = 1e9  # seconds; what a server asks beyond is as good as this
 _PORTS = {"http": 80, "https": 443}
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # IPv4 addresses behind a translator (RFC 6052)
+_TRANSLATED_INSIDE = ipaddress.IPv6Network("64:ff9b:1::/48")  # those of one network's own translators (RFC 8215)
 _INSIDE = (".localhost", ".local", ".internal", ".lan", ".home.arpa")  # names that no public server can have
 
 
@@ -25,7 +27,8 @@ def is_http_address(url: str) -> bool:
         host, _ = (parts.hostname or "").encode("idna"), parts.port  # labels of 1 to 63 bytes; a number below 65,536
     except ValueError:
         return False
-    return parts.scheme in _PORTS and host != b""
+    # "http://a\\@b/" leads to b as urllib reads it, and to a as urllib3 does, which connects
+    return parts.scheme in _PORTS and host != b"" and "\\" not in parts.netloc
 
 
 def without_secrets(url: str) -> str:
@@ -84,10 +87,18 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def is_private(address: str) -> bool:
-    """Tell whether an IP address is of this machine, of a network that is not public, or of a cloud's metadata."""
+    """Tell whether an IP address is of this machine, of a network that is not public, or of a cloud's metadata.
+
+    >>> [is_private(address) for address in ("169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a00:1::", "8.8.8.8")]
+    [True, True, True, False]
+    """
     found = ipaddress.ip_address(address.partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return not (mapped or found).is_global
+    if isinstance(found, ipaddress.IPv4Address):
+        return not found.is_global
+    inner = found.ipv4_mapped or found.sixtofour
+    if found in _TRANSLATED:
+        inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    return not (inner or found).is_global or found.is_site_local or found in _TRANSLATED_INSIDE
 
 
 def names_private(host: str, allowed: Collection[str] = ()) -> bool:
