@@ -7,6 +7,7 @@ name that leads to a private address is not followed there, and what identifies 
 
 import http.client
 import io
+import math
 import re
 import socket
 import threading
@@ -37,11 +38,13 @@ else:
 
 _CHUNK = 1 << 20
 _TOGETHER = 16  # requests of a process at a time
+_MOST_TRAILERS = 100  # lines behind the last chunk of a body; http.client takes so many in a head
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
 _MISSING = (404, 410)
 _BEYOND = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_HEADER = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _EMPTY_RANGE = re.compile(r"bytes \*/(\d{1,18})")
 
 
@@ -100,7 +103,7 @@ class Deadline:
         """Seconds that are left."""
         return self._ends - time.monotonic()
 
-    def count(self, received: int) -> None:
+    def count(self, received: float) -> None:
         """Add the time that received bytes may take."""
         self._ends += received / self._limits.slowest
 
@@ -109,10 +112,16 @@ class Deadline:
 
 
 class _Watch:
-    """The deadlines of one request, and its socket."""
+    """The deadlines of one request, and its socket.
 
-    def __init__(self, limits: HttpLimits, deadline: Deadline) -> None:
-        self._limits, self._deadline = limits, deadline
+    Args:
+        limits: which it keeps.
+        deadline: of the reading that the request belongs to.
+        asked: bytes of the body that lengthen the deadline; what else is sent with them (sizes of chunks) does not.
+    """
+
+    def __init__(self, limits: HttpLimits, deadline: Deadline, asked: float = math.inf) -> None:
+        self._limits, self._deadline, self._asked = limits, deadline, asked
         self._headers_end = time.monotonic() + min(limits.headers, max(deadline.left(), 0))
         self.in_headers = True
         self.socket: socket.socket | None = None
@@ -142,7 +151,9 @@ class _Watch:
 
     def came(self, count: int) -> None:
         if not self.in_headers:
-            self._deadline.count(count)
+            counted = min(count, self._asked)
+            self._asked -= counted
+            self._deadline.count(counted)
 
 
 class _Current(threading.local):
@@ -185,6 +196,16 @@ class _WatchedResponse(http.client.HTTPResponse):
         if watch is not None:
             raw = self.fp.detach()  # type: ignore[attr-defined]
             self.fp = io.BufferedReader(_WatchedReader(raw, sock, watch), 1 << 16)
+
+    def _read_and_discard_trailer(self) -> None:
+        """Read the lines behind a body in chunks; http.client's own reads them for as long as they come."""
+        for _ in range(_MOST_TRAILERS):
+            line = self.fp.readline((1 << 16) + 1)
+            if len(line) > 1 << 16:
+                raise http.client.LineTooLong("trailer line")
+            if line in (b"\r\n", b"\n", b""):
+                return
+        raise http.client.HTTPException(f"got more than {_MOST_TRAILERS} trailers")
 
 
 class _Watched(_Guarded):
@@ -287,7 +308,7 @@ class HttpRanges:
             system's; ``limits``, an :class:`HttpLimits` or its fields.
 
     Raises:
-        ConfigError: other options.
+        ConfigError: other options, or a header that no request can carry.
     """
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
@@ -295,6 +316,10 @@ class HttpRanges:
         parts = urlsplit(root)
         self._host = parts.netloc.rpartition("@")[2].lower()
         own = {str(name): str(value) for name, value in options.get("headers", {}).items()}
+        if wrong := [name for name, value in own.items() if not _HEADER.fullmatch(name + value)]:
+            raise ConfigError(  # http.client would refuse it too, and show the value
+                f"header {excerpt(wrong[0])} of http(s) holds a line break, or what is not Latin-1; expected one line."
+            )
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
             own = {"Authorization": f"Basic {b64encode(login).decode()}", **own}
@@ -346,7 +371,7 @@ class HttpRanges:
         }
         for _ in range(self.limits.redirects + 1):
             own = self._own if urlsplit(place).netloc.lower() == self._host else {}
-            with self._answer(place, {**own, **asked}, deadline) as response:
+            with self._answer(place, {**own, **asked}, deadline, stop - start) as response:
                 if response.status in _REDIRECTS and "location" in response.headers:
                     place = self._redirected(place, response.headers["location"])
                     continue
@@ -355,10 +380,10 @@ class HttpRanges:
 
     @contextmanager
     def _answer(
-        self, place: str, headers: Mapping[str, str], deadline: Deadline
+        self, place: str, headers: Mapping[str, str], deadline: Deadline, asked: int
     ) -> "Iterator[urllib3.BaseHTTPResponse]":
         """Send a request; its answer is either read whole within, or its connection is closed."""
-        watch = _CURRENT.watch = _Watch(self.limits, deadline)
+        watch = _CURRENT.watch = _Watch(self.limits, deadline, asked)
         self._watches.add(watch)
         response = None
         try:
@@ -395,7 +420,7 @@ class HttpRanges:
         status = response.status
         if status == _BEYOND:
             found = _EMPTY_RANGE.fullmatch(response.headers.get("Content-Range", "").strip())
-            return b"", int(found[1]) if found else 0
+            return b"", int(found[1]) if found else None
         if status not in (200, 206):
             passing = status in _PASSING or status >= 500
             wait = retry_after(response.headers.get("Retry-After", ""))

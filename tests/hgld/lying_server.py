@@ -64,6 +64,12 @@ def endless(asked: Asked) -> None:
     asked.until_gone(CHUNK, 0)
 
 
+def endless_trailer(asked: Asked) -> None:
+    asked.head("Transfer-Encoding: chunked", f"Content-Range: {asked.range}")
+    asked.send(b"%x\r\n" % len(asked.data) + asked.data + b"\r\n0\r\n")
+    asked.until_gone(b"X: y\r\n" * 10_000, 0)
+
+
 def endless_whole(asked: Asked) -> None:
     asked.head("Transfer-Encoding: chunked", status="200 OK")
     asked.until_gone(CHUNK, 0)
@@ -129,6 +135,12 @@ def redirect_elsewhere(asked: Asked) -> None:
     asked.head("Content-Length: 0", "Location: http://example.org/train-000000.tar", status="302 Found")
 
 
+def redirect_in_disguise(asked: Asked) -> None:
+    """Redirect to an address whose host is one thing to urllib, and another to urllib3."""
+    own = asked.handler.headers["Host"]
+    asked.head("Content-Length: 0", f"Location: http://169.254.169.254\\@{own}/latest", status="302 Found")
+
+
 def endless_redirect_body(asked: Asked) -> None:
     asked.head("Transfer-Encoding: chunked", "Location: http://example.org/x", status="302 Found")
     asked.until_gone(CHUNK, 0)
@@ -176,9 +188,22 @@ Lie = Callable[[Asked], None]
 LIES: dict[str, Lie] = {
     lie.__name__: lie
     for lie in (
-        *(endless, endless_whole, short, long, ranges_ignored, wrong_range, no_range, gzip, brotli, other_bytes),
+        *(
+            endless,
+            endless_trailer,
+            endless_whole,
+            short,
+            long,
+            ranges_ignored,
+            wrong_range,
+            no_range,
+            gzip,
+            brotli,
+            other_bytes,
+        ),
         *(another_version, growing, redirect_loop, redirect_to_a_file, redirect_to_metadata, redirect_elsewhere),
         *(
+            redirect_in_disguise,
             endless_redirect_body,
             huge_headers,
             endless_header,

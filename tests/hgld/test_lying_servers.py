@@ -12,6 +12,7 @@ import pytest
 import hgld
 from hgld.cli import main
 from hgld.data.dataset import open_dataset
+from hgld.data.http_files import Deadline, HttpLimits, _Watch
 from hgld.data.loader import Loader
 from hgld.data.storage import READING, ReadingPolicy, ShardStorage
 from hgld.errors import ConfigError, HgldError, InputError, ServiceError
@@ -100,7 +101,9 @@ def lied_to(server: LyingServer, read: Callable[[str], None], lie: str, about: s
 
 
 # Lies that waste no time, and no bytes that only an index knows.
-_QUICK = ["endless", "long", "ranges_ignored", "wrong_range", "no_range", "gzip", "redirect_loop"]
+_QUICK = [
+    *("endless", "long", "ranges_ignored", "wrong_range", "no_range", "gzip", "redirect_loop", "redirect_in_disguise")
+]
 _TWO_ANSWERS = ("another_version", "growing")  # lies that take a second answer about the same file
 _FOR_RANGES = ("wrong_range", "no_range")  # no lies where the whole file was asked for
 
@@ -214,6 +217,23 @@ def test_user_and_password_go_to_the_host_and_into_no_message(server, folder):
     with pytest.raises(ServiceError) as caught:
         storage.read_at("train-000000.tar", 0, 9)
     assert "s3cret" not in str(caught.value) + repr(storage)
+
+
+@pytest.mark.parametrize("value", ["Bearer s3cret\n", "s3cret \u20ac"])
+def test_headers_that_no_request_can_carry_are_refused_without_their_value(value):
+    with pytest.raises(ConfigError, match="header Authorization of http") as caught:
+        ShardStorage("http://127.0.0.1:9", {"headers": {"Authorization": value}}).exists("dataset.json")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_only_bytes_that_were_asked_for_lengthen_a_reading():
+    limits = HttpLimits(whole=100, slowest=10)
+    deadline = Deadline(limits)
+    watch = _Watch(limits, deadline, asked=50)
+    watch.in_headers = False
+    for _ in range(3):
+        watch.came(1_000_000)
+    assert deadline.left() <= 100 + 50 / 10
 
 
 def test_unknown_options_of_http_are_refused():
