@@ -20,6 +20,7 @@ _MOST_CHUNKS = 100_000  # of a PNG, whose encoders write chunks of 8 KiB and mor
 
 _START, _SCAN = b"\xff\xd8", b"\xff\xda\x00"  # markers; a scan's header has fewer than 256 bytes
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # markers of the frame, which tell how it is coded
+_ALONE = {0x00, 0x01, *range(0xD0, 0xDA)}  # markers without a length, which libjpeg skips, or ends at, in a head
 _SEQUENTIAL = (b"\xc0", b"\xc1", b"\xc9")
 _PNG, _GIF = b"\x89PNG\r\n\x1a\n", (b"GIF87a", b"GIF89a")
 _APP1, _EXIF, _XMP_SEGMENT = 0xE1, b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
@@ -50,7 +51,7 @@ def jpeg_head(data: bytes) -> JpegHead:
     at, frame = len(_START), b""
     for _ in range(_MOST_SEGMENTS if is_jpeg(data) else 0):
         marker = data[at : at + 4]
-        if len(marker) < 4 or marker[0] != 0xFF:
+        if len(marker) < 4 or marker[0] != 0xFF or marker[1] in _ALONE:
             break
         if marker.startswith(_SCAN):
             return JpegHead(data[:at], frame[1:2] in _SEQUENTIAL and frame[9:10] == data[at + 4 : at + 5])

@@ -73,9 +73,20 @@ def with_empty_scans(count: int, size: tuple[int, int]) -> bytes:
     return resized_jpeg(data, *size, b"\xff\xc2")
 
 
+def with_a_mock_head(marker: bytes, size: tuple[int, int]) -> bytes:
+    """Hide thousands of scans: who takes the frame for a segment of that marker comes to a head of one scan."""
+    data, mock = with_empty_scans(3_000, size), resized_jpeg(saved("JPEG"), *size, b"\xff\xc0")
+    at, frame, scan = data.index(b"\xff\xc2"), mock.index(b"\xff\xc0"), mock.index(b"\xff\xda\x00")
+    comment = (
+        bytes(0xFFC2 - 23) + mock[frame : frame + 19] + mock[scan : scan + 14]
+    )  # 23: the frame, the comment's marker
+    return data[:at] + marker + data[at : at + 19] + segment(0xFE, comment) + data[at + 19 :]
+
+
 EXIF_SEGMENTS = [segment(0xE1, b"Exif\0\0" + greedy_exif(5_000, 6))] + 11 * [segment(0xE1, b"Exif\0\0" + bytes(65_000))]
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "thousands of scans": (lambda: with_empty_scans(3_000, (640, 480)), "too-many-scans"),
+    "scans behind a mock head": (lambda: with_a_mock_head(b"\xff\xd0", (640, 480)), "too-many-scans"),
     "some scans of many pixels": (lambda: with_empty_scans(60, (6_000, 5_000)), "too-many-scans"),
     "pixels of a PNG": (lambda: png_with()[:16] + struct.pack(">II", 8_000, 8_000) + png_with()[24:], "undecodable"),
     "pixels of a sealed PNG": (
