@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import tempfile
@@ -53,10 +54,15 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _peak() -> int:
+    """Most bytes of memory that this process ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
 def judge(reader: str, folder: Path) -> tuple[str, str]:
     """Read a folder; return the verdict and what was seen."""
     outside = {path: path.stat().st_mtime_ns for path in folder.parent.iterdir()}
-    before = _resident()
+    before, peak_before = _resident(), _peak()
     try:
         with warnings.catch_warnings(action="ignore"):
             READERS[reader].read(folder)
@@ -69,7 +75,7 @@ def judge(reader: str, folder: Path) -> tuple[str, str]:
         return "fault", "".join(traceback.format_exception(error))[-1500:]
     else:
         verdict, detail = "read", ""
-    if _resident() - before > MOST_MEMORY:
+    if (peak := _peak()) > peak_before and peak - before > MOST_MEMORY:
         return "fault", "took more than a gigabyte"
     if {path: path.stat().st_mtime_ns for path in folder.parent.iterdir() if path != folder} != {
         path: moment for path, moment in outside.items() if path != folder
