@@ -166,6 +166,7 @@ _HTTP = ("http", "https")
 _GAP = 1 << 16  # bytes fetched in vain to save a request: an item's JSON lies between two images of a group
 _MOST_SPAN = 8 << 20
 _MOST_TABLE_BYTES = 1 << 29  # of a file that the manifest does not name
+_MOST_STATED_BYTES = 1 << 33  # of one that it names: a table is held in memory, and a manifest can say anything
 _STREAM_BLOCK = 8 << 20
 _LEAST_BLOCK = 1 << 14
 _ATTEMPTS_OF_LARGE_BLOCKS = 2
@@ -245,11 +246,17 @@ class ShardStorage:
             stated: its size and SHA-256, which bytes from a URL are held to.
 
         Raises:
-            InputError: there is no such file, or it is another one than stated.
+            InputError: there is no such file, it is another one than stated, or too large to be read from a URL.
         """
         if isinstance(self._files, LocalFiles):
             return self._files.path(_checked(name))
-        data = self.read_file(name, _MOST_TABLE_BYTES if stated is None else stated["bytes"])
+        most = _MOST_TABLE_BYTES if stated is None else stated["bytes"]
+        if most > _MOST_STATED_BYTES:
+            raise InputError(
+                f"{self.where}/{name}: {most} bytes, as {MANIFEST} says; a table at a URL may have "
+                f"{_MOST_STATED_BYTES}. Copy the dataset to a disk."
+            )
+        data = self.read_file(name, most)
         if stated is not None and hashlib.sha256(data).hexdigest() != stated["sha256"]:
             raise InputError(
                 f"{self.where}/{name}: {len(data)} bytes with another SHA-256 than {MANIFEST} says: changed later, or "
@@ -421,7 +428,7 @@ class RemoteFiles:
         """Return the bytes of an answer, or raise its error for people."""
         if isinstance(answer, bytes):
             return answer
-        raise self._refusal(span[0], answer) from answer
+        raise self._refusal(span[0], answer) from None  # its text may hold what the error's hides
 
     def _size(self, name: str) -> int:
         found: list[int | RemoteFault | None] = []
@@ -436,7 +443,7 @@ class RemoteFiles:
         if size is None:
             raise ServiceError(f"{self._where(name)}: the server does not say how large it is (Content-Range).")
         if not isinstance(size, int):
-            raise self._refusal(name, size) from size
+            raise self._refusal(name, size) from None
         return size
 
     def _retried(self, ask: "Callable[[Deadline], RemoteFault | None]", attempts: int | None = None) -> None:
@@ -477,8 +484,8 @@ class RemoteFiles:
         if fault.missing:
             return InputError(f"{where}: no such file. Check the URL, or upload the dataset again.")
         said = str(fault)
-        if self._parts.query:
-            said = said.replace(self._parts.query, "...")
+        for secret in (self._parts.query, self._parts.netloc.rpartition("@")[0]):
+            said = said.replace(secret, "...") if secret else said
         if fault.wait:
             return ServiceError(f"{where}: {said}; the server asks to be left alone for {fault.wait:,.0f} s.")
         if fault.passing:

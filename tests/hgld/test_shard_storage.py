@@ -4,13 +4,16 @@ import os
 import pickle
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
+from hgld.data.format import FileFacts
 from hgld.data.storage import MOST_OPEN_FILES, ShardStorage, _merged
 from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, StorageError
 from tests.hgld.range_server import RangeServer, serve
@@ -400,6 +403,24 @@ def test_queries_go_with_every_file_and_into_no_message(server, folder):
         storage.read_at("train-000001.tar", 0, 3)
     assert "secret" not in str(caught.value)
     assert ShardStorage("https://user:password@host/set").where == "https://host/set"
+
+
+def test_what_a_service_says_of_its_address_is_shown_without_secrets(monkeypatch):
+    url = "memory://me:s3cret@shards/set?signature=s1gned"
+
+    def refuse(*args, **options):
+        raise PermissionError(f"{url} is not for you")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_ranges", refuse)
+    with pytest.raises(ServiceError, match="is not for you") as caught:
+        ShardStorage(url).read_at("train-000000.tar", 0, 1)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert not any(secret in shown.partition("PermissionError:")[2] for secret in ("s3cret", "s1gned"))
+
+
+def test_a_manifest_cannot_make_a_table_fill_the_memory():
+    with pytest.raises(InputError, match=r"2000000000000 bytes, as dataset\.json says; a table at a URL may have"):
+        ShardStorage("http://127.0.0.1:9").table("index.parquet", FileFacts(bytes=2 * 10**12, sha256="0" * 64))
 
 
 def test_names_are_quoted_and_stay_names(server, remote, folder):
