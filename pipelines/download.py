@@ -26,7 +26,7 @@ import urllib3.exceptions
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from hgld import __version__
-from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after
+from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
 from hgld.data.http_files import HttpLimits, RemoteFault, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
 from hgld.files import file_lock, put_in_place
@@ -143,6 +143,11 @@ class RemoteFile:
     path: Path
     md5: str | None = None
     most_bytes: int = 8 << 30
+
+    @property
+    def shown(self) -> str:
+        """The address for messages."""
+        return without_secrets(self.url)
 
 
 @dataclass(frozen=True)
@@ -290,21 +295,24 @@ class Downloader:
                 return FetchResult(file.path, part.finish(), received, outcome, found is not None)
             resumed = 0
             part.restart("")
-        raise ServiceError(f"{file.url}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept.")
+        raise ServiceError(
+            f"{file.shown}: the bytes have the MD5 {found}; published is {file.md5}. They were not kept."
+        )
 
     def _complete(self, file: RemoteFile, part: PartialFile, session: requests.Session) -> int:
         """Request until the part is complete; return the number of bytes received."""
         received = idle = 0
+        most = part.size  # a server that makes us begin anew again and again gets us no further
 
         def attempt() -> None:
-            nonlocal received, idle
+            nonlocal received, idle, most
             self._refuse_if_stopped(file)
-            idle, came = idle + 1, 0
+            idle += 1
             for count in self._transfer(session, file, part):
-                received, came = received + count, came + count
+                received += count
                 self._count(count)
-                if came >= _PROGRESS:
-                    idle = 0
+                if (size := part.size) >= most + _PROGRESS:
+                    idle, most = 0, size
 
         def wait(state: RetryCallState) -> float:
             error = state.outcome.exception() if state.outcome else None
@@ -321,7 +329,7 @@ class Downloader:
         try:
             retrying(attempt)
         except _PassingError as error:
-            raise ServiceError(f"{file.url}: {error}; given up after {idle} attempts in a row.") from error
+            raise ServiceError(f"{file.shown}: {error}; given up after {idle} attempts in a row.") from error
         return received
 
     def _transfer(self, session: requests.Session, file: RemoteFile, part: PartialFile) -> Iterator[int]:
@@ -338,15 +346,15 @@ class Downloader:
                     for data in self._chunks(response, file):
                         if part.size + len(data) > min(file.most_bytes, total or file.most_bytes):
                             most = total or file.most_bytes
-                            raise ServiceError(f"{file.url}: more bytes than the {most:,} expected.")
+                            raise ServiceError(f"{file.shown}: more bytes than the {most:,} expected.")
                         part.write(data)
                         yield len(data)
         except (ValueError, RedirectError) as error:  # bad addresses, as requests, urllib3 and idna report them
-            raise ServiceError(f"{file.url} does not lead to a file ({error}).") from error
+            raise ServiceError(f"{file.shown} does not lead to a file ({error}).") from error
         except RemoteFault as fault:
             if fault.passing:
                 raise _PassingError(str(fault)) from fault
-            raise ServiceError(f"{file.url}: {fault}. {fault.way_out}") from fault
+            raise ServiceError(f"{file.shown}: {fault}. {fault.way_out}") from fault
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise self._broken(file, error) from error
         if total is not None and part.size != total:
@@ -404,14 +412,14 @@ class Downloader:
 
     def _refuse_if_stopped(self, file: RemoteFile) -> None:
         if self._stop.is_set():
-            raise ServiceError(f"{file.url}: stopped; received bytes are kept.")
+            raise ServiceError(f"{file.shown}: stopped; received bytes are kept.")
 
     def _broken(self, file: RemoteFile, error: Exception) -> Exception:
         """Return a passing error for a cut connection, a final one for a server that never answered."""
         reason = getattr(error.args[0] if error.args else None, "reason", error)
         if isinstance(reason, urllib3.exceptions.NewConnectionError):
             if urlsplit(file.url).netloc not in self._reached:
-                return ServiceError(f"{file.url} cannot be reached ({reason}). Check the address and the network.")
+                return ServiceError(f"{file.shown} cannot be reached ({reason}). Check the address and the network.")
             return _PassingError("the server cannot be reached")
         return _PassingError(f"the transfer broke off ({type(error).__name__})")
 
@@ -425,7 +433,7 @@ class Downloader:
 def _check(files: Sequence[RemoteFile]) -> None:
     for file in files:
         if not is_http_address(file.url):
-            raise ConfigError(f"{file.url!r} is not an address to fetch from; expected http://... or https://...")
+            raise ConfigError(f"{file.shown!r} is not an address to fetch from; expected http://... or https://...")
     if len({file.path for file in files}) != len(files):
         raise ConfigError("two of the files to fetch have the same path; name each file once.")
 
@@ -450,15 +458,15 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
         part.restart("")
         raise _PassingError("the server's file is shorter than the kept part; started anew")
     if status in _REFUSALS or 300 <= status < 400:
-        raise ServiceError(f"{file.url} answered HTTP {status}; expected a public file.")
+        raise ServiceError(f"{file.shown} answered HTTP {status}; expected a public file.")
     if status not in {200, 206}:
         wait = retry_after(response.headers.get("Retry-After", ""))
         if wait > _LONGEST_WAIT:
-            raise ServiceError(f"{file.url} answered HTTP {status} and asks to be left alone for {wait:,.0f} s.")
+            raise ServiceError(f"{file.shown} answered HTTP {status} and asks to be left alone for {wait:,.0f} s.")
         raise _PassingError(f"HTTP {status}", wait)
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ServiceError(
-            f"{file.url} was sent compressed although that was not accepted; its bytes cannot be checked."
+            f"{file.shown} was sent compressed although that was not accepted; its bytes cannot be checked."
         )
     rest = int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
     if status == 206:
@@ -468,10 +476,10 @@ def _begin(response: requests.Response, file: RemoteFile, part: PartialFile, hav
         part.restart(_validator(response))
     if total is None and file.md5 is None and response.headers.get("Transfer-Encoding") != "chunked":
         raise ServiceError(
-            f"{file.url} was sent without its length and has no checksum; a cut file could not be noticed."
+            f"{file.shown} was sent without its length and has no checksum; a cut file could not be noticed."
         )
     if (total or 0) > file.most_bytes:
-        raise ServiceError(f"{file.url} has {total:,} bytes; expected at most {file.most_bytes:,}.")
+        raise ServiceError(f"{file.shown} has {total:,} bytes; expected at most {file.most_bytes:,}.")
     free = shutil.disk_usage(file.path.parent).free
     if (rest or 0) > free:
         raise StorageError(f"{file.path} needs {rest:,} more bytes; {free:,} are free. Make room, then go on.")

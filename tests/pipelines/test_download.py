@@ -173,6 +173,22 @@ def test_attempts_without_progress_are_bounded_and_progress_is_not_punished(serv
     assert got.path.read_bytes() == DATA
 
 
+def test_beginning_anew_is_no_progress(server, tmp_path):
+    server.validators = False
+    server.faults["a.tar"] = [faults.cut_after(80_000)] * 9
+    with pytest.raises(ServiceError, match="given up after 3 attempts in a row"):
+        downloader(retries=3).fetch([one(server, tmp_path)])
+    assert len(server.log) == 4
+
+
+def test_user_and_password_stand_in_no_message(server, tmp_path):
+    url = server.url.replace("//", "//me:s3cret@") + "/a.tar"
+    server.faults["a.tar"] = [faults.status(403)]
+    with pytest.raises(ServiceError, match=rf"{server.url}/a\.tar answered HTTP 403") as caught:
+        downloader().fetch([RemoteFile(url, tmp_path / "a.tar")])
+    assert "s3cret" not in str(caught.value)
+
+
 def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(Downloader, "_sleep", lambda self, seconds: waits.append(seconds))
