@@ -16,7 +16,6 @@ import numpy as np
 import simplejpeg
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
@@ -29,6 +28,7 @@ from hgld.data.images import (
     image_fault,
     open_image,
     plain_jpeg_size,
+    rgb_pixels,
     stored_rectangle,
     turn_of,
     turned,
@@ -54,22 +54,13 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
     try:
         with open_image(image.data) as picture:
             check_size(image, picture.size, boxed)
-            return _rgb(picture)
+            return rgb_pixels(picture)
     except ImageError as error:
         raise InputError(f"{image.where}: cannot be decoded as an image ({error}).") from error
     except InputError:
         raise
     except PILLOW_FAULTS as error:
         raise InputError(f"{image.where}: cannot be decoded as an image ({image_fault(error)}).") from error
-
-
-def _rgb(picture: Image.Image) -> NDArray[np.uint8]:
-    if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip instead of scale
-        grey = (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
-        return np.repeat(grey[:, :, None], 3, axis=2)
-    if picture.mode == "P" and "transparency" in picture.info:
-        picture = picture.convert("RGBA")  # the palette's colours, as they are under the transparency
-    return np.array(picture.convert("RGB"))
 
 
 # -- the fast path ----------------------------------------------------------------------------------------------------

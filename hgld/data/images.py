@@ -166,6 +166,16 @@ def open_image(data: bytes) -> Iterator[Image.Image]:
         yield picture
 
 
+def rgb_pixels(picture: Image.Image) -> NDArray[np.uint8]:
+    """Decode an image that Pillow opened to (H, W, 3) RGB: transparency is left out, 16 bits become 8."""
+    if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip instead of scale
+        grey = (np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, axis=2)
+    if picture.mode == "P" and "transparency" in picture.info:
+        picture = picture.convert("RGBA")  # the palette's colours, as they are under the transparency
+    return np.array(picture.convert("RGB"))
+
+
 def image_fault(error: BaseException) -> ImageError:
     """Return an error for a fault that Pillow found: ``truncated``, else ``undecodable``."""
     said = str(error).replace("\n", " ")[:200] or type(error).__name__

@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 from PIL import Image
 
-from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, turn_of, turned
+from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, rgb_pixels, turn_of, turned
 from hgld.errors import ConfigError, ImageError, TableError
 
 LandmarkKey = tuple[str, int]
@@ -92,7 +91,7 @@ def read_image(image: ImagePlace) -> Image.Image:
             try:
                 picture.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
                 picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
-                pixels = np.asarray(picture.convert("RGB"))
+                pixels = rgb_pixels(picture)
             except PILLOW_FAULTS as error:
                 raise image_fault(error) from error
     return Image.fromarray(turned(pixels, turn))

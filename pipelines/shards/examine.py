@@ -26,7 +26,7 @@ import polars as pl
 import simplejpeg
 
 from hgld.data.format import BOX, IMAGE_FORMATS
-from hgld.data.images import ImageHeader, open_image, read_header, turn_of, turned
+from hgld.data.images import ImageHeader, open_image, read_header, rgb_pixels, turn_of, turned
 from hgld.data.tar import ByteStream, Member, stream_members
 from hgld.errors import ImageError, InputError
 from hgld.files import aside_of, put_in_place
@@ -207,12 +207,12 @@ def _decoded(data: bytes, header: ImageHeader, width: int, height: int) -> np.nd
             pass  # CMYK, or damage: PIL decides
     check_decodes(data, header)
     with open_image(data) as picture:
-        return np.asarray(picture.convert("RGB"))
+        return rgb_pixels(picture)
 
 
 # -- units ------------------------------------------------------------------------------------------------------------
 
-VERSION = 2  # raise it when the same image gives another row
+VERSION = 3  # raise it when the same image gives another row
 EXAMINED = pl.Schema(
     {
         "row": pl.Int64,  # of the work folder's catalog

@@ -3,8 +3,9 @@
 import cv2
 import numpy as np
 import simplejpeg
+from PIL import Image
 
-from hgld.data.images import PILLOW_FAULTS, ImageHeader, image_fault, open_image, turn_of, turned
+from hgld.data.images import PILLOW_FAULTS, ImageHeader, image_fault, open_image, rgb_pixels, turn_of, turned
 from hgld.errors import ImageError
 
 
@@ -46,7 +47,7 @@ def _grey(data: bytes, header: ImageHeader, side: int) -> np.ndarray:
             pass  # CMYK, or damage: Pillow decides
     with open_image(data) as picture:
         try:
-            return np.asarray(picture.convert("L"))
+            return np.asarray(Image.fromarray(rgb_pixels(picture)).convert("L"))
         except PILLOW_FAULTS as error:
             raise ImageError("undecodable", str(error) or type(error).__name__) from error
 

@@ -29,6 +29,7 @@ from hgld.pipelines.shards.examine import (
     scale_box,
     stat_files,
 )
+from hgld.pipelines.shards.image_facts import thumbnail
 from hgld.pipelines.stage import read_facts
 from tests.fake_releases.pictures import jpeg, png
 
@@ -294,6 +295,18 @@ def test_four_inks_and_grey_become_rgb():
         Image.fromarray(rng().integers(0, 256, (40, 50, 3), dtype=np.uint8)).convert(mode).save(file, "JPEG")
         made, _ = resize(file.getvalue(), read_header(file.getvalue()), 20, 90)
         assert Image.open(io.BytesIO(made)).mode == "RGB"
+
+
+def test_sixteen_bits_of_grey_are_scaled_not_clipped():
+    grey = np.tile(np.linspace(0, 255, 64).astype(np.uint8), (64, 1))
+    file = io.BytesIO()
+    Image.fromarray(grey.astype(np.uint16) * 257).save(file, "PNG")
+    data = file.getvalue()
+    header = read_header(data)
+    made, _ = resize(data, header, 32, 95)
+    expected = grey.reshape(32, 2, 32, 2).mean(axis=(1, 3))
+    assert np.abs(np.asarray(Image.open(io.BytesIO(made)).convert("L"), dtype=float) - expected).mean() < 3
+    assert np.abs(thumbnail(data, header, 64) - grey).max() < 2
 
 
 def test_truncated_images_are_not_resized():

@@ -123,6 +123,14 @@ def test_images_are_upright(tmp_path):
     assert (found.getpixel((20, 10)), found.getpixel((20, 70))) == ((0, 0, 255), (255, 0, 0))
 
 
+def test_sixteen_bits_of_grey_are_scaled_not_clipped(tmp_path):
+    (tmp_path / "train/1").mkdir(parents=True)
+    Image.fromarray(np.full((900, 900), 100 * 257, np.uint16)).save(tmp_path / "train/1/a.png")
+    found = read_image(find_images(tmp_path)["train", 1][0])
+    assert found.size == (512, 512)
+    assert found.getpixel((5, 5)) == (100, 100, 100)
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(landmark_images, "LARGEST_FILE", 10)
     put(tmp_path / "train/1/a.jpg", picture("red"))
