@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hgld.data.format import BOX, HIERARCHY, INDEX, Manifest
+from hgld.data.format import BOX, HIERARCHY, IMAGE_SUFFIXES, INDEX, Manifest
 from hgld.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _pictures(tars: Sequence[str]) -> dict[str, Any]:
         "description": "The images in the tars.",
         "containedIn": [{"@id": tar} for tar in tars],
         "encodingFormat": "image/jpeg",
-        "includes": ["*.jpg", "*.jpeg", "*.png", "*.webp"],
+        "includes": [f"*.{suffix}" for suffix in IMAGE_SUFFIXES],
     }
 
 
@@ -207,7 +207,7 @@ def _images(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return _record_set("images", text, [{"@id": "images/key"}], [key, image, *labels])
 
 
-_WITHOUT_SUFFIX = r"^(.+?)(?:\.(?:jpg|jpeg|png|webp))?$"
+_WITHOUT_SUFFIX = rf"^(.+?)(?:\.(?:{'|'.join(IMAGE_SUFFIXES)}))?$"
 
 
 def _classes() -> dict[str, Any]:

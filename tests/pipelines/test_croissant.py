@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from PIL import Image
 
 from hgld import open_dataset
 from hgld.data import index as files
+from hgld.data.format import IMAGE_SUFFIXES
 from hgld.pipelines.shards.croissant import croissant
 from tests.pipelines.tiny_shards import LEVELS, TinyShards
 
@@ -70,6 +72,17 @@ def test_mlcroissant_yields_the_pictures_with_their_labels(tmp_path):
         for i, key in enumerate(part.keys)
     ]
     assert sorted(json.loads(done.stdout)) == sorted(expected)
+
+
+def test_pictures_of_every_format_are_among_the_images(tmp_path):
+    root = TinyShards().write(tmp_path / "tiny")
+    described = json.loads((root / files.CROISSANT).read_text())
+    (pictures,) = [part for part in described["distribution"] if part["@type"] == "cr:FileSet"]
+    (images,) = [part for part in described["recordSet"] if part["@id"] == "images"]
+    without_suffix = images["field"][0]["source"]["transform"]["regex"]
+    for suffix in IMAGE_SUFFIXES:
+        assert f"*.{suffix}" in pictures["includes"]
+        assert re.findall(without_suffix, f"a/1.{suffix}") == ["a/1"]
 
 
 def test_mlcroissant_reads_classes_and_splits(tmp_path):
