@@ -31,6 +31,7 @@ EXTRAS = {  # what each is for
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w.-]+)['\"]")
 _MOST_FILES = 100_000
+_BROKEN = "cannot be imported"
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,19 @@ class Installation:
     caches: dict[str, int]
 
     @property
+    def works(self) -> bool:
+        """Presence of everything that hgld cannot do without, torch's import included."""
+        return None not in self.packages.values() and not self.facts["torch"].startswith(_BROKEN)
+
+    @property
     def advice(self) -> list[str]:
         """Faults found, each with the way out."""
         told = []
         if missing := [name for name, found in self.packages.items() if found is None]:
             told.append(f"{', '.join(missing)} not installed, which hgld cannot do without: pip install -U hgld")
-        if "without CUDA" in self.facts["torch"] and _has_nvidia():
+        if self.facts["torch"].startswith(_BROKEN):
+            told.append("torch cannot be imported: pip install --force-reinstall torch")
+        elif "without CUDA" in self.facts["torch"] and _has_nvidia():
             told.append(
                 "there is an NVIDIA driver here, and a torch without CUDA: install one of https://pytorch.org/get-started"
             )
@@ -115,8 +123,8 @@ def _facts() -> dict[str, str]:
 def _torch() -> str:
     try:
         import torch
-    except ImportError as error:
-        return f"cannot be imported: {error}"
+    except (ImportError, OSError) as error:  # OSError: one of its shared libraries
+        return f"{_BROKEN}: {error}"
     if torch.backends.mps.is_available():
         return f"{torch.__version__}, Apple's GPU (MPS)"
     if not torch.backends.cuda.is_built():

@@ -41,6 +41,15 @@ def test_a_base_package_that_is_missing_is_a_failure(monkeypatch, capsys):
     assert "numpy not installed" in text
 
 
+def test_a_torch_that_cannot_be_imported_is_a_failure(monkeypatch, capsys):
+    broken = Installation({"torch": "cannot be imported: libcudart.so.12"}, {"torch": "2.6"}, {}, {})
+    monkeypatch.setattr(installation, "installation", lambda: broken)
+    code, text = said(capsys, "doctor")
+    assert code == 1
+    assert "Nothing is wrong" not in text
+    assert "pip install --force-reinstall torch" in text
+
+
 def test_a_driver_beside_a_torch_without_cuda_is_told(monkeypatch):
     monkeypatch.setattr(installation, "_has_nvidia", lambda: True)
     assert "a torch without CUDA" in FOUND.advice[0]
@@ -59,3 +68,5 @@ def test_the_version_for_a_report_has_everything(capsys):
 def test_json_alone_is_no_command():
     with pytest.raises(click.UsageError, match="Missing command"):
         cli.main(["--json"], standalone_mode=False)
+    with pytest.raises(click.UsageError, match="behind the verb: hgld datasets --json"):
+        cli.main(["--json", "datasets"], standalone_mode=False)

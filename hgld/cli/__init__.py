@@ -217,6 +217,8 @@ def cli(ctx: click.Context, asks_version: bool, as_json: bool) -> None:
         ctx.exit()
     if ctx.invoked_subcommand is None:
         raise click.UsageError("Missing command: a verb, or --version.", ctx)
+    if as_json:
+        raise click.UsageError(f"--json goes behind the verb: hgld {ctx.invoked_subcommand} --json ...", ctx)
 
 
 cli.params.append(_debug_option())

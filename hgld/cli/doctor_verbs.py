@@ -25,7 +25,7 @@ def doctor_command() -> click.Command:
     def doctor(ctx: click.Context, as_json: bool) -> None:
         """Say what is installed, which extras are missing and for what, which GPU and caches there are.
 
-        Leaves with 1 where something that hgld cannot do without is missing.
+        Leaves with 1 where something that hgld cannot do without is missing, or torch cannot be imported.
         """
         from hgld import installation
 
@@ -34,7 +34,7 @@ def doctor_command() -> click.Command:
             print_json(installation.as_json(found))
         else:
             echo(_text(found, installation.EXTRAS))
-        if None in found.packages.values():
+        if not found.works:
             ctx.exit(1)
 
     return doctor

@@ -78,7 +78,11 @@ def _take_asking(
     from hgld.training.inference.answers import Asking, calibration_of, named_classes
 
     bound, level, file = given.pop("bound"), given.pop("level"), given.pop("calibration")
-    within = named_classes(dataset, dict(given.pop("within")))
+    pairs = given.pop("within")
+    within = dict(pairs)
+    if len(within) < len(pairs):
+        raise click.UsageError("--within names one level twice; an image is of one class a level. Name each once.")
+    within = named_classes(dataset, within)
     if level is not None and level not in dataset.levels:
         raise click.UsageError(f"--level {level}: the dataset's levels are {', '.join(dataset.levels)}.")
     run = find_checkpoint(source, which).parent.parent if isinstance(source, Path) else None
@@ -87,7 +91,7 @@ def _take_asking(
         calibration, why_not = calibration_of(embedder, run, file, dataset)
         if calibration is None and (bound is not None or level is not None):
             raise click.UsageError(
-                f"--bound and --level are of answers, which take a calibration of this model. {why_not}".rstrip()
+                f"--bound and --level are of answers, which take a calibration of this model. {why_not}"
                 if why_not
                 else "--bound and --level are of answers, which take a calibration of this model: make one with hgld "
                 "calibrate (of --model, name it as --calibration)."

@@ -94,6 +94,7 @@ def test_a_search_within_a_class_finds_and_answers_nothing_else(hgld):
         (("--within", "coarse=church"), "--within coarse=church: coarse has no class of that name; it has 0, 1, 2"),
         (("--within", "coarse"), "expected a level and the name of a class of it"),
         (("--within", "coarse=2", "--index", "ivf"), "leave it out (--index exact)"),
+        (("--within", "coarse=2", "--within", "coarse=3"), "--within names one level twice"),
         (("--level", "kind"), "--level kind: the dataset's levels are fine, coarse."),
     ):
         code, out, err = hgld(*SEARCH, *words)
