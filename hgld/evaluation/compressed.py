@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Round embeddings to int8: code = round(127 x / m), m the largest |x| of the row, halves to even.
 
     Args:
-        embeddings: (N, D) finite, no row of zeros.
+        embeddings: (N, D) finite; the codes of a row of zeros are zeros.
 
     Returns:
         codes: (N, D) int8 in -127..127.
@@ -33,6 +33,7 @@ def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     rows = np.asarray(embeddings, np.float64)
     largest = np.abs(rows).max(axis=1, keepdims=True)
+    largest[largest == 0] = 1
     return np.rint(rows * (_MOST_CODE / largest)).astype(np.int8), (largest[:, 0] / _MOST_CODE).astype(np.float32)
 
 
@@ -78,14 +79,12 @@ def prefix_values(
         ConfigError: sizes that do not ascend or are beyond D, or options that prefixes cannot have.
         InputError: a prefix of zeros.
     """
+    dims = tuple(dims)
+    _check_dims(dims, query[0].shape[1])
     sides = _sides(query, gallery, options)
-    dims, whole = tuple(dims), sides[0].shape[1]
-    if not dims or dims[0] < 1 or sorted(set(dims)) != list(dims) or dims[-1] > whole:
-        raise ConfigError(
-            f"prefixes are {dims} of embeddings of {whole} dimensions; expected ascending sizes of these."
-        )
     bounds = [0, *dims]
-    norms = [[_norms(side[:, :dim], options) for dim in dims] for side in sides]
+    called = ("query", "query" if gallery is None else "gallery")
+    norms = [[_norms(side[:, :dim], name, options) for dim in dims] for side, name in zip(sides, called, strict=True)]
 
     def blocks(rows: int) -> Iterator[tuple[int, int, list[Tensor]]]:
         pieces = [
@@ -132,8 +131,7 @@ def code_values(
     Raises:
         ConfigError: an unknown kind, or options that codes cannot have.
     """
-    if unknown := [kind for kind in kinds if kind not in CODES]:
-        raise ConfigError(f"there are no codes {unknown[0]!r}; there are {', '.join(CODES)}.")
+    _check_kinds(kinds)
     sides = _sides(query, gallery, options)
     found = {}
     for kind in kinds:
@@ -167,11 +165,40 @@ def compressed_settings(
     }
 
 
-def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") -> tuple[Tensor, Tensor]:
+def check_compressed(options: "EvaluationOptions", dim: int) -> None:
+    """Refuse prefixes and codes that embeddings of so many dimensions cannot have, before anything is ranked.
+
+    Raises:
+        ConfigError: says which.
+    """
+    if options.prefixes:
+        _check_dims(options.prefixes, dim)
+    _check_kinds(options.codes)
+    if options.prefixes or options.codes:
+        _refuse_expansion(options)
+
+
+def _check_dims(dims: Sequence[int], whole: int) -> None:
+    if not dims or dims[0] < 1 or sorted(set(dims)) != list(dims) or dims[-1] > whole:
+        raise ConfigError(
+            f"prefixes are {tuple(dims)} of embeddings of {whole} dimensions; expected ascending sizes of 1 to {whole}."
+        )
+
+
+def _check_kinds(kinds: Sequence[str]) -> None:
+    if unknown := [kind for kind in kinds if kind not in CODES]:
+        raise ConfigError(f"there are no codes {unknown[0]!r}; there are {', '.join(CODES)}.")
+
+
+def _refuse_expansion(options: "EvaluationOptions") -> None:
     if options.query_expansion is not None:
         raise ConfigError(
             "query expansion moves the queries by their whole vectors; leave it, or prefixes and codes, out."
         )
+
+
+def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") -> tuple[Tensor, Tensor]:
+    _refuse_expansion(options)
     device = choose_device(query[0], options.device)
     queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
     if gallery is None:
@@ -179,13 +206,16 @@ def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") 
     return queries, prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
 
 
-def _norms(part: Tensor, options: "EvaluationOptions") -> Tensor:
+def _norms(part: Tensor, side: str, options: "EvaluationOptions") -> Tensor:
     if not options.normalize:
         return part.new_ones(len(part))
     norms = torch.linalg.vector_norm(part.double(), dim=1).float()
     if (norms == 0).any():
         row = int(torch.nonzero(norms == 0)[0])
-        raise ConfigError(f"the first {part.shape[1]} numbers of row {row} are zeros, which have no direction.")
+        raise InputError(
+            f"{side} embeddings: the first {part.shape[1]} numbers of row {row} are zeros, which have no direction. "
+            "Leave this prefix out."
+        )
     return norms
 
 

@@ -492,6 +492,10 @@ def evaluate_known_levels(
         query = (query[0], query[1][:, kept])
         gallery = None if gallery is None else (gallery[0], gallery[1][:, kept])
     names = [levels[c] for c in kept]
+    if options.prefixes or options.codes:
+        from hgld.evaluation.compressed import check_compressed
+
+        check_compressed(options, query[0].shape[1])
     try:
         report = evaluate_labelled(query, gallery, levels=names, self_index=self_index, options=options)
     except InputError as error:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.cli import main
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
 from hgld.evaluation.compressed import (
     binary_codes,
     code_values,
@@ -18,7 +18,7 @@ from hgld.evaluation.compressed import (
     prefix_neighbors,
     prefix_values,
 )
-from hgld.evaluation.evaluate import EvaluationOptions, evaluate
+from hgld.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_known_levels
 from hgld.evaluation.neighbors import nearest_neighbors
 from tests import reference
 
@@ -49,12 +49,28 @@ def test_sizes_that_are_no_prefixes_are_refused():
         with pytest.raises(ConfigError, match="expected ascending sizes"):
             prefix_values(items(0), None, dims, levels=LEVELS, options=EvaluationOptions())
     zeros = np.concatenate([np.zeros((24, 1)), items(0)[0]], axis=1)
-    with pytest.raises(ConfigError, match="the first 1 numbers of row 0 are zeros"):
+    with pytest.raises(InputError, match="query embeddings: the first 1 numbers of row 0 are zeros"):
         prefix_values((zeros, items(0)[1]), None, (1, 3), levels=LEVELS, options=EvaluationOptions())
     with pytest.raises(ConfigError, match="query expansion"):
         prefix_values(items(0), None, (2,), levels=LEVELS, options=EvaluationOptions(query_expansion=(2.0, 3)))
     with pytest.raises(ConfigError, match="no codes 'int4'; there are int8, binary"):
         code_values(items(0), None, ("int4",), levels=LEVELS, options=EvaluationOptions())
+
+
+@pytest.mark.parametrize("wrong", [{"codes": ("int4",)}, {"prefixes": (10,)}])
+def test_what_cannot_be_is_refused_before_anything_is_ranked(wrong):
+    def progress(task, done, total):
+        pytest.fail(f"{task} has begun")
+
+    options = EvaluationOptions(progress=progress, **wrong)
+    with pytest.raises(ConfigError, match=r"no codes 'int4'|expected ascending sizes of 1 to 9"):
+        evaluate_known_levels(items(0), None, levels=LEVELS, options=options, where="here")
+
+
+def test_codes_of_a_row_of_zeros_are_zeros():
+    codes, scales = int8_codes(np.array([[0.0, 0.0], [1.0, -2.0]]))
+    assert codes.tolist() == [[0, 0], [64, -127]]
+    assert np.isfinite(scales).all()
 
 
 @given(st.lists(st.lists(st.integers(-40, 40), min_size=11, max_size=11).filter(any), min_size=2, max_size=6))
