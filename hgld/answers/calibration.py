@@ -180,7 +180,7 @@ class Cases:
     def votes_of(self, neighbors: int, temperature: float, unknown: float) -> "_Votes":
         """Return the votes for every query, with the whole gallery and again without its classes."""
         gallery = self.queries if self.gallery is None else self.gallery
-        table = self.labels if self.gallery_labels is None else self.gallery_labels
+        table = complete_labels(self.labels if self.gallery_labels is None else self.gallery_labels)
         own = np.arange(len(self.labels)) if self.gallery is None else self.self_index
         asked = np.flatnonzero((self.labels >= 0).any(axis=1))
         if len(asked) > MOST_QUERIES:
@@ -192,8 +192,7 @@ class Cases:
         items = prepare_embeddings(gallery, "gallery", device=device)
         sides = (query, self.labels[asked], items, table, None if own is None else own[asked])
         found = _neighbors(*sides, [-1, *hidden], neighbors, self.progress)
-        complete = complete_labels(table)
-        parts = [count_votes(scores, complete[index], temperature) for index, scores in found]
+        parts = [count_votes(scores, table[index], temperature) for index, scores in found]
         labels = self.labels[asked]
         shares = [1 - unknown if hidden else 1.0, *([unknown / max(len(hidden), 1)] * len(hidden))]
         return _Votes(

@@ -154,10 +154,11 @@ def predict(
     rows = np.flatnonzero(known.kept)
     own = None if self_index is None else _moved(self_index, rows, len(labels), len(query_embeddings))
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
+    if most < 1:
+        raise InputError("a query is in the gallery, which has no other item to search; name further classes, or none.")
     k = min(NEIGHBORS if calibration is None else calibration.neighbors, most)
-    found, scores = nearest_neighbors(
-        query_embeddings, gallery_embeddings[rows], k, self_index=own, device=device, progress=progress
-    )
+    searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # not copied without need
+    found, scores = nearest_neighbors(query_embeddings, searched, k, self_index=own, device=device, progress=progress)
     return answers_of(
         rows[found], scores, labels, names, calibration=calibration, bound=bound, level=level, sure=known.sure
     )

@@ -73,6 +73,8 @@ class Retrieval:
             InputError: not as many labels or items as embeddings.
         """
         rows = torch.as_tensor(embeddings).detach().float().cpu().numpy()
+        if not len(rows) and not len(labels):
+            return
         table, named = class_columns(labels, self.levels)
         if rows.ndim != 2 or len(table) != len(rows):
             raise InputError(f"embeddings of shape {rows.shape} and {len(table)} labels; expected (B, D) and B labels.")

@@ -127,6 +127,8 @@ def test_what_the_caller_knows_is_certain_and_alone_searched():
     assert answer.level == "level_1"
     with pytest.raises(InputError, match="within level_0=9"):
         predict(query, GALLERY, TREE, within={"level_0": 9})
+    with pytest.raises(InputError, match="no other item to search"):
+        predict(GALLERY[:1], GALLERY[[0, 2]], TREE[[0, 2]], self_index=np.array([0]), within={"level_1": TREE[0, 1]})
     with pytest.raises(ConfigError, match="level 'kind'; expected one of level_0, level_1"):
         predict(query, GALLERY, TREE, within={"kind": 9})
 
@@ -217,6 +219,15 @@ def test_every_query_of_a_hidden_class_is_wrong_at_its_level(calibration):
     }
     assert accuracy["fine"] <= 0.2  # of the share .8 each half lacks a level, and none of them is right at the finest
     assert accuracy["coarse"] <= 0.6
+
+
+def test_a_hidden_class_takes_its_items_of_unknown_coarser_class_with_it():
+    rows, labels = clusters(0)
+    holes = labels.copy()
+    holes[1::2, 1] = -1  # their coarser class is that of the same finest class
+    cases = Cases(rows, labels, rows, labels).votes_of(20, 0.05, 0.5)
+    told = Cases(rows, labels, rows, holes).votes_of(20, 0.05, 0.5)
+    np.testing.assert_array_equal(told.right, cases.right)
 
 
 def test_a_calibration_is_written_and_read_as_it_is(calibration, tmp_path):

@@ -69,6 +69,7 @@ def test_batches_add_up_to_the_whole():
     metric = Retrieval(LEVELS)
     for start in range(0, 12, 5):
         metric.update(EMBEDDINGS[start : start + 5], CLASSES[start : start + 5])
+    metric.update(EMBEDDINGS[:0], CLASSES[:0])
     assert metric.compute() == WHOLE
     metric.reset()
     with pytest.raises(InputError, match="no embeddings: call update"):
