@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hgld.answers.calibration import CALIBRATION, NEIGHBORS, UNKNOWN, Calibration, Cases, calibrate
+from hgld.answers.predict import BOUND
 from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress
@@ -139,7 +140,7 @@ class Asking:
     """
 
     calibration: Calibration | None = None
-    bound: float = 0.8
+    bound: float = BOUND
     level: str | None = None
     within: Mapping[str, tuple[int, ...]] | None = None
 
