@@ -70,7 +70,7 @@ class Retrieval:
             gallery: whether they are searched and no queries. Without any, every item queries all the others.
 
         Raises:
-            InputError: not as many labels or items as embeddings.
+            InputError: not as many labels or items as embeddings, or levels in another order than before.
         """
         rows = torch.as_tensor(embeddings).detach().float().cpu().numpy()
         if not len(rows) and not len(labels):
@@ -81,6 +81,11 @@ class Retrieval:
         numbers = [None] * len(rows) if items is None else torch.as_tensor(items).tolist()
         if len(numbers) != len(rows):
             raise InputError(f"{len(numbers)} items for {len(rows)} embeddings; expected one number each.")
+        if named and self._named and named != self._named:
+            raise InputError(
+                f"a batch has the levels {', '.join(named)}, those before {', '.join(self._named)}; give every batch "
+                "the same columns in one order, or name the levels: Retrieval(levels)."
+            )
         side = _SIDES[gallery]
         self._embeddings[side].append(rows)
         self._labels[side].append(table.with_columns(pl.Series("item", numbers, dtype=pl.Int64)))
@@ -94,7 +99,8 @@ class Retrieval:
         """Return the whole report, see :func:`hgld.evaluate`: values of every query, intervals, a page.
 
         Raises:
-            InputError: there was no batch, or batches differ in their levels or dimensions.
+            InputError: there was no batch, or batches differ in their levels or dimensions, or some have class numbers
+                and others names.
             ConfigError: some batches had ``items`` and others none.
         """
         if self._report is None:
@@ -112,17 +118,17 @@ class Retrieval:
 
     def _gathered(self, side: str, processes: Processes) -> tuple[np.ndarray, pl.DataFrame] | None:
         """Return the embeddings and labels of all processes; None if there are none."""
-        parts, written = self._labels[side], io.BytesIO()
-        if parts:
-            pl.concat(parts, how="vertical_relaxed").write_ipc(written)
+        mine, written = np.empty((0, 0), np.float32), io.BytesIO()
+        if self._labels[side]:
+            mine, table = _joined(self._embeddings[side], self._labels[side])
+            table.write_ipc(written)
         tables = [pl.read_ipc(io.BytesIO(data)) for data in from_all(written.getvalue(), processes) if data]
-        mine = np.concatenate(self._embeddings[side]) if parts else np.empty((0, 0), np.float32)
         found = from_all(mine.tobytes(), processes)
         if not tables:
             return None
         arrays = [np.frombuffer(data, np.float32) for data in found if data]
         arrays = [array.reshape(len(table), -1) for array, table in zip(arrays, tables, strict=True)]
-        embeddings, table = np.concatenate(arrays), pl.concat(tables, how="vertical_relaxed")
+        embeddings, table = _joined(arrays, tables)
         without = table["item"].null_count()
         if without == len(table):
             return embeddings, table
@@ -140,3 +146,20 @@ class Retrieval:
         from hgld.evaluation.torchmetric import TorchRetrieval  # which imports the package
 
         return TorchRetrieval(self, value)
+
+
+def _joined(arrays: Sequence[np.ndarray], tables: Sequence[pl.DataFrame]) -> tuple[np.ndarray, pl.DataFrame]:
+    """Return the embeddings and labels of all batches as one.
+
+    Raises:
+        InputError: they differ in their dimensions, their levels, or in having class numbers or names.
+    """
+    forms = {(array.shape[1], table.width - 1) for array, table in zip(arrays, tables, strict=True)}  # beside `item`
+    if len(forms) > 1:
+        found = " and ".join(f"{dim} dimensions and {levels} levels" for dim, levels in sorted(forms))
+        raise InputError(f"batches have {found}; expected the same of all.")
+    for level in tables[0].columns:
+        kinds = {table[level].dtype == pl.String for table in tables if table[level].dtype != pl.Null}
+        if len(kinds) > 1:
+            raise InputError(f"{level}: some batches have class numbers and others names; expected one kind.")
+    return np.concatenate(arrays), pl.concat(tables, how="vertical_relaxed")

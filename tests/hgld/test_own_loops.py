@@ -126,6 +126,30 @@ def test_a_batch_whose_parts_differ_is_refused(update, said):
         Retrieval(LEVELS).update(*update)
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (
+            (EMBEDDINGS, CLASSES),
+            (EMBEDDINGS[:, :3], CLASSES),
+            "3 dimensions and 2 levels and 4 dimensions and 2 levels",
+        ),
+        ((EMBEDDINGS, CLASSES), (EMBEDDINGS, CLASSES[:, 0]), "4 dimensions and 1 levels and 4 dimensions and 2 levels"),
+        ((EMBEDDINGS, CLASSES[:, 0]), (EMBEDDINGS, ["cat"] * 12), "some batches have class numbers and others names"),
+        ((EMBEDDINGS, {"a": [1] * 12, "b": [1] * 12}), (EMBEDDINGS, {"b": [1] * 12, "a": [1] * 12}), "levels b, a"),
+    ],
+)
+def test_batches_that_differ_are_refused(first, second, said):
+    def both():
+        metric = Retrieval()
+        metric.update(*first)
+        metric.update(*second)
+        metric.compute()
+
+    with pytest.raises(InputError, match=said):
+        both()
+
+
 def test_items_come_with_every_batch_or_none():
     metric = Retrieval(LEVELS)
     metric.update(EMBEDDINGS, CLASSES, range(12))
