@@ -99,6 +99,7 @@ def push(
     address: str,
     contents: Contents,
     *,
+    listed: list[Listed] | None = None,
     private: bool = False,
     progress: Callable[[str, int, int | None], None] = lambda *_: None,
 ) -> list[Listed]:
@@ -109,6 +110,7 @@ def push(
     Args:
         address: ``hf:USER/NAME``; made where it does not exist.
         contents: what to push.
+        listed: what :func:`listing` said of it, so that files are not read for it again; None: it is asked.
         private: of a repository that is made.
         progress: called with a task, the number of files done and their total.
 
@@ -118,7 +120,7 @@ def push(
     Raises:
         ServiceError: the Hub does not answer, or refuses.
     """
-    name, listed = repository(address), listing(address, contents)
+    name, listed = repository(address), listing(address, contents) if listed is None else listed
     waiting = [one.path for one in listed if one.state != "same"]
     with _asking(address) as api:
         from huggingface_hub import CommitOperationAdd

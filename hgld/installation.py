@@ -42,7 +42,7 @@ class Installation:
         facts: of hgld, Python, the machine and torch, by name.
         packages: version of every package that hgld is built on; None where it is missing.
         extras: by name, the versions of the packages that each brings; None where one is missing.
-        caches: folders with downloaded and computed files, and their bytes.
+        caches: folders with downloaded and computed files, and the bytes of their first 100,000 files.
     """
 
     facts: dict[str, str]

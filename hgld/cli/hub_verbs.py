@@ -40,7 +40,7 @@ def push_command() -> click.Command:
                 echo(f"{_SHOWN[file.state]} {file.bytes:>14,}  {file.path}")
         if not dry_run:
             with progress_bars() as progress:
-                hub.push(address, contents, private=private, progress=progress)
+                hub.push(address, contents, listed=listed, private=private, progress=progress)
         sent = [file for file in listed if file.state != "same"]
         if as_json:
             files = [{"path": file.path, "bytes": file.bytes, "state": file.state} for file in listed]

@@ -85,6 +85,7 @@ def test_a_run_is_pushed_without_its_optimizer_and_loaded_again(hub, tmp_path, c
         main(["push", str(run), ADDRESS])
     assert not stop.value.code
     assert "4 of 4 files" in capsys.readouterr().out
+    assert sum("/tree/" in call for call in hub.asked) == 1  # what is there is asked, and files are read, once
     files = hub.repositories["models/somebody/something"]
     assert not [path for path in files if "optimizer" in path]
     assert b'hgld.load_model("hf:somebody/something")' in files["README.md"]
