@@ -728,7 +728,7 @@ def label_table(labels: Tensor | np.ndarray, num_items: int, side: str) -> np.nd
     if not np.issubdtype(table.dtype, np.integer):
         raise InputError(
             f"{side} labels have dtype {table.dtype}; expected integer class ids (-1 for unknown). "
-            "Convert them if they are whole numbers."
+            "Convert them if they are whole numbers; hgld.labels.class_numbers numbers the names of classes."
         )
     table = table[:, None] if table.ndim == 1 else table
     if table.ndim != 2 or len(table) != num_items or table.shape[1] == 0:
