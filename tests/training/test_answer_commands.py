@@ -202,6 +202,10 @@ def test_models_without_a_text_tower_say_so(hgld):
 
 
 def test_too_few_classes_and_no_folder_for_the_file_are_said(hgld, tmp_path):
+    code, _, err = hgld(*CALIBRATE, "--split", "nowhere", "--out", str(tmp_path / "c.json"))
+    assert code == 2
+    assert "no split 'nowhere' with images; it has" in err
+    assert "hgld build-shards --val-classes 0.2" in err
     code, _, err = hgld(*CALIBRATE, "--split", "val", "--gallery-split", "nowhere", "--out", str(tmp_path / "c.json"))
     assert (code, "nowhere" in err) == (2, True)
     code, _, err = hgld("calibrate", "--model", "pixels", "--data", "data")

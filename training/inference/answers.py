@@ -52,6 +52,11 @@ def calibrate_answers(
     """
     whole = open_dataset(place)
     named = filled_splits(whole)
+    if split not in named:
+        raise InputError(
+            f"{place}: no split {split!r} with images; it has {', '.join(named)}. Take one that training did not see "
+            "(--split), or make one of classes of its own: hgld build-shards --val-classes 0.2."
+        )
     if test_split is None and "test" in named and split != "test":
         test_split = "test"
     gallery = open_searched(place) if gallery_split is None else open_dataset(place, gallery_split)
