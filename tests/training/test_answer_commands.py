@@ -110,7 +110,7 @@ def test_a_search_by_a_prefix_ranks_a_shortlist(hgld):
         (("--shortlist", "50"), "--shortlist goes with --prefix"),
         (("--prefix", "2", "--index", "ivf"), "leave it out (--index exact)"),
         (("--prefix", "7"), "prefix is 7 of 6 dimensions"),
-        (("--prefix", "2", "--shortlist", "5"), "the shortlist 5"),
+        (("--prefix", "2", "--shortlist", "5"), "the shortlist 5 is shorter than the 20 neighbours"),
     ):
         code, _, err = hgld(*SEARCH, *words)
         assert code == 2

@@ -187,6 +187,11 @@ def search(
     if index is None:
         items = (gallery or _embedded(embedder, dataset, progress)).within(dataset, asking)
         most, place = asked.most(items.positions), {"device": embedder.processes.device, "progress": progress}
+        if prefix is not None and shortlist < most:
+            raise ConfigError(
+                f"the shortlist {shortlist} is shorter than the {most} neighbours that are shown or vote for an "
+                f"answer; expected at least {most} (--shortlist)."
+            )
         if prefix is None:
             places, scores = nearest_neighbors(query, items.vectors, most, **place)
         else:
