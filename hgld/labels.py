@@ -95,6 +95,28 @@ def class_columns(
     return _frame(columns, what), tuple(columns) if isinstance(columns, dict) else None
 
 
+def class_names(
+    labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
+) -> tuple[tuple[str, ...] | None, ...]:
+    """Return the names that the numbers of :func:`class_numbers` are places in, a level each; None where ids came.
+
+    Args:
+        labels: of one set of items.
+        levels: columns to take of tables and datasets, finest first; None: all of them.
+        what: what messages call the labels.
+
+    Raises:
+        InputError: neither numbers nor names.
+
+    >>> class_names({"animal": ["dog", "cat", None], "kind": [7, 7, 7]})
+    (('cat', 'dog'), None)
+    """
+    if (numbers := _as_numbers(labels)) is not None:
+        return (None,) * (1 if numbers.ndim == 1 else numbers.shape[1])
+    table, _ = class_columns(labels, levels, what)
+    return tuple(None if _holds_ids(column) else tuple(_names([column])) for column in table)
+
+
 # -- numbers as they are ----------------------------------------------------------------------------------------------
 
 
@@ -238,11 +260,11 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
     coded = [np.empty((len(table), len(levels)), np.int64) for table in tables]
     for column, level in enumerate(levels):
         parts = [table[level] for table in tables]
-        named = {part.dtype.is_integer() for part in parts if part.dtype != pl.Null}
-        if len(named) > 1:
+        of_ids = {_holds_ids(part) for part in parts if part.dtype != pl.Null}
+        if len(of_ids) > 1:
             raise TableError(f"level {level!r} has integer ids in one table and names in the other; expected one kind.")
         try:
-            codes = _ids(parts) if named != {False} else _places(parts)
+            codes = _ids(parts) if of_ids != {False} else _places(parts)
         except pl.exceptions.InvalidOperationError as error:
             raise TableError(f"level {level!r} has class ids beyond 64 bits.") from error
         for table, part in zip(coded, codes, strict=True):
@@ -250,12 +272,21 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
     return coded
 
 
+def _holds_ids(column: pl.Series) -> bool:
+    return column.dtype.is_integer() or column.dtype == pl.Null
+
+
 def _ids(parts: Sequence[pl.Series]) -> list[pl.Series]:
     return [part.cast(pl.Int64).fill_null(-1) for part in parts]
 
 
 def _places(parts: Sequence[pl.Series]) -> list[pl.Series]:
-    texts = [part.cast(pl.String) for part in parts]
-    names = pl.concat(texts).unique().drop_nulls().sort()
+    names = _names(parts)
     places = pl.Series(range(len(names)), dtype=pl.Int64)
+    texts = [part.cast(pl.String) for part in parts]
     return [text.replace_strict(names, places, default=-1, return_dtype=pl.Int64) for text in texts]
+
+
+def _names(parts: Sequence[pl.Series]) -> pl.Series:
+    """Return the sorted names of a level in all tables."""
+    return pl.concat([part.cast(pl.String) for part in parts]).unique().drop_nulls().sort()

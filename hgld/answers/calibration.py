@@ -26,6 +26,7 @@ from hgld.errors import ConfigError, InputError, SchemaError, StorageError
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
+from hgld.labels import Labels, class_numbers
 
 SCHEMA_VERSION = 1
 CALIBRATION = "calibration.json"  # in the folder of a run
@@ -209,9 +210,9 @@ _FIELDS = tuple(Votes.__dataclass_fields__)
 
 def calibrate(
     query_embeddings: Tensor | np.ndarray,
-    query_labels: Tensor | np.ndarray,
+    query_labels: Labels,
     gallery_embeddings: Tensor | np.ndarray | None = None,
-    gallery_labels: Tensor | np.ndarray | None = None,
+    gallery_labels: Labels | None = None,
     *,
     levels: Sequence[str] | None = None,
     self_index: Tensor | np.ndarray | None = None,
@@ -232,10 +233,11 @@ def calibrate(
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
-        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level.
+        query_labels: (Q, L) integers, finest level first, negative where unknown; (Q,) for one level. Or class names,
+            a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
         gallery_embeddings: (G, D); None: every query searches in the others.
         gallery_labels: (G, L).
-        levels: names of the L levels; None: as :func:`hgld.evaluate` names them.
+        levels: names of the L levels, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
         neighbors: number of neighbours that vote.
         temperature: of the votes, in units of cosine similarity.
@@ -275,9 +277,9 @@ def calibrate(
 
 
 def checked_cases(
-    query: tuple[Tensor | np.ndarray, Tensor | np.ndarray],
+    query: tuple[Tensor | np.ndarray, Labels],
     gallery: Tensor | np.ndarray | None,
-    gallery_labels: Tensor | np.ndarray | None,
+    gallery_labels: Labels | None,
     levels: Sequence[str] | None,
     self_index: Tensor | np.ndarray | None,
     progress: Progress | None = None,
@@ -285,12 +287,15 @@ def checked_cases(
     """Return the names of the levels, and queries with a gallery, as :func:`calibrate` takes them."""
     if (gallery is None) != (gallery_labels is None) or (gallery is None and self_index is not None):
         raise InputError("gallery embeddings and gallery labels come together, and self_index with them.")
-    labels = label_table(query[1], len(query[0]), "query")
+    sides = [query[1]] if gallery_labels is None else [query[1], gallery_labels]
+    numbers, named = class_numbers(*sides, levels=levels, what=("query labels", "gallery labels"))
+    levels = levels if named is None else named
+    labels = label_table(numbers[0], len(query[0]), "query")
     if gallery is None or gallery_labels is None:
         names, table, own = level_names(levels, labels, labels), None, None
         check_tree(labels, names)
     else:
-        table = label_table(gallery_labels, len(gallery), "gallery")
+        table = label_table(numbers[1], len(gallery), "gallery")
         names = level_names(levels, labels, table)
         check_tree(np.concatenate([labels, table]), names)
         own = None if self_index is None else checked_self_index(self_index, len(labels))

@@ -14,8 +14,10 @@ from hgld.answers.votes import complete_labels, count_votes
 from hgld.errors import ConfigError, InputError
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.labels import Labels, class_names, class_numbers
 
 BOUND = 0.8
+Within = Mapping[str, int | str | Collection[int] | Collection[str]]
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,8 @@ class Answer:
 
     Attributes:
         level: name of its level; None: no class is sure enough.
-        path: class by level, from the answer's level up, finest first; coarser levels where the class is unknown are
-            left out.
+        path: class by level, from the answer's level up, finest first: its name where the gallery's labels are names,
+            else its id; coarser levels where the class is unknown are left out.
         confidence: probability that the answer is right; 0 without one.
         confidences: of the classes that the neighbours vote for, by level, finest first; those below ``level`` too.
         neighbors: gallery indices of the neighbours that are of the answer's class, best first.
@@ -33,7 +35,7 @@ class Answer:
     """
 
     level: str | None
-    path: Mapping[str, int]
+    path: Mapping[str, int | str]
     confidence: float
     confidences: Mapping[str, float]
     neighbors: tuple[int, ...] = ()
@@ -54,6 +56,7 @@ class Answers(Sequence[Answer]):
         scores: (Q, K) cosine similarities.
         supports: (Q, K) int64 finest column at which each neighbour is on the path; L if at none.
         calibrated: whether confidences are calibrated; else they are shares of the votes, which are mostly too high.
+        classes: names of the classes by level, at the places that ``paths`` gives; None where labels are ids.
     """
 
     levels: tuple[str, ...]
@@ -64,6 +67,7 @@ class Answers(Sequence[Answer]):
     scores: np.ndarray
     supports: np.ndarray
     calibrated: bool = field(default=False)
+    classes: tuple[tuple[str, ...] | None, ...] = ()
 
     def __len__(self) -> int:
         return len(self.column)
@@ -80,28 +84,31 @@ class Answers(Sequence[Answer]):
         confidences = dict(zip(self.levels, self.confidences[row].tolist(), strict=True))
         if column < 0:
             return Answer(None, {}, 0.0, confidences)
-        path = {self.levels[c]: int(self.paths[row, c]) for c in range(column, len(self.levels))}
-        support = self.supports[row] <= column
+        paths, support = self.paths[row], self.supports[row] <= column
         return Answer(
             self.levels[column],
-            {level: label for level, label in path.items() if label >= 0},
+            {self.levels[c]: self._class(c, int(paths[c])) for c in range(column, len(self.levels)) if paths[c] >= 0},
             float(self.confidences[row, column]),
             confidences,
             tuple(self.neighbors[row, support].tolist()),
             tuple(self.scores[row, support].tolist()),
         )
 
+    def _class(self, column: int, label: int) -> int | str:
+        names = self.classes[column] if self.classes else None
+        return label if names is None else names[label]
+
 
 def predict(
     query_embeddings: Tensor | np.ndarray,
     gallery_embeddings: Tensor | np.ndarray,
-    gallery_labels: Tensor | np.ndarray,
+    gallery_labels: Labels,
     *,
     levels: Sequence[str] | None = None,
     calibration: Calibration | str | Path | None = None,
     bound: float = BOUND,
     level: str | None = None,
-    within: Mapping[str, int | Collection[int]] | None = None,
+    within: Within | None = None,
     self_index: Tensor | np.ndarray | None = None,
     device: torch.device | str | None = None,
     progress: Progress | None = None,
@@ -115,14 +122,16 @@ def predict(
     Args:
         query_embeddings: (Q, D) of any floating dtype.
         gallery_embeddings: (G, D).
-        gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level.
-        levels: names of the L levels, finest first; None: as :func:`hgld.evaluate` names them.
+        gallery_labels: (G, L) integers, finest level first, negative where unknown; (G,) for one level. Or class names,
+            a table or a dataset: all that :func:`hgld.labels.class_numbers` reads.
+        levels: names of the L levels, finest first, or of a table's columns; None: as :func:`hgld.evaluate` names them.
         calibration: made by :func:`hgld.answers.calibrate` on the same model and levels, or its file. None: confidences
             are shares of the votes, and say nothing of classes that the gallery lacks.
         bound: least confidence of an answer; 0: the finest class that is known, above 1: none.
         level: finest level to answer at; None: the finest.
-        within: class ids, one or several, by level: the gallery's items of these classes alone are searched, and the
-            answer's confidence at these levels and above is 1, because the caller knows.
+        within: classes, one or several, by level, ids or names as the labels have them: the gallery's items of these
+            classes alone are searched, and the answer's confidence at these levels and above is 1, because the caller
+            knows.
         self_index: (Q,) gallery index of the query itself, which does not vote; -1 where it is not in the gallery.
         device: where to search; None takes the queries' own device.
         progress: called with a task, the number of queries done and their total.
@@ -143,14 +152,16 @@ def predict(
     >>> [(answer.level, dict(answer.path)) for answer in answers]
     [('product', {'product': 0, 'kind': 0}), ('kind', {'kind': 1})]
     """
-    labels = label_table(gallery_labels, len(gallery_embeddings), "gallery")
-    names = level_names(levels, labels, labels)
+    numbers, named = class_numbers(gallery_labels, levels=levels, what=("gallery labels",))
+    labels = label_table(numbers[0], len(gallery_embeddings), "gallery")
+    names = level_names(levels if named is None else named, labels, labels)
+    classes = class_names(gallery_labels, levels, "gallery labels")
     check_tree(labels, names)
     if isinstance(calibration, str | Path):
         calibration = Calibration.load(Path(calibration))
     if calibration is not None:
         calibration.check_levels(names)
-    known = known_within(labels, names, within or {})
+    known = known_within(labels, names, within or {}, classes)
     rows = np.flatnonzero(known.kept)
     own = None if self_index is None else _moved(self_index, rows, len(labels), len(query_embeddings))
     most = len(rows) - int(own is not None and bool((own >= 0).any()))
@@ -160,7 +171,15 @@ def predict(
     searched = gallery_embeddings if len(rows) == len(labels) else gallery_embeddings[rows]  # not copied without need
     found, scores = nearest_neighbors(query_embeddings, searched, k, self_index=own, device=device, progress=progress)
     return answers_of(
-        rows[found], scores, labels, names, calibration=calibration, bound=bound, level=level, sure=known.sure
+        rows[found],
+        scores,
+        labels,
+        names,
+        calibration=calibration,
+        bound=bound,
+        level=level,
+        sure=known.sure,
+        classes=classes,
     )
 
 
@@ -174,6 +193,7 @@ def answers_of(
     bound: float = BOUND,
     level: str | None = None,
     sure: int | None = None,
+    classes: Sequence[tuple[str, ...] | None] = (),
 ) -> Answers:
     """Return the answers of neighbours that are found already.
 
@@ -186,6 +206,7 @@ def answers_of(
         bound: least confidence of an answer.
         level: finest level to answer at.
         sure: finest column at which the caller knows the class; None: none.
+        classes: names of the classes by level, at the places of the labels; None, or nothing: labels are ids.
 
     Raises:
         ConfigError: an unknown level, or a bound that is no number.
@@ -205,7 +226,9 @@ def answers_of(
     allowed[:, : levels.index(level) if level else 0] = False
     column = np.where(allowed.any(axis=1), allowed.argmax(axis=1), -1)
     calibrated = calibration is not None
-    return Answers(levels, column, votes.labels, confidences, neighbors, scores, votes.supports, calibrated)
+    return Answers(
+        levels, column, votes.labels, confidences, neighbors, scores, votes.supports, calibrated, tuple(classes)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,27 +245,37 @@ class Known:
 
 
 def known_within(
-    gallery_labels: np.ndarray, levels: Sequence[str], within: Mapping[str, int | Collection[int]]
+    gallery_labels: np.ndarray,
+    levels: Sequence[str],
+    within: Within,
+    classes: Sequence[Sequence[str] | None] = (),
 ) -> Known:
     """Return the part of a gallery that is of given classes.
 
     Args:
         gallery_labels: (G, L).
         levels: their names.
-        within: class ids by level; items have to be of one of them at every level that is named.
+        within: classes by level; items have to be of one of them at every level that is named.
+        classes: names of the classes by level, at the places of the labels; None, or nothing: they are ids.
 
     Raises:
         ConfigError: an unknown level.
-        InputError: no item is left.
+        InputError: no item is left, or ids came for names or names for ids.
     """
     kept, columns = np.ones(len(gallery_labels), bool), []
     for name, wanted in within.items():
         if name not in levels:
             raise ConfigError(f"within names the level {name!r}; expected one of {', '.join(levels)}.")
-        classes = [wanted] if isinstance(wanted, int | np.integer) else list(wanted)
+        asked = [wanted] if isinstance(wanted, int | np.integer | str) else list(wanted)
         columns.append(list(levels).index(name))
-        kept &= np.isin(gallery_labels[:, columns[-1]], [label for label in classes if label >= 0])
-        if len(classes) > 1:
+        names = classes[columns[-1]] if classes else None
+        if any(isinstance(one, str) != (names is not None) for one in asked):
+            kind = "ids" if names is None else "names"
+            raise InputError(f"within has {name}={wanted!r}; the gallery's classes of {name} have {kind}.")
+        places: dict[str, int] = {} if names is None else {label: place for place, label in enumerate(names)}
+        ids = [int(one) if names is None else places.get(str(one), -1) for one in asked]
+        kept &= np.isin(gallery_labels[:, columns[-1]], [label for label in ids if label >= 0])
+        if len(asked) > 1:
             columns.pop()  # one of several: the class itself is not known
     if not kept.any():
         said = ", ".join(f"{name}={wanted}" for name, wanted in within.items())

@@ -133,6 +133,25 @@ def test_what_the_caller_knows_is_certain_and_alone_searched():
         predict(query, GALLERY, TREE, within={"kind": 9})
 
 
+def test_class_names_are_answered_with_names():
+    kinds = {"item": ["rose", "rose", "oak", "elm", None], "kind": ["flower", "flower", "tree", "tree", "tree"]}
+    query = np.array([[1.0, 0.05, 0.0], [0.05, 1.0, 0.0]])
+    by_id, by_name = predict(query, GALLERY, TREE, bound=0), predict(query, GALLERY, kinds, bound=0)
+    assert [dict(answer.path) for answer in by_name] == [
+        {"item": "rose", "kind": "flower"},
+        {"item": "oak", "kind": "tree"},
+    ]
+    np.testing.assert_array_equal(by_name.confidences, by_id.confidences)
+    assert predict(query, GALLERY, kinds, levels=["kind"])[0].path == {"kind": "flower"}
+    assert predict(query[:1], GALLERY, kinds, within={"kind": "tree"}, bound=0)[0].path["kind"] == "tree"
+    with pytest.raises(InputError, match="within item=fir"):
+        predict(query, GALLERY, kinds, within={"item": "fir"})
+    with pytest.raises(InputError, match="classes of item have names"):
+        predict(query, GALLERY, kinds, within={"item": [1]})
+    with pytest.raises(InputError, match="classes of level_0 have ids"):
+        predict(query, GALLERY, TREE, within={"level_0": "rose"})
+
+
 def test_the_finest_level_asked_for_and_the_query_in_the_gallery():
     (answer,) = predict(GALLERY[:1], GALLERY, TREE, level="level_1")
     assert (answer.level, dict(answer.path)) == ("level_1", {"level_1": 0})
@@ -207,6 +226,9 @@ def test_a_gallery_of_its_own_holds_the_queries_or_not(calibration):
     assert calibrate(rows, labels, rows, labels, self_index=own, **ask) == calibration
     split = own % 3 > 0
     apart = calibrate(rows[~split], labels[~split], rows[split], labels[split], **ask)
+    named = {"fine": [f"{label:03}" for label in labels[:, 0]], "coarse": labels[:, 1].tolist()}
+    sides = [{level: np.array(column)[part] for level, column in named.items()} for part in (~split, split)]
+    assert calibrate(rows[~split], sides[0], rows[split], sides[1], facts=ask["facts"]) == apart
     moved = np.where(split, np.cumsum(split) - 1, -1)
     mixed = calibrate(rows, labels, rows[split], labels[split], self_index=moved, **ask)
     assert apart.risks["val"][0].queries * 3 == mixed.risks["val"][0].queries

@@ -257,11 +257,12 @@ class _Queries:
             bound=asking.bound,
             level=asking.level,
             sure=known_within(labels, dataset.levels, asking.within or {}).sure,
+            classes=dataset.hierarchy.names,
         )
         return [
             NamedAnswer(
                 one.level,
-                {level: dataset.hierarchy.names[dataset.levels.index(level)][i] for level, i in one.path.items()},
+                {level: str(name) for level, name in one.path.items()},
                 round(one.confidence, 4),
                 tuple(dataset.keys[i] for i in one.neighbors),
             )
