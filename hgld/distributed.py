@@ -1,8 +1,9 @@
 """The processes of a run: their places, signals that ask them to stop, and the few things that they exchange.
 
-This is the one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings, gathers
-those of all, and computes the same loss of the whole batch. So memories, miners and normalisers over the batch mean
-what they mean in one process, and the gradients are those of the one loss.
+This is the one door to ``torch.distributed``. Every process reads its part of a batch, computes its embeddings and
+gathers those of all. Of a loss that is a mean over queries it then computes the part of its own queries, of any other
+the loss of the whole batch. So memories, miners and normalisers over the batch mean what they mean in one process, and
+the gradients are those of the one loss.
 """
 
 import itertools
@@ -649,16 +650,36 @@ def add_up_terms(sums: Mapping[str, "TermSum"], processes: Processes) -> tuple[T
     facts = torch.stack([torch.stack([term.total.detach().double(), term.count.detach().double()]) for term in terms])
     if processes.count > 1:
         dist.all_reduce(facts)
-    counts = facts[:, 1].clamp(min=torch.finfo(torch.float64).tiny)
-    counts = torch.where(facts[:, 1] > 0, counts, 1.0)
+    counts = torch.where(facts[:, 1] > 0, facts[:, 1], 1.0)
     values = (facts[:, 0] / counts).unbind()
     loss, parts = terms[0].total.new_zeros(()), {}
     for name, term, count, value in zip(sums, terms, counts.unbind(), values, strict=True):
         own = term.total / count.to(term.total.dtype)
         part = own * processes.count
-        parts[name] = part + (value.to(part.dtype) - part).detach()
+        parts[name] = value.to(part.dtype) + (part - part.detach())  # to the last bit the same on every process
         loss = loss + term.weight * parts[name]
     return loss, parts
+
+
+@contextmanager
+def _draws_of_main(processes: Processes, device: torch.device) -> Iterator[None]:
+    """Let torch's generators of the CPU and of a GPU draw on every process in the body what they draw on the main one.
+
+    Processes that draw other negatives have other losses, and the average of their gradients is that of none.
+    """
+    gpus = [device] if device.type == "cuda" else []
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(gpu) for gpu in gpus)]
+    shared = torch.cat(states).to(processes.device)
+    dist.broadcast(shared, 0)
+    if processes.is_main:
+        yield
+        return
+    with torch.random.fork_rng(gpus):
+        first, *others = shared.cpu().split([len(state) for state in states])
+        torch.set_rng_state(first)
+        for gpu, state in zip(gpus, others, strict=True):
+            torch.cuda.set_rng_state(state, gpu)
+        yield
 
 
 class DistributedLoss(nn.Module):
@@ -670,9 +691,10 @@ class DistributedLoss(nn.Module):
     backward pass call :meth:`average_gradients`.
 
     A loss that is a mean over queries is shared: every process ranks its own b queries against the B items of all, so
-    that its tables are (b, B), and a memory's rows are spread over the processes. The losses that are no such mean
-    (:attr:`shared` is False: Triplet, Margin, MultiGrain, BlackboxAP, SiMix, pair losses with reduction ``nonzero``,
-    ``ClassWeighted`` with balanced weights, other libraries' losses) are computed of the whole batch by every process.
+    that its tables are (b, B), and a memory's rows are spread over the processes. The others (:attr:`shared` is False:
+    Triplet, Margin, MultiGrain, BlackboxAP, SiMix, LevelWeighted, MatryoshkaLoss, pair losses with reduction
+    ``nonzero``, ``ClassWeighted`` with balanced weights, what is made of any of these, other libraries' losses) are
+    computed of the whole batch by every process, with the random numbers of the first one.
 
     Args:
         loss: of hgld, or any module that is called with embeddings and labels; its parameters must be equal on all
@@ -716,7 +738,9 @@ class DistributedLoss(nn.Module):
         known = gather(labels.to(embeddings.device), processes)
         if not self.shared:
             given = {name: gather(rows.to(embeddings.device), processes) for name, rows in others.items()}
-            return self.loss(gather_with_gradients(embeddings, processes), known, **given)
+            everyone = gather_with_gradients(embeddings, processes)
+            with _draws_of_main(processes, embeddings.device):
+                return self.loss(everyone, known, **given)
         everyone = gather_adding_gradients(embeddings, processes)
         own = torch.arange(len(embeddings), device=embeddings.device) + processes.index * len(embeddings)
         loss: Any = self.loss

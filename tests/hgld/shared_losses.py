@@ -58,6 +58,8 @@ WHOLE = {
     "ROADMAP, nonzero": lambda: losses.Composition(losses.SupAP(), losses.CalibrationLoss(reduction="nonzero")),
     "balanced": lambda: losses.ClassWeighted(losses.SoftBinAP(reduction="none"), "balanced"),
     "memory, Triplet": lambda: memory_of(losses.Triplet()),
+    "LevelWeighted": lambda: losses.LevelWeighted(losses.SupAP(reduction="none"), 2),
+    "MatryoshkaLoss": lambda: losses.MatryoshkaLoss(losses.SupHAP(), (2, DIM)),
 }
 
 
@@ -89,7 +91,7 @@ def gradients(index: int, count: int, names: tuple[str, ...] = (*SHARED, *WHOLE)
             net.zero_grad()
             criterion.zero_grad()
             images, labels, instances = (table[own] for table in step_input(step))
-            torch.manual_seed(step)
+            torch.manual_seed(step + 100 * index)  # as processes that draw views of their own
             others = {"instances": instances} if name == "MultiGrain" else {}
             value = criterion(net(images), labels, **others)
             value.backward()
