@@ -24,8 +24,13 @@ def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(forward)
     def read(self: nn.Module, embeddings: Tensor, labels: Any, *references: Any, **named: Any) -> Any:
         references, named = _own_order(self, references, named)
-        if not isinstance(labels, Tensor):
-            labels, references = _as_tensors(self, embeddings, labels, references, named)
+        ref_labels = references[1] if len(references) > 1 else named.get("ref_labels")
+        if not (isinstance(labels, Tensor) and isinstance(ref_labels, Tensor | None)):
+            labels, ref_labels = _as_tensors(self, embeddings, labels, ref_labels)
+            if len(references) > 1:
+                references = (references[0], ref_labels, *references[2:])
+            elif ref_labels is not None:
+                named["ref_labels"] = ref_labels
         return forward(self, embeddings, labels, *references, **named)
 
     return read
@@ -57,19 +62,12 @@ def _is_embedding(references: Sequence[Any]) -> bool:
     return len(references) > 1 and isinstance(references[1], Tensor) and references[1].is_floating_point()
 
 
-def _as_tensors(
-    loss: nn.Module, embeddings: Tensor, labels: Any, references: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Tensor, tuple[Any, ...]]:
-    ref_labels = references[1] if len(references) > 1 else named.get("ref_labels")
+def _as_tensors(loss: nn.Module, embeddings: Tensor, labels: Any, ref_labels: Any) -> tuple[Tensor, Tensor | None]:
     sides = [labels] if ref_labels is None else [labels, ref_labels]
     keeping = next((type(part).__name__ for part in loss.modules() if getattr(part, "keeps_classes", False)), None)
     numbers, _ = class_numbers(*sides, what=("labels", "ref_labels"), numbered_for=keeping)
-    tensors = [torch.from_numpy(side).to(embeddings.device) for side in numbers]
-    if len(tensors) > 1 and len(references) > 1:
-        references = (references[0], tensors[1], *references[2:])
-    elif len(tensors) > 1:
-        named["ref_labels"] = tensors[1]
-    return tensors[0], references
+    found = [torch.from_numpy(side).to(embeddings.device) for side in numbers]
+    return found[0], found[1] if len(found) > 1 else None
 
 
 # -- pairs that a miner picked ----------------------------------------------------------------------------------------

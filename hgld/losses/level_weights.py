@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import RankLoss, label_columns, mean_of_valid
 
 LevelWeights = Literal["learned", "hard"]
@@ -57,6 +58,7 @@ class LevelWeighted(nn.Module):
         self.num_levels = num_levels
         self.log_variances = nn.Parameter(torch.zeros(num_levels)) if weights == "learned" else None
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

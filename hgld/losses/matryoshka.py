@@ -6,6 +6,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
+from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import label_columns
 
 
@@ -63,6 +64,7 @@ class MatryoshkaLoss(nn.Module):
             raise ConfigError(f"levels are {self.levels}; expected columns from 0, coarser ones for shorter prefixes.")
         self.losses = nn.ModuleList(parts)
 
+    @reads_labels
     def forward(
         self,
         embeddings: Tensor,

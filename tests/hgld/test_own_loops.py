@@ -165,13 +165,22 @@ PAIRS = (torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([0]), torch.te
 
 
 @pytest.mark.parametrize(
-    "loss", [losses.SupHAP(), losses.Contrastive(), losses.ROADMAP(), losses.SumOverLevels(losses.SmoothAP())]
+    "loss",
+    [
+        losses.SupHAP(),
+        losses.Contrastive(),
+        losses.ROADMAP(),
+        losses.SumOverLevels(losses.SmoothAP()),
+        losses.LevelWeighted(losses.SupAP(reduction="none"), 1, "hard"),
+        losses.MatryoshkaLoss(losses.SupHAP(), (2, 4)),
+    ],
 )
 def test_names_and_their_order_of_arguments_change_nothing(loss):
     names, other = [f"class {c}" for c in FINE.tolist()], BATCH.flip(0)
     expected = loss(BATCH, FINE, other, FINE.flip(0))
     assert torch.equal(loss(BATCH, FINE), loss(BATCH, names))
     assert torch.equal(expected, loss(BATCH, names, other, names[::-1]))
+    assert torch.equal(expected, loss(BATCH, FINE, other, FINE.flip(0).tolist()))
     assert torch.equal(expected, loss(BATCH, FINE, None, other, FINE.flip(0)))
     assert torch.equal(expected, loss(BATCH, FINE, None, ref_emb=other, ref_labels=FINE.flip(0)))
 
