@@ -14,7 +14,9 @@ from hgld import open_dataset
 from hgld.cli import main
 from hgld.data.batch import normalize
 from hgld.data.views import TestView
+from hgld.errors import InputError
 from hgld.training.inference.embedding import embed
+from hgld.training.inference.embedding_parts import EmbeddingParts
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.training.untrained_run import write_run
 
@@ -62,6 +64,16 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
         "parts.npy",
         "parts.labels.parquet",
     }
+
+
+@pytest.mark.parametrize("other", [{"items": "b"}, {"model": {"weights": "b"}}])
+def test_parts_of_other_items_or_another_model_are_not_joined(tmp_path, other):
+    parts = EmbeddingParts(tmp_path / "parts.npy", 2)
+    made_of = {"model": {"weights": "a"}, "items": "a"}
+    for number, facts in ((1, made_of), (2, made_of | other)):
+        parts.file(number).with_suffix(".json").write_text(json.dumps({"made_of": facts, "first": 0, "shape": [1, 4]}))
+    with pytest.raises(InputError, match="by different models, with different options or of different items"):
+        parts.join()
 
 
 def test_embeddings_are_those_of_the_best_checkpoint(places, tmp_path, capsys):

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
 from numpy.typing import NDArray
 
 from hgld.data.dataset import ShardDataset
@@ -20,6 +19,7 @@ from hgld.evaluation.evaluate import Progress
 from hgld.files import aside_of, put_in_place, write_atomic
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings
+from hgld.training.inference.search_index import embedding_facts
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -77,7 +77,7 @@ class EmbeddingParts:
         if not len(chosen):
             raise ConfigError(f"part {number} of {self.count} of {len(dataset)} items is empty. Take fewer parts.")
         part = dataset.select(chosen)
-        file, made_of = self.file(number), _made_of(embedder, part)
+        file, made_of = self.file(number), _made_of(embedder, dataset)
         found = from_main(_facts(file), embedder.processes)
         if found is not None:
             if found["made_of"] != made_of:
@@ -97,7 +97,7 @@ class EmbeddingParts:
         """Join the parts to one file, its labels and faults, and remove them.
 
         Raises:
-            InputError: parts are missing, or are not of one model.
+            InputError: parts are missing, or are not of one model and one dataset.
             StorageError: the disk is full or not writable.
         """
         files = [self.file(number) for number in range(1, self.count + 1)]
@@ -108,8 +108,11 @@ class EmbeddingParts:
             raise InputError(f"{self.out}: {len(missing)} of {self.count} parts are not there yet: {named}.")
         known = [one for one in facts if one is not None]
         shapes = [tuple(one["shape"]) for one in known]
-        if len({one["made_of"]["model"] for one in known}) > 1 or len({shape[1] for shape in shapes}) > 1:
-            raise InputError(f"{self.out}: its parts were made by different models. Remove those of the wrong one.")
+        if any(one["made_of"] != known[0]["made_of"] for one in known) or len({shape[1] for shape in shapes}) > 1:
+            raise InputError(
+                f"{self.out}: its parts were made by different models, with different options or of different items. "
+                "Remove those of the wrong one."
+            )
         shape = (sum(shape[0] for shape in shapes), shapes[0][1])
         faults = [_faults(file, one["first"]) for file, one in zip(files, known, strict=True)]
         named = pl.concat(faults)
@@ -165,11 +168,7 @@ def _faults(file: Path, first: int) -> pl.DataFrame:
     return pl.read_csv(faults_file(file), schema=schema).with_columns(pl.col("item") + first)
 
 
-def _made_of(embedder: Embedder, part: ShardDataset) -> dict[str, str]:
-    """Return digests of the model with its view of images, and of the items."""
-    model = hashlib.sha256(repr((embedder.view, embedder.scales, embedder.scale_p, embedder.amp)).encode())
-    for name, tensor in sorted(embedder.model.state_dict().items()):
-        model.update(name.encode())
-        model.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    items = hashlib.sha256("\n".join(part.keys).encode())
-    return {"model": model.hexdigest(), "items": items.hexdigest()}
+def _made_of(embedder: Embedder, dataset: ShardDataset) -> dict[str, Any]:
+    """Return what a part must have in common with the others: the model with its view of images, and the dataset."""
+    keys = hashlib.sha256("\n".join(dataset.keys).encode())
+    return {"model": embedding_facts(embedder), "items": keys.hexdigest()}
