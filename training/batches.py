@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import cached_property
@@ -315,11 +314,11 @@ def _sampler(config: TrainConfig, dataset: ShardDataset, processes: Processes) -
     finest = dataset.labels[:, 0]
     classes = len(finest[finest >= 0].unique())
     if batch.sampler == "pk" and classes < p:
-        unit = math.lcm(k, processes.count)
+        fitting = classes // processes.count * processes.count * k  # every process has as many classes
+        fewer = f"--batch-size {fitting} or less, or more images a class" if fitting else "fewer processes"
         raise ConfigError(
             f"--batch-size {size} of --images-per-class {k} needs {p} classes, and split {config.run.train_split!r} of "
-            f"{dataset.manifest.name} has {classes}. Take --batch-size {classes * k // unit * unit} or less, or more "
-            "images a class."
+            f"{dataset.manifest.name} has {classes}. Take {fewer}."
         )
     common: dict[str, Any] = {
         "seed": config.run.seed,
