@@ -57,6 +57,11 @@ class MetricLearningLoss(nn.Module):
         self.miner = miner
         self.level = level
 
+    @property
+    def keeps_classes(self) -> bool:
+        """True if the loss has parameters: those of pytorch-metric-learning are vectors or thresholds of classes."""
+        return any(True for _ in self.parameters())
+
     @reads_labels
     def forward(
         self,

@@ -209,7 +209,14 @@ def test_a_rank_over_everything_refuses_a_miners_pairs(loss):
         loss(BATCH, FINE, PAIRS)
 
 
-@pytest.mark.parametrize("loss", [losses.HAPPIER(4, 4), losses.CrossBatchMemory(losses.SmoothAP(), 8, 4)])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.HAPPIER(4, 4),
+        losses.CrossBatchMemory(losses.SmoothAP(), 8, 4),
+        losses.wrap(torch.nn.Linear(4, 4)),  # as their losses with a vector a class
+    ],
+)
 def test_what_keeps_classes_refuses_names(loss):
     with pytest.raises(InputError, match="needs the same numbers in every batch"):
         loss(BATCH, [f"class {c}" for c in FINE.tolist()])
