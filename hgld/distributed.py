@@ -716,6 +716,7 @@ class DistributedLoss(nn.Module):
     def __init__(self, loss: nn.Module, processes: Processes | None = None) -> None:
         super().__init__()
         self.loss = loss
+        self._finds_group = processes is None
         self.processes = processes or current_processes()
         self.shared = bool(getattr(loss, "sums_over_queries", False))
         if self.shared and self.processes.count > 1:
@@ -731,9 +732,17 @@ class DistributedLoss(nn.Module):
             embeddings: (b, D) floating, of this process's items; the same b on every process.
             labels: (b, L) or (b,) integers.
             others: further (b, ...) tensors by name, which the loss takes: ``instances`` of MultiGrain.
+
+        Raises:
+            ConfigError: the processes met after this was made, so that it does not know of them.
         """
         processes = self.processes
         if processes.count == 1:
+            if self._finds_group and current_processes().count > 1:
+                raise ConfigError(
+                    "this DistributedLoss was made before torch's processes met, and would be the loss of a part. Make "
+                    "it after init_process_group: in Lightning in configure_model, in accelerate after Accelerator()."
+                )
             return self.loss(embeddings, labels, **others)
         known = gather(labels.to(embeddings.device), processes)
         if not self.shared:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from hgld.distributed import DistributedLoss, Processes, share_of
+from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES
 from tests.hgld import shared_losses
 
@@ -60,6 +61,15 @@ def test_what_is_shared_and_what_is_not():
         for part in make().modules()
     }
     assert set(LOSSES) - tried == {"RODNDCG", "RODRecall", "SmoothHAP", "SmoothRecall"} - tried
+
+
+def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
+    loss = DistributedLoss(shared_losses.SHARED["SupHAP"]())
+    args = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    loss(*args)
+    monkeypatch.setattr("hgld.distributed.current_processes", lambda: Processes(0, 2, torch.device("cpu")))
+    with pytest.raises(ConfigError, match="made before torch's processes met"):
+        loss(*args)
 
 
 @pytest.mark.slow
