@@ -3,6 +3,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 import hgld
+from hgld.distributed import DistributedLoss
 
 torch.distributed.init_process_group("gloo")  # torchrun --nproc-per-node 2 ddp.py
 place = {"process_index": torch.distributed.get_rank(), "process_count": torch.distributed.get_world_size()}
@@ -10,7 +11,8 @@ dataset, tests = hgld.open_dataset("shards", "train"), hgld.open_dataset("shards
 loader = DataLoader(dataset, batch_sampler=hgld.samplers.PKSampler(dataset, p=8, k=4, **place))  # 4 x 4 here
 torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.AvgPool2d(16), torch.nn.Flatten(), torch.nn.Linear(3 * 14 * 14, 64))
-model, loss = DistributedDataParallel(net), hgld.losses.ROADMAP()
+model = DistributedDataParallel(net)
+loss = DistributedLoss(hgld.losses.ROADMAP())  # of the 8 x 4 items of both
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 for batch in loader:
     value = loss(model(batch["image"] / 255), batch["labels"])
