@@ -706,6 +706,9 @@ class DistributedLoss(nn.Module):
         loss: the loss.
         shared: whether the processes share the queries.
 
+    Raises:
+        ConfigError: a loss that does not return a scalar.
+
     >>> import torch
     >>> from hgld.losses import SupAP
     >>> loss = DistributedLoss(SupAP())
@@ -715,6 +718,8 @@ class DistributedLoss(nn.Module):
 
     def __init__(self, loss: nn.Module, processes: Processes | None = None) -> None:
         super().__init__()
+        if getattr(loss, "reduction", "mean") == "none":
+            raise ConfigError(f"{type(loss).__name__} has reduction='none'; the processes share a scalar.")
         self.loss = loss
         self._finds_group = processes is None
         self.processes = processes or current_processes()

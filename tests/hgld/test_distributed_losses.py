@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from hgld.distributed import DistributedLoss, Processes, share_of
 from hgld.errors import ConfigError
+from hgld.losses import SupAP
 from hgld.losses.registry import LOSSES
 from tests.hgld import shared_losses
 
@@ -61,6 +62,11 @@ def test_what_is_shared_and_what_is_not():
         for part in make().modules()
     }
     assert set(LOSSES) - tried == {"RODNDCG", "RODRecall", "SmoothHAP", "SmoothRecall"} - tried
+
+
+def test_a_loss_that_is_no_scalar_is_refused():
+    with pytest.raises(ConfigError, match="the processes share a scalar"):
+        DistributedLoss(SupAP(reduction="none"))
 
 
 def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
