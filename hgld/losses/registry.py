@@ -48,7 +48,6 @@ _H_AP = _same("alpha", "relevance")
 _RECALL = _same(k="recall_at", temperature="recall_temperature")
 _LEVEL = _same("level")
 _PROXY = _same(temperature="proxy_temperature")
-_TREE = _same(temperature="proxy_temperature")
 _HYPERBOLIC = _same("curvature", temperature="hyperbolic_temperature", radius="hyperbolic_radius")
 _PAIR = _same(alpha="pair_positive", beta="pair_negative")
 _BLACKBOX = _same(lambda_="blackbox_lambda", margin="blackbox_margin")
@@ -73,9 +72,9 @@ LOSSES: Mapping[str, LossEntry] = {
     "CSL": LossEntry("proxies", "proxies", _same(margins="csl_margins", scale="csl_scale"), learns=True),
     "NormSoftmax": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
     "ProxyNCApp": LossEntry("proxies", "proxies", _PROXY | _LEVEL, learns=True),
-    "TreeSoftmax": LossEntry("tree_proxies", "proxies", _TREE | _same(level_weights="proxy_levels"), learns=True),
-    "HXE": LossEntry("tree_proxies", "proxies", _TREE | _same(alpha="hxe_alpha"), learns=True),
-    "SoftLabels": LossEntry("tree_proxies", "proxies", _TREE | _same(beta="soft_beta"), learns=True),
+    "TreeSoftmax": LossEntry("tree_proxies", "proxies", _PROXY | _same(level_weights="proxy_levels"), learns=True),
+    "HXE": LossEntry("tree_proxies", "proxies", _PROXY | _same(alpha="hxe_alpha"), learns=True),
+    "SoftLabels": LossEntry("tree_proxies", "proxies", _PROXY | _same(beta="soft_beta"), learns=True),
     "Triplet": LossEntry("pairs", "pairs", _same("margin") | _LEVEL),
     "Contrastive": LossEntry("pairs", "pairs", _same("margin", variant="contrastive") | _LEVEL),
     "HyperbolicPairs": LossEntry("hyperbolic", "pairs", _HYPERBOLIC | _LEVEL),
