@@ -31,7 +31,7 @@ from torch.distributed import (
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from hgld.errors import ConfigError, HgldError
+from hgld.errors import ConfigError, HgldError, InputError
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -740,8 +740,14 @@ class DistributedLoss(nn.Module):
 
         Raises:
             ConfigError: the processes met after this was made, so that it does not know of them.
+            InputError: labels that are no tensor.
         """
         processes = self.processes
+        if not isinstance(labels, Tensor):
+            raise InputError(
+                f"labels are {type(labels).__name__}; expected a tensor of class numbers, which mean the same on every "
+                "process: hgld.Hierarchy.from_columns numbers the classes of a table."
+            )
         if processes.count == 1:
             if self._finds_group and current_processes().count > 1:
                 raise ConfigError(

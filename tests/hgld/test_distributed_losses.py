@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from hgld.distributed import DistributedLoss, Processes, share_of
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, InputError
 from hgld.losses import SupAP
 from hgld.losses.registry import LOSSES
 from tests.hgld import shared_losses
@@ -67,6 +67,11 @@ def test_what_is_shared_and_what_is_not():
 def test_a_loss_that_is_no_scalar_is_refused():
     with pytest.raises(ConfigError, match="the processes share a scalar"):
         DistributedLoss(SupAP(reduction="none"))
+
+
+def test_names_are_refused_on_one_process_as_on_several():
+    with pytest.raises(InputError, match="labels are list; expected a tensor of class numbers"):
+        DistributedLoss(SupAP())(torch.eye(4), ["a", "a", "b", "b"])  # type: ignore[arg-type]
 
 
 def test_a_loss_made_before_the_processes_met_is_refused(monkeypatch):
