@@ -37,6 +37,7 @@ _FEWEST_CLASSES = 10  # finest ones, for folds that are worth the name
 _LEAST_SHARE = 1e-3  # shares are taken this far from 0 and 1, for their log-odds
 _MARKS = 3
 _REGULARISATION = 1.0
+_UNMEASURED = -30.0  # log-odds
 _MOST_BYTES = 1 << 20
 _MOST_LEVELS, _MOST_NEIGHBORS, _MOST_TEXT = 32, 1000, 200
 
@@ -229,7 +230,8 @@ def calibrate(
     if the gallery lacked it; levels at which fewer than two classes would be left are not asked so. The queries of
     lacking classes count together as a share ``unknown`` of all. Confidences hold for galleries like this one: how many
     classes it has and how close they lie decides how often the nearest are right. So take the one that will be
-    searched. Of more than 10,000 queries as many are drawn, with seed 0.
+    searched. A level of which no query has a class is not measured: its confidence is that of the next finer level. Of
+    more than 10,000 queries as many are drawn, with seed 0.
 
     Args:
         query_embeddings: (Q, D) of any floating dtype.
@@ -330,6 +332,8 @@ class _Votes:
     def _fit(self, column: int) -> LevelScaling:
         known = self.known[:, column]
         marks, right, weights = marks_of(self.votes, column)[known], self.right[known, column], self.weights[known]
+        if not len(right):  # nothing was measured, so that the confidence is that of the finer level
+            return LevelScaling((0.0,) * _MARKS, _UNMEASURED)
         if right.all() or not right.any():  # nothing to tell apart: Laplace's rule of succession
             return LevelScaling((0.0,) * _MARKS, float(logit((right.sum() + 1) / (len(right) + 2))))
         middle, spread = marks.mean(axis=0), np.maximum(marks.std(axis=0), 1e-6)

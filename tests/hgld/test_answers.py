@@ -345,6 +345,15 @@ def test_too_few_classes_and_numbers_out_of_range_are_refused():
             calibrate(rows, labels, **wrong)
 
 
+def test_a_level_of_which_no_query_has_a_class_has_the_confidence_of_the_finer_one():
+    rows, labels = clusters(0)
+    unknown = np.stack([labels[:, 0], np.full(len(labels), -1)], axis=1)
+    made = calibrate(rows, unknown, rows, labels, self_index=np.arange(len(rows)))
+    assert made.risks["val"][1].queries == 0
+    confidences = predict(rows[::9], rows, labels, calibration=made).confidences
+    np.testing.assert_array_equal(confidences[:, 1], confidences[:, 0])
+
+
 def test_a_level_at_which_all_are_right_is_nearly_sure():
     rows, labels = clusters(0)
     calibration = calibrate(rows, np.stack([labels[:, 0], np.zeros(len(rows), int)], axis=1), unknown=0.0)
