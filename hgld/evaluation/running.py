@@ -118,10 +118,15 @@ class Retrieval:
 
     def _gathered(self, side: str, processes: Processes) -> tuple[np.ndarray, pl.DataFrame] | None:
         """Return the embeddings and labels of all processes; None if there are none."""
-        mine, written = np.empty((0, 0), np.float32), io.BytesIO()
+        mine, written, fault = np.empty((0, 0), np.float32), io.BytesIO(), ""
         if self._labels[side]:
-            mine, table = _joined(self._embeddings[side], self._labels[side])
-            table.write_ipc(written)
+            try:
+                mine, table = _joined(self._embeddings[side], self._labels[side])
+                table.write_ipc(written)
+            except InputError as error:
+                fault = str(error)
+        if faults := [told for told in from_all(fault.encode(), processes) if told]:  # all leave, and none waits
+            raise InputError(faults[0].decode())
         tables = [pl.read_ipc(io.BytesIO(data)) for data in from_all(written.getvalue(), processes) if data]
         found = from_all(mine.tobytes(), processes)
         if not tables:

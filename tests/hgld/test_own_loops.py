@@ -105,6 +105,14 @@ def test_items_that_a_sampler_repeated_count_once_over_processes(monkeypatch):
     assert mine.compute() == WHOLE
 
 
+def test_batches_that_differ_on_one_process_are_refused_on_all(monkeypatch):
+    mine = Retrieval(LEVELS)
+    mine.update(EMBEDDINGS, CLASSES)
+    monkeypatch.setattr("hgld.evaluation.running.from_all", lambda data, _: [data, b"batches differ there"])
+    with pytest.raises(InputError, match="batches differ there"):
+        mine.compute()
+
+
 def test_names_of_all_processes_are_numbered_together(monkeypatch):
     names = [f"class {c}" for c in CLASSES[:, 0].tolist()]
     mine, theirs = Retrieval(), Retrieval()
