@@ -249,7 +249,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         self._offset, self._size = index["offset"].to_numpy(), index["size"].to_numpy()
         self._orientation = index["orientation"].to_numpy()
         self._boxes = index.select(pl.col(BOX).fill_null(-1)).to_numpy() if BOX[0] in index.columns else None
-        self._sha256 = _digests(index["sha256"]) if "sha256" in index.columns else None
+        self._sha256 = _digests(index["sha256"], f"{storage.where}/{INDEX}") if "sha256" in index.columns else None
         self.sizes = _upright_sizes(index.select("width", "height").to_numpy(), self._orientation, self._boxes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -474,12 +474,12 @@ def _decode(item: EncodedImage, size: tuple[int, int]) -> "Image":
     return picture if item.box is None else picture.crop(item.box)
 
 
-def _digests(sha256: pl.Series) -> np.ndarray:
+def _digests(sha256: pl.Series, where: str) -> np.ndarray:
     """Return the digests of (N,) texts of 64 hex digits, (N, 32) uint8."""
-    raw = b"".join(sha256.str.decode("hex", strict=False).fill_null(b"").to_list())
-    if len(raw) != _DIGEST * len(sha256):
-        raise InputError(f"{INDEX}: sha256 is not 64 hex digits in every row. hgld index --force writes it again.")
-    return np.frombuffer(raw, dtype=np.uint8).reshape(-1, _DIGEST)
+    raw = sha256.str.decode("hex", strict=False).fill_null(b"")
+    if not (raw.bin.size() == _DIGEST).all():
+        raise InputError(f"{where}: sha256 is not 64 hex digits in every row. hgld index --force writes it again.")
+    return np.frombuffer(b"".join(raw.to_list()), dtype=np.uint8).reshape(-1, _DIGEST)
 
 
 def _upright_sizes(stored: np.ndarray, orientation: np.ndarray, boxes: np.ndarray | None) -> np.ndarray:

@@ -19,7 +19,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from hgld import Hierarchy, open_dataset
 from hgld.data.dataset import ShardDataset
 from hgld.data.images import EncodedImage
-from hgld.data.index import HIERARCHY, INDEX, MANIFEST
+from hgld.data.index import HIERARCHY, INDEX, MANIFEST, read_index, write_index
 from hgld.data.storage import ShardStorage
 from hgld.errors import HgldError, HierarchyError, InputError, SchemaError
 from hgld.samplers import EpochSampler, PKSampler
@@ -419,3 +419,14 @@ def test_a_data_loader_needs_no_transform(root):
     assert batch["image"].dtype == torch.uint8
     assert torch.equal(batch["labels"], dataset.labels[batch["index"]])
     assert dataset[0]["image"].size == dataset.image(0).size  # the picture itself
+
+
+def test_checksums_that_are_none_are_named_before_images_are_held_to_them(root, tmp_path):
+    folder = shutil.copytree(root, tmp_path / "copy")
+    frame, levels = read_index(folder / INDEX)
+    texts = frame["sha256"].to_list()
+    texts[:2] = [texts[0][:-2], texts[1] + "00"]  # together as long as they should be
+    write_index(frame.with_columns(pl.Series("sha256", texts)), folder / INDEX, levels)
+    assert len(open_dataset(folder)) == len(ITEMS)
+    with pytest.raises(InputError, match=r"copy/index\.parquet: sha256 is not 64 hex digits in every row"):
+        open_dataset(folder, verify_reads=True)
