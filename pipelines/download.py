@@ -61,7 +61,9 @@ class PartialFile:
 
     def __init__(self, final: Path, url: str) -> None:
         self.validator = ""
-        self._final, self._url = final, url
+        shown = without_secrets(url)
+        self._final = final
+        self._url = url if url == shown else f"{shown} {hashlib.sha256(url.encode()).hexdigest()}"  # what may hold keys
         self._path = final.with_name(f"{final.name}.part")
         self._facts = final.with_name(f"{final.name}.part.json")
         self._lock = file_lock(self._path, f"{self._path} is being written by another process; wait for it or stop it.")

@@ -189,6 +189,17 @@ def test_user_and_password_stand_in_no_message(server, tmp_path):
     assert "s3cret" not in str(caught.value)
 
 
+def test_keys_in_an_address_are_not_written_beside_the_part(tmp_path):
+    url = "http://me:s3cret@x.org/a.tar?key=s3cret"
+    with PartialFile(tmp_path / "a.tar", url) as part:
+        part.restart('"1"')
+    assert "s3cret" not in (tmp_path / "a.tar.part.json").read_text()
+    with PartialFile(tmp_path / "a.tar", url) as part:
+        assert part.validator == '"1"'
+    with PartialFile(tmp_path / "a.tar", url + "2") as part:
+        assert part.validator == ""
+
+
 def test_retry_after_is_obeyed(server, tmp_path, monkeypatch):
     waits: list[float] = []
     monkeypatch.setattr(Downloader, "_sleep", lambda self, seconds: waits.append(seconds))
