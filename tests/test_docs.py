@@ -242,6 +242,8 @@ class Reader:
 
     def follow(self, document: Path) -> None:
         for block in blocks_of(document):
+            if DIRECTIVE.match(block.language):
+                continue
             if block.file:
                 (self.folder / block.file).write_text(block.text)
             elif block.language == "sh":

@@ -103,8 +103,9 @@ def risk_coverage(
 
 
 def calibration_error(confidences: np.ndarray, right: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Return the expected calibration error: |mean confidence - accuracy|, averaged over 15 bins of equal width.
+    """Return the expected calibration error over 15 bins of equal width.
 
+    The distance of a bin's mean confidence and its accuracy, averaged by weight.
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, Eq. 3.
 
     Args:

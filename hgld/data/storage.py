@@ -407,6 +407,7 @@ class RemoteFiles:
 
     def ask(self, spans: Sequence[tuple[str, int, int]], attempts: int | None = None) -> "list[bytes | RemoteFault]":
         """Return the bytes or the fault of every span; failures that may pass are tried again with growing pauses."""
+        self._served()  # first: it names the extra where this lacks it
         from hgld.data.http_files import RemoteFault
 
         answers: list[bytes | RemoteFault] = [b""] * len(spans)

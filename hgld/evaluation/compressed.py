@@ -21,7 +21,7 @@ _MOST_GATHERED = 1 << 24  # numbers of shortlists at a time
 
 
 def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round embeddings to int8: code = round(127 x / m), m the largest |x| of the row, halves to even.
+    """Round embeddings to int8: code = round(127 x / m), m the row's largest absolute value, halves to even.
 
     Args:
         embeddings: (N, D) finite; the codes of a row of zeros are zeros.

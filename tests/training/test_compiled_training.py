@@ -11,7 +11,10 @@ from hgld.training.log import read_rows
 from hgld.training.loop import train
 from tests.training.small_runs import STEPS, options, weights, write_small
 
-pytestmark = pytest.mark.slow  # the compiler of C++ takes its time
+pytestmark = [
+    pytest.mark.slow,  # the compiler of C++ takes its time
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),  # torch.compile looks at it, whatever its input is
+]
 
 # Without Adam, which makes gradients of rounding size large, and with a smooth surrogate, for the same reason.
 ALIKE = {"optimizer": "sgd", "lr": 0.01, "lr_head": 0.01, "lr_proxies": 0.01, "tau": 0.1, "dropout": 0.0, "ema": 0.9}
