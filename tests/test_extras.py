@@ -132,7 +132,7 @@ CASES = {  # what takes an extra, as statements
     "timm": "backbone('timm:resnet18')",
     "torchvision": "backbone('torchvision:resnet18'); decoder_of('torchvision')",
     "url": "hgld.open_dataset('https://127.0.0.1:9/shards', 'train')",
-    "wandb": "from hgld.training.log import RunLog; RunLog(Path('run'), wandb='project')",
+    "wandb": "from hgld.training.log import RunLog; RunLog(Path('run'), loggers=['wandb:project'])",
 }
 EVERY_CASE = """
 from pathlib import Path

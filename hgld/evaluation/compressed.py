@@ -28,8 +28,7 @@ def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Returns:
         codes: (N, D) int8 in -127..127.
-        scales: (N,) float32, m / 127: a row is its codes times its scale, to within half a scale. In a cosine it
-            cancels, so that codes alone are enough.
+        scales: (N,) float32, m / 127. A row is its codes times its scale, to within half a scale; a cosine needs none.
     """
     rows = np.asarray(embeddings, np.float64)
     largest = np.abs(rows).max(axis=1, keepdims=True)
