@@ -250,13 +250,17 @@ class RetrievalReport:
             raise SchemaError(f"{file}: not valid JSON ({error}).") from error
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
-            raise SchemaError(f"{file}: report schema version is {found!r}; this hgld reads version {SCHEMA_VERSION}.")
+            raise SchemaError(
+                f"{file}: report schema version is {excerpt(repr(found))}; this hgld reads version {SCHEMA_VERSION}."
+            )
         try:
             values = {str(k): math.nan if v is None else float(v) for k, v in data["values"].items()}
             undefined = {str(k): int(v) for k, v in data["undefined"].items()}
             settings = {str(k): v for k, v in data["settings"].items()}
-        except (KeyError, AttributeError, TypeError, ValueError) as error:
-            raise SchemaError(f"{file}: values, undefined or settings are missing or malformed ({error!r}).") from error
+        except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise SchemaError(
+                f"{file}: values, undefined or settings are missing or malformed ({excerpt(error)})."
+            ) from error
         if list(undefined) != list(values):
             raise SchemaError(f"{file}: values and undefined name different metrics.")
         of_set = settings.get(_OF_SET, [])

@@ -45,6 +45,7 @@ GOOD = {"schema_version": 1, "values": {"AP": 1.0}, "undefined": {"AP": 0}, "set
         ("[]", "schema version is 'list'"),
         (json.dumps({**GOOD, "schema_version": 7}), "schema version is 7; this hgld reads version 1"),
         (json.dumps({**GOOD, "values": {"AP": "much"}}), "malformed"),
+        (json.dumps({**GOOD, "values": {"AP": 10**400}}), "malformed"),
         (json.dumps({"schema_version": 1}), "missing"),
         (json.dumps({**GOOD, "undefined": {}}), "different metrics"),
     ],
