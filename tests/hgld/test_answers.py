@@ -175,8 +175,6 @@ def test_answers_are_a_sequence_and_bad_requests_are_named():
     for wrong, error, said in cases:
         with pytest.raises(error, match=said):
             predict(GALLERY[:3], GALLERY, TREE, **wrong)
-    with pytest.raises(InputError, match="class_numbers numbers the names"):
-        predict(GALLERY[:3], GALLERY, list("aabbc"))
     with pytest.raises(HierarchyError):
         predict(GALLERY[:3], GALLERY, np.array([[0, 0], [0, 1], [1, 1], [2, 1], [2, 1]]))
 
