@@ -9,6 +9,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -121,8 +122,9 @@ def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = Fa
 def _exchange(aside: Path, path: Path, before: Path) -> None:
     """Rename a folder to its place, and what is there to ``before``."""
     for _ in itertools.count():
-        if path.is_symlink() or (path.exists() and not path.is_dir()):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+        with suppress(FileNotFoundError):  # asked once: between two questions another process may take the folder away
+            if not stat.S_ISDIR(path.lstat().st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         with suppress(FileNotFoundError):
             fault_point(f"replace {path.name}")
             path.rename(before)
