@@ -1,4 +1,4 @@
-"""What goes past HAPPIER, on features that no label has touched: heads trained on three sets and many class splits.
+"""H-AP of losses beside HAPPIER's: heads trained on label-free features of three sets, over several class splits.
 
     python benchmarks/beyond.py --data DIR --work DIR [--sets grocery ...] [--losses HAPPIER ...] [--pairs 3] [--test]
 

@@ -37,7 +37,7 @@ _PART_SECONDS = 510.0
 
 @dataclass
 class Bench:
-    """What the cases of all parts share.
+    """Settings of a measurement that all its parts share: device, folders, sizes and time.
 
     Attributes:
         device: that is measured.

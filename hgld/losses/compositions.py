@@ -15,8 +15,8 @@ from hgld.losses.rank_loss import (
     RankLoss,
     Reduction,
     TermSum,
+    by_level,
     check_level,
-    label_columns,
     mean_of_valid,
     query_sums,
     sums_over_queries,
@@ -370,27 +370,13 @@ class SumOverLevels(nn.Module):
         self_index: Tensor | None,
     ) -> list[tuple[nn.Module, tuple[Tensor | None, ...]]]:
         """Return the loss of every level and its arguments."""
-        columns = label_columns(labels)
-        references = None if ref_labels is None else label_columns(ref_labels)
-        num_levels = columns.shape[1]
-        if len(self.losses) not in (1, num_levels):
+        levels = by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        if len(self.losses) not in (1, len(levels)):
             raise ConfigError(
-                f"there are {len(self.losses)} losses and the labels have {num_levels} levels; give one, or one a "
+                f"there are {len(self.losses)} losses and the labels have {len(levels)} levels; give one, or one a "
                 "level."
             )
-        return [
-            (
-                self.losses[level if len(self.losses) > 1 else 0],
-                (
-                    embeddings,
-                    columns[:, level],
-                    ref_embeddings,
-                    None if references is None else references[:, level],
-                    self_index,
-                ),
-            )
-            for level in range(num_levels)
-        ]
+        return [(self.losses[i if len(self.losses) > 1 else 0], args) for i, args in enumerate(levels)]
 
 
 # -- MultiGrain -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, InputError
 from hgld.losses.calls import reads_labels
-from hgld.losses.rank_loss import RankLoss, label_columns, mean_of_valid
+from hgld.losses.rank_loss import RankLoss, by_level, mean_of_valid
 
 LevelWeights = Literal["learned", "hard"]
 
@@ -72,20 +72,10 @@ class LevelWeighted(nn.Module):
         Raises:
             InputError: another number of levels, or what the loss refuses.
         """
-        columns = label_columns(labels)
-        references = None if ref_labels is None else label_columns(ref_labels)
-        if columns.shape[1] != self.num_levels:
-            raise InputError(f"the labels have {columns.shape[1]} levels; the loss has weights of {self.num_levels}.")
-        found = [
-            self.loss(
-                embeddings,
-                columns[:, level],
-                ref_embeddings,
-                None if references is None else references[:, level],
-                self_index,
-            )
-            for level in range(self.num_levels)
-        ]
+        levels = by_level(embeddings, labels, ref_embeddings, ref_labels, self_index)
+        if len(levels) != self.num_levels:
+            raise InputError(f"the labels have {len(levels)} levels; the loss has weights of {self.num_levels}.")
+        found = [self.loss(*args) for args in levels]
         values, valid = (torch.stack(parts, dim=1) for parts in zip(*found, strict=True))  # (Q, L) each
         if self.log_variances is not None:
             means = torch.stack([mean_of_valid(*each) for each in found])

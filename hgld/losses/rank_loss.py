@@ -415,6 +415,28 @@ def unit_rows(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(embeddings / torch.where(nothing, torch.inf, largest), dim=1)
 
 
+def by_level(
+    embeddings: Tensor,
+    labels: Tensor,
+    ref_embeddings: Tensor | None,
+    ref_labels: Tensor | None,
+    self_index: Tensor | None,
+) -> list[tuple[Tensor | None, ...]]:
+    """Return the arguments of a binary loss for every level, finest first: labels are that level's column, (B,)."""
+    columns = label_columns(labels)
+    references = None if ref_labels is None else label_columns(ref_labels)
+    return [
+        (
+            embeddings,
+            columns[:, level],
+            ref_embeddings,
+            None if references is None else references[:, level],
+            self_index,
+        )
+        for level in range(columns.shape[1])
+    ]
+
+
 def _check_sides(
     embeddings: Tensor,
     labels: Tensor,
