@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, takes_extra
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, excerpt, takes_extra
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
 Kind = Literal["dataset", "model"]
 _ADDRESS = re.compile(r"hf:(?://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
@@ -206,12 +207,7 @@ def _asking(address: str) -> "Iterator[HfApi]":
     """Give the Hub's client, and tell its errors as ours."""
     with takes_extra("hub", f"{address}:"):
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            HfHubHTTPError,
-            LocalTokenNotFoundError,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
     # Its releases 1 and 2 speak through different packages, and it tells a failed upload by a RuntimeError.
     clients = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
     lost = (OSError, RuntimeError, *(client.HTTPError for client in clients))
@@ -219,22 +215,46 @@ def _asking(address: str) -> "Iterator[HfApi]":
         yield HfApi(library_name="hgld")
     except LocalTokenNotFoundError as error:
         raise MissingResourceError(f"{address}: no token is kept here. Log in with: hf auth login") from error
-    except (RepositoryNotFoundError, EntryNotFoundError) as error:
-        raise ServiceError(
-            f"{address}: there is no such repository, or it is private and you are not logged in (hf auth login)."
-        ) from error
     except HfHubHTTPError as error:
-        status = getattr(getattr(error, "response", None), "status_code", None)
-        way_out = "Log in with a token that may write: hf auth login" if status in (401, 403) else "Try again later."
-        raise ServiceError(f"{address}: the Hub answered {status}: {_first_line(error)} {way_out}") from error
+        raise ServiceError(f"{address}: {_refusal(error)}") from error
+    except OfflineModeIsEnabled as error:
+        raise ServiceError(f"{address}: HF_HUB_OFFLINE forbids to ask the Hub. Unset it, or name a folder.") from error
     except lost as error:
         raise ServiceError(
             f"{address}: the Hub could not be reached ({_first_line(error)}). The same command goes on from here."
         ) from error
 
 
+def _refusal(error: "HfHubHTTPError") -> str:
+    """Return what the Hub refused, and the way out; one without a token gets 401 for what is private or missing."""
+    from huggingface_hub import errors, get_token
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    known = get_token() is not None
+    if isinstance(error, errors.GatedRepoError):
+        asked = "Ask for access on its page" if known else "Log in (hf auth login), then ask for access on its page"
+        return f"it is gated: its owner lets in who asked. {asked}."
+    if isinstance(error, errors.DisabledRepoError):
+        return "the Hub has disabled this repository; only its owner can say why."
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the repository is there, but has no such revision or no file yet. Push something to it first."
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return "the repository lacks a file that it listed: it changed meanwhile. Try again."
+    if isinstance(error, errors.RepositoryNotFoundError) or (status == 401 and not known):
+        seen = "or your token may not see it" if known else "or it is private and you are not logged in (hf auth login)"
+        return f"there is no such repository, {seen}. Is the name right, and is it one of this kind?"
+    ways = {
+        401: "It does not know your token; log in again: hf auth login",
+        403: "Your token may not do this: take one with the right to write there (hf auth login), or a name of yours.",
+        404: "There is nothing of that name.",
+        429: "You asked too often; wait some minutes. The same command goes on from here.",
+    }
+    later = "Try again later." if status is None or status >= 500 else "The Hub refuses this as it is."
+    return f"the Hub answered {status}: {_first_line(error)} {ways.get(status or 0, later)}"
+
+
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+    return excerpt(next((line for line in str(error).splitlines() if line.strip()), type(error).__name__))
 
 
 def model_card(name: str, facts: Mapping[str, Any], values: Mapping[str, float], dataset: str) -> str:

@@ -297,6 +297,15 @@ def _length_problems(config: TrainConfig) -> Iterator[str]:
         )
 
 
+def _logger_problems(config: TrainConfig) -> Iterator[str]:
+    run = config.run
+    asked = [*([f"wandb:{run.wandb}"] if run.wandb else []), *run.loggers]
+    if len([name for name in asked if name.partition(":")[0] == "wandb"]) > 1:  # a folder has one id there
+        yield f"{' and '.join(asked)} would log a run to Weights & Biases twice; leave out one of wandb and loggers."
+    elif len(set(asked)) < len(asked):
+        yield f"loggers are {', '.join(asked)}: one stands there twice; leave it out."
+
+
 def _unread(config: TrainConfig) -> Iterator[str]:
     """Yield the options that would have no effect, though their values suggest one."""
     values, defaults = flat(config), flat(TrainConfig())
@@ -310,5 +319,5 @@ def _unread(config: TrainConfig) -> Iterator[str]:
 
 _PROBLEMS = (
     *(_loss_problems, _batch_problems, _view_problems, _scale_problems, _number_problems),
-    *(_optimizer_problems, _length_problems, _metric_problems, _unread),
+    *(_optimizer_problems, _length_problems, _logger_problems, _metric_problems, _unread),
 )

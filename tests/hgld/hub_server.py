@@ -22,6 +22,8 @@ class Hub:
     stored: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     refuse_after: int | None = None  # commits that are still taken
+    refusal: tuple[int, dict[str, str]] | None = None  # status and headers of every answer about repositories
+    vanished: set[str] = field(default_factory=set)  # files that are listed and not there
     url: str = ""
 
 
@@ -47,6 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.asked.append(f"{self.command} {path}")
         size = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(size)
+        if self.hub.refusal is not None and path.startswith("/api/"):
+            return self.answer({"error": "refused"}, self.hub.refusal[0], **self.hub.refusal[1])
         if path == "/api/repos/create":
             asked = json.loads(body)
             kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
@@ -113,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def file(self, name, path):
         files = self.hub.repositories.get(name, {})
-        if path not in files:
+        if path not in files or path in self.hub.vanished:
             return self.answer(b"", 404, X_Error_Code="EntryNotFound")
         content = files[path]
         start = int((re.match(r"bytes=(\d+)-", self.headers.get("Range") or "") or [0, 0])[1])

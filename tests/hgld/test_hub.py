@@ -101,9 +101,47 @@ def test_a_file_that_is_not_whole_is_not_pushed(made):
         dataset_contents(made)
 
 
-def test_a_repository_that_is_not_there_is_told(hub):
-    with pytest.raises(ServiceError, match="there is no such repository, or it is private"):
+@pytest.mark.parametrize(
+    ("status", "headers", "token", "told"),
+    [
+        (404, {"X_Error_Code": "RepoNotFound"}, True, "no such repository, or your token may not see it"),
+        (401, {}, False, r"no such repository, or it is private and you are not logged in \(hf auth login\)"),
+        (
+            401,
+            {"X_Error_Message": "Invalid credentials in Authorization header"},
+            True,
+            "401: .* does not know your token",
+        ),
+        (403, {"X_Error_Code": "GatedRepo"}, True, r"it is gated: .* let.* Ask for access on its page"),
+        (403, {"X_Error_Code": "GatedRepo"}, False, r"it is gated: .* Log in \(hf auth login\), then ask"),
+        (403, {"X_Error_Message": "no write"}, True, "403: .* Your token may not do this"),
+        (403, {"X_Error_Message": "Access to this resource is disabled."}, True, "has disabled this repository"),
+        (404, {"X_Error_Code": "RevisionNotFound"}, True, "no such revision or no file yet"),
+        (418, {}, True, "418: .* refuses this as it is"),
+    ],
+)
+def test_what_the_hub_refuses_is_told_with_the_way_out(hub, monkeypatch, status, headers, token, told):
+    if not token:
+        monkeypatch.delenv("HF_TOKEN")
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere")
+    hub.refusal = (status, headers)
+    with pytest.raises(ServiceError, match=f"hf:somebody/something: .*{told}"):
+        hgld.open_dataset(ADDRESS, "train")
+
+
+def test_a_repository_that_is_not_there_and_a_forbidden_network_are_told_apart(hub, monkeypatch):
+    with pytest.raises(ServiceError, match="there is no such repository, or your token may not see it"):
         hgld.open_dataset("hf://nobody/nothing", "train")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ServiceError, match="HF_HUB_OFFLINE forbids to ask the Hub"):
+        hgld.open_dataset("hf://nobody/nothing", "train")
+
+
+def test_a_file_that_went_while_it_was_fetched_is_no_missing_repository(hub, made):
+    push(ADDRESS, dataset_contents(made))
+    hub.vanished.add("index.parquet")
+    with pytest.raises(ServiceError, match="lacks a file that it listed"):
+        hgld.open_dataset(ADDRESS)
 
 
 @pytest.mark.parametrize("address", ["hf:name", "hf:a/b/c", "hf:../x", "hf:a/b?x", "hf:"])

@@ -70,6 +70,9 @@ def test_every_default_can_be_said_in_text(name):
         ({"nesterov": True}, "the optimizer is adam"),
         ({"nesterov": True, "optimizer": "sgd", "momentum": 0.0}, "momentum above 0"),
         ({"crop_min": 0.9, "crop_max": 0.5}, "above crop_max"),
+        ({"wandb": "p", "loggers": ("wandb:p",)}, "wandb:p and wandb:p would log a run to Weights & Biases twice"),
+        ({"loggers": ("wandb:p", "wandb:q")}, "twice"),
+        ({"loggers": ("comet", "comet")}, "one stands there twice"),
     ],
 )
 def test_what_contradicts_itself_is_refused(fields, message):
