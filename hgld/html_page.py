@@ -1,11 +1,23 @@
-"""HTML pages of one file: templates whose values are escaped, and the one script that a page may run."""
+"""HTML of one piece: pages of templates whose values are escaped, their one script, and drawings for notebooks."""
 
 import base64
 import hashlib
+import html
+import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jinja2
 from markupsafe import Markup
+
+from hgld.terminal import printable
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+THUMBNAIL = 112  # pixels of the longer side
+_QUALITY = 82
 
 
 def page_templates(folder: Path) -> jinja2.Environment:
@@ -27,3 +39,63 @@ def own_text(file: Path) -> Markup:
 def script_hash(script: str) -> str:
     """Return the source that a page's content security policy allows: this script and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def data_uri(picture: "Image", longest: int = THUMBNAIL) -> str:
+    """Return a picture as a JPEG in a ``data:`` URI, its longer side at most ``longest`` pixels."""
+    picture.thumbnail((longest, longest))
+    out = io.BytesIO()
+    picture.save(out, "JPEG", quality=_QUALITY, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+
+
+# -- notebooks --------------------------------------------------------------------------------------------------------
+#
+# Pieces of HTML with styles of their own, in the colours of the notebook: no script, nothing to load, bounded.
+
+_MOST_TEXT = 160
+_TILE = f"margin:0;width:{THUMBNAIL}px;font-size:.8em;line-height:1.3"
+_PICTURE = f"display:flex;width:{THUMBNAIL}px;height:{THUMBNAIL}px;align-items:center;justify-content:center;"
+_PICTURE += "background:rgba(127,127,127,.15);overflow:hidden;overflow-wrap:anywhere"
+
+
+def one_line(text: object) -> str:
+    """Return text for a drawing: one line, at most 160 characters, control characters spelled, escaped."""
+    plain = " ".join(printable(str(text)).split())
+    return html.escape(plain if len(plain) <= _MOST_TEXT else plain[: _MOST_TEXT - 1] + "…")
+
+
+def table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Draw a table whose first column is text and whose others are numbers."""
+
+    def line(tag: str, cells: Sequence[object], style: str = "") -> str:
+        sides = ("left", *["right"] * len(cells))
+        shown = (
+            f'<{tag} style="text-align:{side}{style}">{one_line(c)}</{tag}>'
+            for side, c in zip(sides, cells, strict=False)
+        )
+        return f"<tr>{''.join(shown)}</tr>"
+
+    head, body = line("th", header), "".join(line("td", row, ";white-space:nowrap") for row in rows)
+    return f'<div style="overflow-x:auto"><table><thead>{head}</thead><tbody>{body}</tbody></table></div>'
+
+
+def picture_sheet(heading: Sequence[object], tiles: Iterable[tuple[str, Sequence[object]]], note: str = "") -> str:
+    """Draw pictures with lines below them, as many in a row as there is room.
+
+    Args:
+        heading: lines above, the first one bold.
+        tiles: of every picture its ``data:`` URI (what is none is written in its place) and the lines below it.
+        note: a line below all.
+    """
+    first, *others = map(one_line, heading)
+    parts = [f"<p><b>{first}</b>{''.join(f'<br>{line}' for line in others)}</p>"]
+    parts.append('<div style="display:flex;flex-wrap:wrap;gap:10px">')
+    for uri, said in tiles:
+        lines = [one_line(line) for line in said]
+        shown = f'<img src="{html.escape(uri)}" alt="{"; ".join(lines)}" style="max-width:100%;max-height:100%">'
+        picture = shown if uri.startswith("data:") else one_line(uri)
+        line = '<div style="overflow:hidden;text-overflow:ellipsis;white-space:nowrap" title="{0}">{0}</div>'
+        parts.append(f'<figure style="{_TILE}"><div style="{_PICTURE}">{picture}</div>')
+        parts.append("".join(line.format(text) for text in lines) + "</figure>")
+    return "".join([*parts, "</div>", f"<p>{one_line(note)}</p>" if note else ""])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _MOST_ITEM_BYTES = 1 << 30
+_DRAWN = 12  # pictures in a notebook
 _DIGEST = 32  # bytes of a SHA-256
 
 
@@ -266,6 +267,26 @@ class ShardDataset(Dataset[dict[str, Any]]):
     def __repr__(self) -> str:
         name = f"{self.manifest.name}, {self.split or 'all splits'}"
         return f"ShardDataset({name}: {len(self)} items, {self.hierarchy!r})"
+
+    def _repr_html_(self) -> str:
+        """Draw a notebook's view: classes a level, and pictures from all parts with their labels; none from a URL."""
+        from hgld.html_page import data_uri, picture_sheet
+
+        sizes = zip(self.levels, self.hierarchy.num_classes, strict=True)
+        name = f"{self.manifest.name}, {self.split or 'all splits'}: {len(self):,} items"
+        heading = (name, "Classes: " + ", ".join(f"{level} {size:,}" for level, size in sizes))
+        shown = range(min(len(self), _DRAWN)) if self.storage.is_local else ()
+        tiles = []
+        for position in [i * len(self) // len(shown) for i in shown]:
+            try:
+                picture = data_uri(self.image(position))
+            except InputError as error:
+                picture = str(error)
+            labels = zip(self.hierarchy.names, self.labels[position].tolist(), strict=True)
+            named = [names[label] if label >= 0 else "unknown" for names, label in labels]
+            tiles.append((picture, (*named, self.keys[position])))
+        note = f"{len(tiles)} of {len(self):,} items, evenly spaced." if len(tiles) < len(self) else ""
+        return picture_sheet(heading, tiles, note)
 
     def select(self, positions: Sequence[int] | np.ndarray | Tensor) -> "ShardDataset":
         """Return the items at these positions as a dataset of their own, in this order, numbered from 0.

@@ -79,6 +79,7 @@ SCHEMA_VERSION = 1
 _OF_SET = "of_set"  # the setting that names the metrics without values a query
 _PER_QUERY_SUFFIX = ".per_query.parquet"
 _MOST_JSON_BYTES = 64 << 20
+_RESAMPLED = 20_000_000  # queries drawn for the intervals of a notebook
 _HEADER = ["metric", "value", "undefined queries"]
 
 
@@ -165,6 +166,35 @@ class RetrievalReport:
         printed = html_table(*self.as_printed()) if self._printed else ""
         tables = html_table(_HEADER, self._rows(digits)) + html_table(["setting", "value"], settings)
         return html_page(title, printed + tables)
+
+    def _repr_html_(self) -> str:
+        """Draw a notebook's view: values with 95 % intervals, those that tables print first, and the settings."""
+        from hgld.html_page import one_line, table
+
+        intervals, how = self._intervals()
+        rows = [
+            [name, number(value, 4), *intervals.get(name, [""] if intervals else []), str(self.undefined[name])]
+            for name, value in self.values.items()
+        ]
+        header = ["metric", "value", *(["95 % interval"] if intervals else []), "undefined queries"]
+        settings = table(["setting", "value"], ([key, _text(value)] for key, value in self.settings.items()))
+        return (
+            (table(*self.as_printed()) if self._printed else "")
+            + table(header, rows)
+            + (f"<p>{one_line(how)}</p>" if how else "")
+            + f"<details><summary>Settings ({len(self.settings)})</summary>{settings}</details>"
+        )
+
+    def _intervals(self) -> tuple[dict[str, list[str]], str]:
+        """Return the interval of every metric with values a query, and how it was found; nothing without them."""
+        queries = len(self.per_query)
+        if not queries or not self.query_metrics:
+            return {}, ""
+        samples = int(np.clip(_RESAMPLED // queries, 200, 2000))  # a second for 100,000 queries
+        frame = compare({"": self}, metrics=self.query_metrics, samples=samples).frame
+        rows = frame.select("metric", "low", "high").iter_rows()
+        how = f"Percentile bootstrap over {queries:,} queries taken as independent, {samples:,} resamples."
+        return {metric: [_interval(low, high, 4)] for metric, low, high in rows}, how
 
     @property
     def _printed(self) -> list[str]:

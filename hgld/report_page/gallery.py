@@ -1,7 +1,5 @@
 """Retrieval galleries: a query and its first items, framed by the grade that they share with it."""
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.errors import InputError
+from hgld.html_page import data_uri
 from hgld.report_page.embedding_map import NameOf
 from hgld.report_page.rankings import FirstRanks
 from hgld.report_page.runs import Evaluation, Items
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 
 SHOWN = 10
 ROWS = 6
-_PIXELS = 112
-_QUALITY = 82
 MOST_PICTURE_BYTES = 6_000_000
 
 
@@ -90,10 +87,7 @@ class Thumbnails:
         except InputError as error:
             self.unreadable.append(str(error))
             return ""
-        image.thumbnail((_PIXELS, _PIXELS))
-        out = io.BytesIO()
-        image.save(out, "JPEG", quality=_QUALITY, optimize=True)
-        return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
+        return data_uri(image)
 
 
 def worst_queries(evaluation: Evaluation, metric: str) -> list[int]:

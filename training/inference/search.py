@@ -1,7 +1,5 @@
 """Search of a dataset by image files or texts: answers, the nearest images to each, and a page that shows them."""
 
-import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -26,6 +24,7 @@ from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddin
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.files import write_atomic
+from hgld.html_page import data_uri
 from hgld.training.inference.answers import NO_ANSWERS, Asking
 from hgld.training.inference.embedder import Embedder, read_images
 from hgld.training.inference.embedding import faults_file, labels_file
@@ -342,16 +341,9 @@ class _Pictures:
         if self.bytes > _MOST_BYTES:
             return ""
         if name not in self.made:
-            self.made[name] = _uri(opened())
+            self.made[name] = data_uri(opened(), _PIXELS)
         self.bytes += len(self.made[name])
         return self.made[name] if self.bytes <= _MOST_BYTES else ""
-
-
-def _uri(picture: Image.Image) -> str:
-    picture.thumbnail((_PIXELS, _PIXELS))
-    out = io.BytesIO()
-    picture.save(out, "JPEG", quality=82)
-    return "data:image/jpeg;base64," + base64.b64encode(out.getvalue()).decode("ascii")
 
 
 @dataclass(frozen=True)

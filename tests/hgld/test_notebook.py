@@ -1,0 +1,83 @@
+"""Drawings for notebooks: whole, bounded, and names are text in them; trees are in test_taxonomy_drawing.py."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import hgld
+from hgld.data.batch import Batch, Fault
+from hgld.evaluation.report import RetrievalReport, compare
+from tests.hgld.small_dataset import Item, items_of_classes, write_dataset
+from tests.hgld.test_taxonomy_drawing import Visible
+
+EVIL = "<script>alert(1)</script>\x1b[2J\"'><img src=x onerror=alert(2)>"
+TEXT = {"p", "b", "br", "div", "table", "thead", "tbody", "tr", "th", "td", "details", "summary"}
+
+
+def drawn(thing) -> Visible:
+    page = Visible()
+    page.feed(thing._repr_html_())
+    for tag, attributes in page.tags:
+        assert tag in {*TEXT, "figure", "img"}
+        for name, value in attributes:
+            assert name in {"style", "title", "alt", "src"}
+            assert name != "src" or re.fullmatch(r"data:image/jpeg;base64,[A-Za-z0-9+/=]+", value)
+    assert "\x1b" not in "".join(page.said)
+    return page
+
+
+def pictures(page: Visible) -> list[dict[str, str]]:
+    return [dict(attributes) for tag, attributes in page.tags if tag == "img"]
+
+
+def test_a_report_shows_intervals_and_settings():
+    rng = np.random.default_rng(0)
+    columns = {"AP/fine": rng.random(50), f"H-AP/{EVIL}": np.full(50, np.nan)}
+    report = RetrievalReport.from_columns(columns, {EVIL: EVIL, "levels": ["fine"]}, of_set={"NMI": 0.5})
+    page = drawn(report)
+    [row] = compare({"": report}, metrics=["AP/fine"]).frame.to_dicts()
+    assert f"{row['low']:.4f} .. {row['high']:.4f}" in page.said
+    assert {"AP/fine", "95 % interval", "undefined .. undefined", "0.5000", "50", "Settings (3)"} <= set(page.said)
+    assert sum(EVIL[:8] in text for text in page.said) == 3
+
+
+def test_a_report_without_values_a_query_has_no_interval():
+    report = RetrievalReport({"AP": 0.5}, RetrievalReport.from_columns({}, {}).per_query, {"AP": 0}, {})
+    assert "95 % interval" not in drawn(report).said
+
+
+def test_a_dataset_shows_some_pictures_with_names_of_all_levels(tmp_path):
+    items = items_of_classes([30, 20])
+    items[0] = Item((0, 0), "train", b"not a picture")
+    write_dataset(tmp_path, items)
+    dataset = hgld.open_dataset(tmp_path, "train")
+    names = ((EVIL, "b"), ("c" * 9000,))
+    dataset.hierarchy = hgld.Hierarchy(("fine", "coarse"), names, dataset.hierarchy.parents)
+    page = drawn(dataset)
+    assert "small, train: 50 items" in page.said
+    assert "12 of 50 items, evenly spaced." in page.said
+    shown = pictures(page)
+    assert len(shown) == 11  # the reason stands in the place of the first
+    assert any("train/0000" in text and "shard" not in text for text in page.said)
+    assert shown[0]["alt"].startswith("<script>alert(1)</script>\\x1b[2J")
+    assert len(dataset._repr_html_()) < 100_000
+
+
+def test_an_empty_dataset_and_one_at_a_url_show_no_picture(tmp_path):
+    write_dataset(tmp_path, items_of_classes([3]))
+    dataset = hgld.open_dataset(tmp_path)
+    assert len(pictures(drawn(dataset))) == 3
+    assert not pictures(drawn(dataset.select([])))
+    dataset.storage.is_local = False
+    assert not pictures(drawn(dataset))
+
+
+@pytest.mark.parametrize("images", [torch.zeros(20, 3, 8, 4, dtype=torch.uint8), torch.zeros(20, 3, 8, 4)])
+def test_a_batch_shows_its_first_pictures_where_they_are_pixels(images):
+    batch = Batch(images, torch.arange(40).view(20, 2), torch.arange(20) + 5, (Fault(3, "a.tar", EVIL),))
+    page = drawn(batch)
+    assert len(pictures(page)) == (16 if images.dtype == torch.uint8 else 0)
+    assert "labels [2, 3]" in page.said or images.dtype != torch.uint8
+    assert any(text.startswith("1 could not be read") for text in page.said)
