@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgld.evaluation.scores import prepare_embeddings
-from hgld.report_page.figures import OTHERS, SERIES, Figure, Figures, clean, draw_legend
+from hgld.report_page.figures import DOTS, OTHERS, SERIES, Figure, Figures, clean, draw_legend
 from hgld.report_page.rankings import class_means
 from hgld.report_page.runs import Items
 
@@ -81,18 +81,23 @@ def draw_maps(
             for level in range(1, len(levels)):
                 note = f"A dot is the mean embedding of one {clean(levels[0])}; t-SNE by cosine distance.{left_out}"
                 title = f"{clean(run)}: class means by {clean(levels[level])}"
-                draw = _scatter(places, labels[kept, level], lambda label, level=level: name_of(level, label))
-                drawn.append(figures.draw(f"{split}-map-{run}-{levels[level]}", title, draw, note=note, size=_SIZE))
+                coarse = labels[kept, level]
+                draw = _scatter(places, coarse, lambda label, level=level: name_of(level, label))
+                named = [(name_of(level, int(coarse[i])), name_of(0, int(labels[kept[i], 0]))) for i in _order(coarse)]
+                drawn.append(_map(figures, f"{split}-map-{run}-{levels[level]}", title, draw, note, named))
     chosen = _items_of_largest(items, sizes)
     unit = prepare_embeddings(np.asarray(items.embeddings[chosen]), "item").numpy() if len(chosen) else np.empty((0, 1))
     reason = why_no_map(unit)
     if reason:
         missing.append(f"{run}: no map of the items of the largest classes, for {reason}.")
     else:
-        draw = _scatter(tsne(unit), items.labels[chosen, 0], lambda label: name_of(0, label))
+        fine = items.labels[chosen, 0]
+        draw = _scatter(tsne(unit), fine, lambda label: name_of(0, label))
         note = f"A dot is an item of one of the {len(SERIES)} largest classes, at most {_ITEMS_A_CLASS} of each."
         title = f"{clean(run)}: items by {clean(levels[0])}"
-        drawn.append(figures.draw(f"{split}-map-{run}-{levels[0]}", title, draw, note=note, size=_SIZE))
+        keys = [f"item {i}" if items.keys is None else str(items.keys[i]) for i in chosen.tolist()]
+        named = [(name_of(0, int(fine[i])), keys[i]) for i in _order(fine)]
+        drawn.append(_map(figures, f"{split}-map-{run}-{levels[0]}", title, draw, note, named))
     return drawn, missing
 
 
@@ -103,20 +108,40 @@ def _items_of_largest(items: Items, sizes: np.ndarray) -> np.ndarray:
     return np.sort(np.concatenate([np.flatnonzero(finest == c)[:_ITEMS_A_CLASS] for c in largest] or [[]]).astype(int))
 
 
+def _map(
+    figures: Figures,
+    name: str,
+    title: str,
+    draw: "Callable[[Axes], None]",
+    note: str,
+    named: Sequence[tuple[str, str]],
+) -> Figure:
+    dots = [f"{clean(coarse)} › {clean(fine)}" for coarse, fine in named]
+    return figures.draw(name, title, draw, note=note, size=_SIZE, dots=dots)
+
+
+def _parts(labels: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return classes and their dots in the order of drawing: -1 and all others, then each of the largest classes."""
+    classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
+    largest = classes[np.argsort(-sizes, kind="stable")[: len(SERIES)]].tolist()
+    others = np.flatnonzero(~np.isin(labels, largest))
+    return [*([(-1, others)] if others.size else []), *((label, np.flatnonzero(labels == label)) for label in largest)]
+
+
+def _order(labels: np.ndarray) -> list[int]:
+    return np.concatenate([dots for _, dots in _parts(labels)]).tolist()
+
+
 def _scatter(places: np.ndarray, labels: np.ndarray, name_of: Callable[[int], str]) -> "Callable[[Axes], None]":
     """Scatter dots in a colour a class for the largest classes, grey for the others."""
-    classes, sizes = np.unique(labels[labels >= 0], return_counts=True)
-    largest = classes[np.argsort(-sizes, kind="stable")[: len(SERIES)]]
 
     def draw(axes: "Axes") -> None:
-        others = ~np.isin(labels, largest)
-        dots = {"s": float(np.clip(4000 / len(places), 8, 34)), "linewidths": 0}
-        entries = []
-        if others.any():
-            entries.append((axes.scatter(*places[others].T, color=OTHERS, alpha=0.6, **dots), "others"))
-        for series, label in enumerate(largest.tolist()):
-            mine = labels == label
-            entries.append((axes.scatter(*places[mine].T, color=SERIES[series], **dots), clean(name_of(label), 22)))
+        size, entries = float(np.clip(4000 / len(places), 8, 34)), []
+        parts = _parts(labels)
+        for series, (label, dots) in enumerate(parts, -(parts[0][0] < 0)):
+            look = {"color": OTHERS, "alpha": 0.6} if label < 0 else {"color": SERIES[series]}
+            artist = axes.scatter(*places[dots].T, s=size, linewidths=0, gid=f"{DOTS}-{series}", **look)
+            entries.append((artist, "others" if label < 0 else clean(name_of(label), 22)))
         axes.set_axis_off()
         columns = legend_columns([name for _, name in entries])
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0)}

@@ -22,6 +22,7 @@ OTHERS = "#a3acb8"
 # The page replaces each by a CSS variable, so no colour may stand here twice.
 SERIES = ("#0072b2", "#e1690f", "#009e73", "#b8559a", "#4ba3d9", "#c29100", "#7a5bd0", "#d03c4a", "#5c8a2e", "#8a6244")
 GRADES = ("#cc3d3d", "#f0902a", "#f7cf58", "#8cc5e0", "#5fa8d3", "#3a86b8", "#25678f", "#2e9e5b")
+DOTS = "dots"  # beginning of the ids of named dots, by which the page's script finds them
 _SIZE = (4.3, 2.9)  # inches: type stays readable where the page is 420 pixels wide
 _STYLE = {
     "axes.edgecolor": INK,
@@ -53,12 +54,14 @@ class Figure:
         title: what it shows.
         note: its making, and anything left out.
         svg: for the page, coloured by CSS variables.
+        dots: names of its dots in the order in which they were drawn, for those who point at them; most have none.
     """
 
     name: str
     title: str
     note: str
     svg: Markup
+    dots: tuple[str, ...] = ()
 
 
 class Figures:
@@ -81,8 +84,9 @@ class Figures:
         *,
         note: str = "",
         size: tuple[float, float] = _SIZE,
+        dots: Sequence[str] = (),
     ) -> Figure:
-        """Draw one figure on one pair of axes."""
+        """Draw one figure on one pair of axes; ``dots`` name those that it scatters under the id ``DOTS``."""
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure as Drawing
@@ -96,7 +100,7 @@ class Figures:
             plain = io.StringIO()
             canvas.print_svg(plain, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
             self._keep(stem, plain.getvalue(), drawing)
-        return Figure(stem, title, note, _for_page(plain.getvalue(), stem, title))
+        return Figure(stem, title, note, _for_page(plain.getvalue(), stem, title), tuple(dots))
 
     def _stem(self, name: str) -> str:
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"

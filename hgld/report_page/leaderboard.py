@@ -150,12 +150,13 @@ class Leaderboard:
         return {entry.name: entry for table in self.tables for entry, _ in table.rows}
 
     def to_html(self, title: str = "Leaderboard") -> str:
-        """Return a page of its own, without scripts and without anything to load."""
+        """Return a page of its own without anything to load; its one script sorts the tables."""
         entries = self._entries()
         values = [metric for entry in entries.values() for metric in entry.report.values]
         some = next(iter(entries.values()), None)
         return render(
             "leaderboard.html",
+            scripts=("tables.js",),
             title=title,
             board=self,
             task={} if some is None else {key: some.report.settings.get(key) for key in ("queries", "gallery")},

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from hgld import __version__
 from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.evaluate import Progress
@@ -474,7 +476,6 @@ def _render(
     terms: Sequence[tuple[str, str]],
     thumbnails: Thumbnails,
 ) -> str:
-    script = own_text(_TEMPLATES / "page.js")
     return render(
         "page.html",
         title=title,
@@ -489,17 +490,18 @@ def _render(
             run.name: {split: settings_text(evaluation.report) for split, evaluation in run.evaluations.items()}
             for run in runs
         },
-        script=script,
-        script_hash=script_hash(script),
+        scripts=("tables.js", "maps.js"),
         series=SERIES,
         grades=GRADES,
     )
 
 
-def render(template: str, **values: Any) -> str:
-    """Fill in a template of this folder, with the pages' style and the version; all values are escaped."""
-    style = own_text(_TEMPLATES / "page.css")
-    return page_templates(_TEMPLATES).get_template(template).render(style=style, version=__version__, **values)
+def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
+    """Fill in a template of this folder, with the pages' style, scripts and the version; all values are escaped."""
+    script = Markup("").join(own_text(_TEMPLATES / name) for name in scripts)
+    shared = {"style": own_text(_TEMPLATES / "page.css"), "version": __version__}
+    page = page_templates(_TEMPLATES).get_template(template)
+    return page.render(script=script, script_hash=script_hash(script), **shared, **values)
 
 
 def settings_text(report: RetrievalReport) -> dict[str, str]:
