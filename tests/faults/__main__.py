@@ -28,7 +28,7 @@ def main() -> int:
             cases = [case for case in cases if given.reader in (None, case[0])]
             for outcome in campaign.run(cases, Path(work) / str(seed)):
                 outcomes.append(outcome)
-                if outcome.verdict in ("fault", "killed"):
+                if outcome.failed:
                     place = campaign.keep(outcome, Path(work))
                     print(f"{outcome.reader} {outcome.number}: {outcome.verdict}\n{outcome.detail}\nkept in {place}\n")
                     sys.stdout.flush()
@@ -36,7 +36,7 @@ def main() -> int:
             if time.monotonic() >= ends:
                 break
     print(campaign.table(outcomes))
-    return any(outcome.verdict in ("fault", "killed") for outcome in outcomes)
+    return any(outcome.failed for outcome in outcomes)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Mutated files through every reader: each case is a reader and a number, from which all of it follows."""
 
-import json
+import faulthandler
+import multiprocessing
 import os
 import random
-import resource
 import shutil
 import signal
 import tempfile
@@ -11,7 +11,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +20,14 @@ from hgld.errors import HgldError
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
-MOST_SECONDS = 20.0  # of one case on a busy machine, before its process is killed
+MOST_CPU = 10.0  # seconds of one case
+MOST_SECONDS = 60.0  # of one case on a busy machine, before its process is killed
 MOST_MEMORY = 1 << 30  # bytes that one case may add
 MOST_MESSAGE = 2_000  # characters: several places, each with an excerpt
-CASES_A_PROCESS = 50
+CASES_A_PROCESS = 2_000
 VERDICTS = ("refused", "read", "message", "fault", "killed")
 KEPT = Path(__file__).parent / "kept"
+_SPAWN = multiprocessing.get_context("spawn")  # threads of polars and torch do not survive a fork
 
 
 class Outcome(NamedTuple):
@@ -35,34 +38,44 @@ class Outcome(NamedTuple):
     verdict: str
     detail: str
 
+    @property
+    def failed(self) -> bool:
+        """Whether it is neither refused as it should be nor read."""
+        return self.verdict not in ("refused", "read")
+
 
 def write_case(reader: str, number: int, sample: Path, folder: Path) -> Path:
-    """Copy a reader's sample into an empty folder and change one of its files; return that file."""
-    shutil.copytree(sample, folder, dirs_exist_ok=True)
+    """Copy a reader's sample into an empty folder and change one of its files; return that file.
+
+    The copies are hard links: no reader changes a file in place. Every kind of file is as likely as another, so that
+    a release's few lists are met as often as its many pictures.
+    """
+    shutil.copytree(sample, folder, dirs_exist_ok=True, copy_function=os.link)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     rng = random.Random(f"{reader} {number}")
-    chosen = rng.choice(files)
+    suffix = rng.choice(sorted({path.suffix for path in files}))
+    chosen = rng.choice([path for path in files if path.suffix == suffix])
     data = chosen.read_bytes()
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = mutate(chosen.name, data, rng)
+    chosen.unlink()
     chosen.write_bytes(data)
     return chosen
 
 
-def _resident() -> int:
-    """Bytes of memory that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _peak() -> int:
-    """Most bytes of memory that this process ever held."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+def _memory(field: str) -> int:
+    """Bytes of this process by a field of Linux: ``VmRSS``, or ``VmHWM`` for the most since the last reset."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) << 10
+    raise LookupError(field)
 
 
 def judge(reader: str, folder: Path) -> tuple[str, str]:
     """Read a folder; return the verdict and what was seen."""
     outside = {path: path.stat().st_mtime_ns for path in folder.parent.iterdir()}
-    before, peak_before = _resident(), _peak()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before, started = _memory("VmRSS"), time.process_time()
     try:
         with warnings.catch_warnings(action="ignore"):
             READERS[reader].read(folder)
@@ -75,31 +88,15 @@ def judge(reader: str, folder: Path) -> tuple[str, str]:
         return "fault", "".join(traceback.format_exception(error))[-1500:]
     else:
         verdict, detail = "read", ""
-    if (peak := _peak()) > peak_before and peak - before > MOST_MEMORY:
-        return "fault", "took more than a gigabyte"
+    if (added := _memory("VmHWM") - before) > MOST_MEMORY:
+        return "fault", f"took {added:,} bytes"
+    if (took := time.process_time() - started) > MOST_CPU:
+        return "fault", f"took {took:.0f} s of CPU"
     if {path: path.stat().st_mtime_ns for path in folder.parent.iterdir() if path != folder} != {
         path: moment for path, moment in outside.items() if path != folder
     }:
         return "fault", "wrote outside of its folder"
     return verdict, detail
-
-
-def forked(work: Callable[[], object]) -> None:
-    """Do something in a child: this process must not begin to use polars, whose threads do not survive a fork.
-
-    Raises:
-        RuntimeError: it failed there.
-    """
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException:  # noqa: BLE001  # the parent says that it failed
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        raise RuntimeError("a child failed; its traceback stands above")
 
 
 def make_samples(samples: dict[str, Path]) -> None:
@@ -110,10 +107,10 @@ def make_samples(samples: dict[str, Path]) -> None:
 
 
 def run(cases: Sequence[tuple[str, int]], work: Path) -> Iterator[Outcome]:
-    """Judge cases in processes of their own, so that a crash or a hang is a verdict too."""
+    """Judge cases in a process of their own, so that a crash or a hang is a verdict too; the rest goes on in another."""
     names = list(dict.fromkeys(name for name, _ in cases))
     samples = {name: work / "samples" / str(number) for number, name in enumerate(names)}
-    forked(lambda: make_samples(samples))
+    make_samples(samples)
     left = list(cases)
     while left:
         done = yield from _run_some(left[:CASES_A_PROCESS], samples, work)
@@ -121,41 +118,47 @@ def run(cases: Sequence[tuple[str, int]], work: Path) -> Iterator[Outcome]:
 
 
 def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: Path) -> Iterator[Outcome]:
-    told = work / "told.jsonl"
-    told.write_bytes(b"")
-    child = os.fork()
-    if not child:
-        _judge_all(cases, samples, work, told)
-        os._exit(0)
-    count, moved, ended = 0, time.monotonic(), 0
+    told, tells = _SPAWN.Pipe(duplex=False)
+    stack = work / "stack.txt"
+    stack.write_bytes(b"")
+    child = _SPAWN.Process(target=_judge_all, args=(cases, samples, work, tells, stack), daemon=True)
+    child.start()
+    tells.close()
+    count, hangs = 0, False
     try:
-        while not ended:
-            ended = os.waitpid(child, os.WNOHANG)[0]
-            found = told.read_text(encoding="utf-8").splitlines()[count:]
-            for line in found:
-                count, moved = count + 1, time.monotonic()
-                yield Outcome(*json.loads(line))
-            if not ended and time.monotonic() - moved > MOST_SECONDS:
+        while count < len(cases) and not (hangs := not told.poll(MOST_SECONDS)):
+            try:
+                outcome = Outcome(*told.recv())
+            except EOFError:
                 break
-            time.sleep(0.02)
+            count += 1
+            yield outcome
+        if hangs and child.pid:
+            os.kill(child.pid, signal.SIGUSR1)  # its stack, before it is killed
+            child.join(2)
     finally:
-        if not ended:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-    rest = told.read_text(encoding="utf-8").splitlines()[count:]
-    for line in rest:
-        count += 1
-        yield Outcome(*json.loads(line))
+        if hangs or count == len(cases):
+            child.join(0 if hangs else MOST_SECONDS)
+        child.kill()
+        child.join()
     if count < len(cases):
-        yield Outcome(*cases[count], "killed", "crashed" if ended else f"no end in {MOST_SECONDS:g} s")
+        why = f"no end in {MOST_SECONDS:g} s" if hangs else f"crashed (exit code {child.exitcode})"
+        yield Outcome(*cases[count], "killed", f"{why}\n{stack.read_text(errors='replace')[-1500:]}")
         count += 1
+    elif child.exitcode:
+        raise RuntimeError("a reader changed files of its sample in place")
     return count
 
 
-def _judge_all(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: Path, told: Path) -> None:
+def _judge_all(
+    cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: Path, tells: Connection, stack: Path
+) -> None:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # polars says on stderr that it panics
-    with open(told, "a", encoding="utf-8") as out:
+    before = _stamps(samples)
+    with open(stack, "w", encoding="utf-8") as file:
+        faulthandler.enable(file)
+        faulthandler.register(signal.SIGUSR1, file)
         for reader, number in cases:
             place = Path(tempfile.mkdtemp(dir=work))
             try:
@@ -164,8 +167,16 @@ def _judge_all(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work:
                 verdict, detail = judge(reader, folder)
             except BaseException:  # noqa: BLE001  # of the mutator
                 verdict, detail = "fault", "mutator: " + traceback.format_exc()[-800:]
-            print(json.dumps([reader, number, verdict, detail]), file=out, flush=True)
+            tells.send((reader, number, verdict, detail))
             shutil.rmtree(place, ignore_errors=True)
+        faulthandler.disable()
+    if _stamps(samples) != before:
+        os._exit(1)
+
+
+def _stamps(samples: dict[str, Path]) -> dict[str, tuple[int, int]]:
+    files = [path for folder in samples.values() for path in folder.rglob("*") if path.is_file()]
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
 
 
 def drawn(count: int, seed: int) -> list[tuple[str, int]]:
@@ -191,10 +202,6 @@ def keep(outcome: Outcome, work: Path) -> Path:
     sample = work / "again"
     shutil.rmtree(sample, ignore_errors=True)
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
-
-    def write() -> None:
-        make_samples({outcome.reader: sample})
-        write_case(outcome.reader, outcome.number, sample, place)
-
-    forked(write)
+    make_samples({outcome.reader: sample})
+    write_case(outcome.reader, outcome.number, sample, place)
     return place

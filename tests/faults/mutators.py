@@ -380,6 +380,27 @@ def _zip(data: bytes, rng: Random) -> bytes:
     return out.getvalue()
 
 
+def _mat(data: bytes, rng: Random) -> bytes:
+    """Change a variable of a MATLAB file: a type, a size, a dimension, a flag or any bytes, under a size that fits."""
+    elements, at = [], 128
+    while at + 8 <= len(data):
+        kind, length = struct.unpack_from("<II", data, at)
+        elements.append([kind, data[at + 8 : at + 8 + length]])
+        at += 8 + length
+    one = rng.choice(elements)
+    inside = zlib.decompress(one[1]) if one[0] == 15 else one[1]
+    if rng.random() < 0.7:
+        word = 4 * rng.randrange(len(inside) // 4)
+        number = rng.choice((*_NUMBERS, *range(20)))
+        inside = inside[:word] + number.to_bytes(4, "little") + inside[word + 4 :]
+    else:
+        inside = raw(inside, rng)
+    if rng.random() < 0.3:
+        one[0] = rng.choice((15, 14, rng.randrange(20)))
+    one[1] = zlib.compress(inside) if one[0] == 15 else inside
+    return data[:128] + b"".join(struct.pack("<II", kind, len(body)) + body for kind, body in elements)
+
+
 BY_SUFFIX: dict[str, Callable[[bytes, Random], bytes]] = {
     ".json": _json,
     ".yaml": _yaml,
@@ -394,4 +415,5 @@ BY_SUFFIX: dict[str, Callable[[bytes, Random], bytes]] = {
     ".npy": _npy,
     ".pt": _zip,
     ".pth": _zip,
+    ".mat": _mat,
 }
