@@ -199,13 +199,13 @@ class _QuietServer(ThreadingHTTPServer):
 class WikimediaServer:
     """Serves a :class:`Wiki` until it is closed; ``faults`` are used up by the next requests, one each."""
 
-    def __init__(self, wiki: Wiki, delay: float = 0.0):
+    def __init__(self, wiki: Wiki, delay: float = 0.0, port: int = 0):
         self.wiki, self.delay = wiki, delay
         self.log: list[Asked] = []
         self.faults: list[Fault] = []
         self.released = threading.Event()
         handler = type("BoundHandler", (Handler,), {"site": self})
-        self._server = _QuietServer(("127.0.0.1", 0), handler)
+        self._server = _QuietServer(("127.0.0.1", port), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/w/api.php"

@@ -1,0 +1,217 @@
+"""The whole way of H-GLDv2 over a made release: every command of docs/h-gldv2.md as a process, measured stage by stage.
+
+    python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--seed 0] [--until STAGE]
+    python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
+
+The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons and
+Wikidata answer on 127.0.0.1. Stopped anywhere, the same command goes on: a stage that ended is not run again, one that
+was stopped is started by the same commands, which go on by themselves. ``DIR/record.json`` keeps what each took, and a
+table of it is printed. At scale 1 it takes a night of two cores and some 20 GB; it ends before the disk holds less
+than ``--spare`` GB.
+
+``--kills N`` runs the chain a second time, where every stage is killed (-9, with all its processes) at N random moments
+and started again, and compares what both left, byte for byte.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld where it is not installed; the tests, whose wikis it uses
+
+from rehearsed.measure import Spent, disk, run  # noqa: E402
+from rehearsed.servers import FileServer, Wikis  # noqa: E402
+from rehearsed.stages import Addresses, Stage, stages  # noqa: E402
+from rehearsed.table import markdown  # noqa: E402
+from rehearsed.world import IMAGES, World  # noqa: E402
+
+ENVIRONMENT = {
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "benchmarks"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclass
+class Record:
+    """What stages took, kept in a file after each attempt.
+
+    Attributes:
+        path: of the file.
+        facts: scale, seed, ports, and the stages by name: spent, attempts, done, items, unit, disk.
+    """
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, **told: object) -> "Record":
+        facts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {**told, "ports": {}, "stages": {}}
+        if other := {name: facts[name] for name in told if facts[name] != told[name]}:
+            raise SystemExit(f"{path} is of a rehearsal with {other}, not {told}; give another --out.")
+        return cls(path, facts)
+
+    def port(self, name: str) -> int:
+        """Return the port of a server, the same in every run: addresses stand in what a stopped run left."""
+        if name not in self.facts["ports"]:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.facts["ports"][name] = free.getsockname()[1]
+            self.save()
+        return self.facts["ports"][name]
+
+    def is_done(self, name: str) -> bool:
+        return self.facts["stages"].get(name, {}).get("done", False)
+
+    def add(self, stage: Stage, spent: Spent, *, done: bool, held: int) -> None:
+        before = self.facts["stages"].get(stage.name, {})
+        total = Spent(**before["spent"]) + spent if before else spent
+        self.facts["stages"][stage.name] = {
+            "spent": total.to_dict(),
+            "attempts": before.get("attempts", 0) + 1,
+            "done": done,
+            "items": stage.items,
+            "unit": stage.unit,
+            "disk": held,
+        }
+        self.save()
+
+    def save(self) -> None:
+        aside = self.path.with_suffix(".part")
+        aside.write_text(json.dumps(self.facts, indent=1), encoding="utf-8")
+        aside.replace(self.path)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A run of all stages in a folder.
+
+    Attributes:
+        folder: where the commands run.
+        record: of what they took.
+        spare: bytes of the disk that stay free.
+        kills: how often every stage is stopped before it may end; 0: never.
+        seed: of the moments.
+    """
+
+    folder: Path
+    record: Record
+    spare: int
+    kills: int = 0
+    seed: int = 0
+
+    def run(self, stage: Stage, seconds: float = 0.0) -> None:
+        """Run a stage unless it is done; ``seconds``: how long it takes undisturbed, for the moments of the kills."""
+        if self.record.is_done(stage.name):
+            return
+        if (free := shutil.disk_usage(self.folder).free) < self.spare:
+            raise SystemExit(f"{free / 1e9:.1f} GB are free, less than --spare; make room, then run the same command.")
+        moments = random.Random(f"{self.seed} {stage.name}")
+        for _ in range(self.kills):
+            spent = self._attempt(stage, kill_after=moments.uniform(0.05, 0.95) * seconds)
+            self.record.add(stage, spent, done=False, held=0)
+        spent = self._attempt(stage)
+        self.record.add(stage, spent, done=spent.code == 0, held=disk(self.folder))
+        if spent.code:
+            raise SystemExit(f"{stage.name} ended with {spent.code}; {self._log(stage)} says why.")
+        print(f"{stage.name}: {spent.wall:.1f} s, {spent.cpu:.1f} s of processor time", flush=True)
+
+    def _attempt(self, stage: Stage, kill_after: float | None = None) -> Spent:
+        stage.before(self.folder)
+        total = Spent()
+        for command in stage.commands:
+            left = None if kill_after is None else max(0.01, kill_after - total.wall)
+            total += run(command, self.folder, self._log(stage), ENVIRONMENT, left)
+            if total.code:
+                break
+        return total
+
+    def _log(self, stage: Stage) -> Path:
+        return self.folder / "logs" / f"{stage.name.replace(' ', '-').replace(',', '')}.log"
+
+
+def digests(folder: Path, stage: Stage) -> dict[str, str]:
+    """Return the SHA-256 of everything that a stage leaves."""
+    files = sorted({path for pattern in stage.made for path in folder.glob(pattern) if path.is_file()})
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def compare(whole: Path, broken: Path, chain: list[Stage]) -> list[str]:
+    """Return what differs between two chains: files that only one has, or with other bytes."""
+    found = []
+    for stage in chain:
+        left, right = digests(whole, stage), digests(broken, stage)
+        if stage.made and not left:
+            found.append(f"{stage.name}: nothing to compare")
+        found += [f"{stage.name}: {name}" for name in sorted({*left, *right}) if left.get(name) != right.get(name)]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--until", help="name of the last stage to run; default: all")
+    parser.add_argument("--kills", type=int, default=0, help="also a chain of which every stage is killed so often")
+    parser.add_argument("--spare", type=float, default=5.0, metavar="GB", help="of the disk that stay free")
+    told = parser.parse_args()
+    world = World(told.scale, told.seed)
+    told.out.mkdir(parents=True, exist_ok=True)
+    record = Record.open(told.out / "record.json", scale=told.scale, seed=told.seed)
+    owners, whole = told.out / "owners", told.out / "chain"
+    for folder in (owners, whole):
+        folder.mkdir(exist_ok=True)
+    make = (sys.executable, "-m", "rehearsed.release", str(told.scale), str(told.seed), str(owners.resolve()))
+    spare = int(told.spare * 1e9)
+    chain = [Stage("release", [make], sum(world.count(n) for n in IMAGES.values()), "images")]
+    with (
+        FileServer(owners, record.port("owners")) as release,
+        Wikis(world, record.port("wikis")) as wikis,
+        FileServer(whole, record.port("chain")) as own,
+    ):
+        chain += stages(world, Addresses(release.url, wikis.url, own.url))
+        names = [stage.name for stage in chain]
+        if told.until:
+            if told.until not in names:
+                raise SystemExit(f"there is no stage {told.until!r}; the stages are {', '.join(names)}.")
+            chain = chain[: names.index(told.until) + 1]
+        first = Chain(whole, record, spare)
+        for stage in chain:
+            first.run(stage)
+        if told.kills:
+            _kill_all(told, record, chain, whole, world)
+    print(markdown(record.facts))
+
+
+def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whole: Path, world: World) -> None:
+    """Run the chain with kills beside the whole one, behind servers of its own; say what differs."""
+    broken = told.out / "broken"
+    broken.mkdir(exist_ok=True)
+    own = Record.open(told.out / "broken.json", scale=told.scale, seed=told.seed, kills=told.kills)
+    second = Chain(broken, own, int(told.spare * 1e9), told.kills, told.seed)
+    for stage in chain[1:]:
+        walls: Mapping[str, Any] = record.facts["stages"][stage.name]
+        second.run(stage, walls["spent"]["wall"] / walls["attempts"])
+    if found := compare(whole, broken, chain):
+        raise SystemExit("\n".join(["other bytes after kills:", *found]))
+    kills = sum(told.kills for stage in chain[1:])
+    print(f"{kills} kills: all that {sum(bool(s.made) for s in chain)} stages leave is equal, byte for byte.")
+
+
+if __name__ == "__main__":
+    main()

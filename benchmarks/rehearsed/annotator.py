@@ -1,0 +1,77 @@
+"""A scripted annotator: compares a build with the truth of a world and decides wherever they differ."""
+
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import polars as pl
+
+from rehearsed.world import SETS, World
+
+_WHEN = "2026-01-01T00:00:00Z"
+
+
+def decide(world: World, build: Path, file: Path) -> int:
+    """Write the decisions that bring the groups of a build to the true ones; return how many."""
+    stages = build / "stages"
+    truth = _true_groups(world, pl.read_parquet(stages / "clean" / "landmarks.parquet"))
+    names = pl.read_parquet(stages / "review" / "names.parquet").select("name", "label", "landmarks")
+    names = names.with_columns(true=pl.col("name").replace_strict(truth, default=None)).drop_nulls("true")
+    chosen = _stand_for(names)
+    old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
+    between = {label: f"group {number} in between" for number, label in enumerate(sorted(chosen))}  # labels may swap
+    between |= {label: f"{label} as found" for label in old - set(chosen)}
+    decisions: list[dict[str, object]] = [
+        {"action": "rename", "group": label, "to": to} for label, to in sorted(between.items())
+    ]
+    titles = [label for label, _ in world.groups]
+    decisions += [
+        {"action": "rename", "group": between[label], "to": titles[true]} for label, true in sorted(chosen.items())
+    ]
+    homes, moves = {true: label for label, true in chosen.items()}, defaultdict(list)
+    for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
+        if homes.get(true) != label:
+            moves[true].append(name)
+    for true, moved in sorted(moves.items()):
+        action = "move" if true in homes else "new"
+        decisions.append({"action": action, "names": moved, "to": titles[true]})
+    for true in sorted({*homes, *moves}):
+        decisions.append({"action": "set", "group": titles[true], "top": world.groups[true][1]})
+    signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
+    file.write_text(json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8")  # YAML too
+    return len(signed)
+
+
+def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
+    """Return the group of every cleaned name: that of most of its landmarks."""
+    rows = []
+    for which in SETS:
+        own = world.landmarks[which]
+        rows.append(
+            pl.DataFrame({"landmark_id": range(len(own.place)), "true": world.place_groups[own.place]}).with_columns(
+                split=pl.lit(which), landmark_id=pl.col("landmark_id").cast(pl.Int64)
+            )
+        )
+    named = landmarks.select("split", "landmark_id", "name").drop_nulls().join(
+        pl.concat(rows), on=["split", "landmark_id"]
+    )
+    counted = named.group_by("name", "true").len().sort("name", "len", "true", descending=[False, True, False])
+    return dict(counted.unique("name", keep="first", maintain_order=True).select("name", "true").iter_rows())
+
+
+def _stand_for(names: pl.DataFrame) -> dict[str, int]:
+    """Return which group of the build stands for which true one: that with most of its landmarks, each for one."""
+    shared = names.group_by("label", "true").agg(pl.col("landmarks").sum())
+    chosen: dict[str, int] = {}
+    for label, true in shared.sort("landmarks", "label", "true", descending=[True, False, False]).select(
+        "label", "true"
+    ).iter_rows():
+        if label not in chosen and true not in chosen.values():
+            chosen[label] = true
+    return chosen
+
+
+if __name__ == "__main__":
+    scale, seed, build, file = sys.argv[1:]
+    print(f"{decide(World(float(scale), int(seed)), Path(build), Path(file))} decisions in {file}")

@@ -1,0 +1,171 @@
+"""The chain of commands from the release to the search, in order, each with what it works on and what it leaves."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rehearsed.world import IMAGES, LANDMARKS, World
+
+RECIPE = "small-gldv2-washington"
+STEPS, STREAM_STEPS, STEPS_AN_EPOCH = 300, 100, 50
+PARTS = 4
+HGLD = (sys.executable, "-m", "hgld")
+TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One link of the chain.
+
+    Attributes:
+        name: of the stage.
+        commands: run one after the other in the chain's folder.
+        items: how many of ``unit`` it works on.
+        unit: what is counted.
+        made: patterns of what it leaves; equal, byte for byte, however often it was stopped.
+        before: called with the chain's folder before the commands.
+    """
+
+    name: str
+    commands: Sequence[Sequence[str]]
+    items: int
+    unit: str
+    made: tuple[str, ...] = ()
+    before: Callable[[Path], object] = field(default=lambda folder: None)
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Of the servers: the release's owners, the wikis, and the chain's own folder."""
+
+    release: str
+    wikis: str
+    chain: str
+
+
+def stages(world: World, at: Addresses) -> list[Stage]:
+    """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file."""
+    images = {which: world.count(count) for which, count in IMAGES.items()}
+    landmarks = sum(world.count(count) for count in LANDMARKS.values())
+    return [
+        *_labels(world, at, landmarks, sum(images.values())),
+        *_shards(sum(images.values()), images["train"] + images["index"]),
+        *_training(at),
+        *_use(images["index"]),
+    ]
+
+
+def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[Stage]:
+    def download(which: str, last: int) -> tuple[str, ...]:
+        told = ("--tars", f"0-{last}", "--metadata", "--out", "gldv2", "--base-url", at.release, "--workers", "2")
+        return (*HGLD, "download", "gldv2", "--split", which, *told)
+
+    lists = [f"--landmarks={s}=gldv2/metadata/{s}_label_to_category.csv" for s in ("train", "index")]
+    servers = ["--commons-url", at.wikis, "--wikidata-url", at.wikis, "--rate", "1000"]
+    build = (*HGLD, "build-hierarchy", *lists, "--encoder", "lexical", "--groups", str(len(world.groups)), *servers)
+    build = (*build, "--cache", "encodings", "--out", "labels")
+    decide = (sys.executable, "-m", "rehearsed.annotator", str(world.scale), str(world.seed), "labels")
+    label_files = ("labels/*.csv", "labels/*.parquet", "labels/provenance.json", "labels/report.html")
+    released = "gldv2/metadata/train_label_to_hierarchical.csv"
+    return [
+        Stage(
+            "download",
+            [download("train", 499), download("index", 99), download("test", 19)],
+            images,
+            "images",
+            ("gldv2/*/*",),
+        ),
+        Stage("build-hierarchy", [build], landmarks, "landmarks", label_files),
+        Stage("decisions", [(*decide, "decisions.yaml")], len(world.names), "names", ("decisions.yaml",)),
+        Stage("build-hierarchy again", [(*build, "--decisions", "decisions.yaml")], landmarks, "landmarks", label_files),
+        Stage(
+            "compare",
+            [(*HGLD, "compare", "labels/train_label_to_hierarchical.csv", released, "--markdown")],
+            landmarks,
+            "landmarks",
+        ),
+        Stage("review page", [(sys.executable, "-m", "rehearsed.opening", "page", "labels")], len(world.names), "names"),
+    ]
+
+
+def _shards(images: int, labelled: int) -> list[Stage]:
+    build = (*HGLD, "build-shards", "gldv2", "--source", "gldv2", "--labels", "labels", "--out", "shards")
+    return [
+        Stage("build-shards", [(*build, "--workers", "2")], images, "images", ("shards/*",)),
+        Stage("verify", [(*HGLD, "verify", "shards")], labelled, "images"),
+        Stage("index", [(*HGLD, "index", "rebuilt")], labelled, "images", ("rebuilt/*.parquet",), _link_tars),
+        Stage("open, plan", [(sys.executable, "-m", "rehearsed.opening", "dataset", "shards")], labelled, "images"),
+    ]
+
+
+def _link_tars(folder: Path) -> None:
+    """Give the shards a second name in a folder without an index."""
+    rebuilt = folder / "rebuilt"
+    rebuilt.mkdir(exist_ok=True)
+    for tar in (folder / "shards").glob("*.tar"):
+        if not (rebuilt / tar.name).exists():
+            (rebuilt / tar.name).hardlink_to(tar)
+
+
+def _training(at: Addresses) -> list[Stage]:
+    def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
+        course = ("--steps-per-epoch", str(STEPS_AN_EPOCH), "--epochs", str(steps // STEPS_AN_EPOCH))
+        images = ("--size", "32", "--resize", "32", "--crop-min", "0.5", "--evaluate-every", "0", "--evaluate-on", "")
+        made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
+        command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
+        return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images", made)
+
+    return [
+        train("happier", STEPS),
+        train("smooth-ap", STEPS, "--loss", "SmoothAP"),
+        train("streamed", STREAM_STEPS, "--stream", data=f"{at.chain}/shards"),
+        train("untrained", 0, launch=HGLD),
+    ]
+
+
+def _use(gallery: int) -> list[Stage]:
+    def embed(run: str, split: str, *told: str) -> tuple[str, ...]:
+        source = ("--checkpoint", f"runs/{run}", "--data", "shards", "--split", split)
+        return (*HGLD, "embed", *source, "--out", f"embeddings/{run}-{split}.npy", *told)
+
+    def evaluate(run: str) -> tuple[str, ...]:
+        files = [f"--embeddings=embeddings/{run}-{split}.npy" for split in ("query", "gallery")]
+        return (*HGLD, "evaluate", *files, "--data", "shards", "--out", f"reports/{run}.json")
+
+    def make_folders(folder: Path) -> None:
+        for name in ("embeddings", "reports"):
+            (folder / name).mkdir(exist_ok=True)
+
+    runs = ("happier", "smooth-ap")
+    board = ("--checkpoint", "runs/untrained", "--model", "pixels", "--data", "shards", "--out", "reports/board.json")
+    reports = [f"reports/{run}.json" for run in runs]
+    search = ("search", "query.jpg", "--checkpoint", "runs/happier", "--data", "shards", "--split", "gallery")
+    return [
+        Stage(
+            "embed",
+            [embed(run, split, *told) for run in runs for split, told in (("query", ()), ("gallery", ("--parts", "4")))],
+            2 * gallery,
+            "images",
+            ("embeddings/*.npy", "embeddings/*.parquet"),
+            make_folders,
+        ),
+        Stage("evaluate", [evaluate(run) for run in runs], 2 * gallery, "images", ("reports/*.json",)),
+        Stage("evaluate others", [(*HGLD, "evaluate", *board)], 2 * gallery, "images"),
+        Stage("report", [(*HGLD, "report", *reports, "--data", "shards", "--out", "report.html")], 1, "page"),
+        Stage(
+            "search",
+            [(*HGLD, *search, "--embeddings", "embeddings/happier-gallery.npy", "--k", "5")],
+            gallery,
+            "images",
+            before=_take_query,
+        ),
+    ]
+
+
+def _take_query(folder: Path) -> None:
+    """Write the first query's image, as somebody's photograph would come."""
+    import hgld
+
+    dataset = hgld.open_dataset(folder / "shards", "query")
+    (folder / "query.jpg").write_bytes(dataset.read(0))
