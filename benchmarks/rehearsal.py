@@ -3,11 +3,11 @@
     python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--seed 0] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
 
-The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons and
-Wikidata answer on 127.0.0.1. Stopped anywhere, the same command goes on: a stage that ended is not run again, one that
-was stopped is started by the same commands, which go on by themselves. ``DIR/record.json`` keeps what each took, and a
-table of it is printed. At scale 1 it takes a night of two cores and some 20 GB; it ends before the disk holds less
-than ``--spare`` GB.
+The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons
+and Wikidata answer on 127.0.0.1. Stopped anywhere, the same command goes on: a stage that ended is not run again, one
+that was stopped is started by the same commands, which go on by themselves. ``DIR/record.json`` keeps what each took,
+and a table of it is printed. At scale 1 it takes a night of two cores and some 20 GB; it ends before the disk holds
+less than ``--spare`` GB.
 
 ``--kills N`` runs the chain a second time, where every stage is killed (-9, with all its processes) at N random moments
 and started again, and compares what both left, byte for byte.

@@ -34,6 +34,7 @@ from hgld.pipelines.shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,
     MAX_TAR_BYTES,
+    TARS,
     checksum_name,
     metadata_names,
     parse_checksum,
@@ -251,6 +252,37 @@ class Downloader:
             ) from failures[0]
         return [result for result in results if isinstance(result, FetchResult)]
 
+    def sizes(self, files: Sequence[RemoteFile]) -> list[int]:
+        """Ask how large files are, without fetching any; those that are there are not asked for.
+
+        Raises:
+            ConfigError: as :meth:`fetch`.
+            ServiceError: a server does not say it.
+        """
+        _check(files)
+        with ThreadPoolExecutor(self._workers) as pool:
+            return list(pool.map(self._size, files))
+
+    def _size(self, file: RemoteFile) -> int:
+        if file.path.is_file():
+            return file.path.stat().st_size
+        try:
+            with requests.Session() as session:
+                guard(session, self._private)
+                session.headers.update({"User-Agent": f"hgld/{__version__}", "Accept-Encoding": "identity"})
+                with self._answer(session, file, {}, "HEAD") as response:
+                    length = response.headers.get("Content-Length", "")
+                    if response.status_code != 200 or not re.fullmatch(r"[0-9]{1,18}", length):
+                        raise ServiceError(
+                            f"{file.shown} answered HTTP {response.status_code} and no size; expected a public file. "
+                            "Ask again later, or fetch without --dry-run."
+                        )
+                    return int(length)
+        except (ValueError, RedirectError, RemoteFault) as error:
+            raise ServiceError(f"{file.shown} does not lead to a file ({error}).") from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise ServiceError(f"{file.shown} cannot be reached ({type(error).__name__}).") from error
+
     def _interrupt(self) -> None:
         """Stop all transfers before their next read, also those that wait for a silent server."""
         self._stop.set()
@@ -364,7 +396,7 @@ class Downloader:
 
     @contextmanager
     def _answer(
-        self, session: requests.Session, file: RemoteFile, headers: Mapping[str, str]
+        self, session: requests.Session, file: RemoteFile, headers: Mapping[str, str], method: str = "GET"
     ) -> Iterator[requests.Response]:
         """Send a request, and follow its redirects as far as they are allowed.
 
@@ -375,8 +407,8 @@ class Downloader:
         for _ in range(_MOST_REDIRECTS + 1):
             with (
                 watched(HttpLimits(headers=self._timeout, silence=self._timeout, whole=math.inf)) as watch,
-                session.get(
-                    place, headers=headers, stream=True, timeout=self._timeout, allow_redirects=False
+                session.request(
+                    method, place, headers=headers, stream=True, timeout=self._timeout, allow_redirects=False
                 ) as response,
             ):
                 watch.in_headers = False
@@ -544,13 +576,9 @@ def download_gldv2(
         ServiceError: a file could not be fetched, or has other bytes than published.
         StorageError: the disk is full or cannot be written.
     """
-
-    def remote(name: str, most_bytes: int, md5: str | None = None) -> RemoteFile:
-        return RemoteFile(f"{base_url.rstrip('/')}/{name}", out / name, md5, most_bytes)
-
     names = {tar_name(split, number): checksum_name(split, number) for number in sorted(set(tars))}
-    small = [remote(name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
-    sums = [remote(name, _MAX_CHECKSUM_BYTES) for name in names.values()]
+    small = [_remote(base_url, out, name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
+    sums = [_remote(base_url, out, name, _MAX_CHECKSUM_BYTES) for name in names.values()]
     fetched = downloader.fetch([*small, *sums])[: len(small)]
     published = {
         tar: parse_checksum(
@@ -558,4 +586,63 @@ def download_gldv2(
         )
         for tar, name in names.items()
     }
-    return fetched + downloader.fetch([remote(tar, MAX_TAR_BYTES, md5) for tar, md5 in published.items()])
+    return fetched + downloader.fetch(
+        [_remote(base_url, out, tar, MAX_TAR_BYTES, md5) for tar, md5 in published.items()]
+    )
+
+
+def _remote(base_url: str, out: Path, name: str, most_bytes: int, md5: str | None = None) -> RemoteFile:
+    return RemoteFile(f"{base_url.rstrip('/')}/{name}", out / name, md5, most_bytes)
+
+
+@dataclass(frozen=True)
+class DownloadPlan:
+    """What a download would fetch.
+
+    Attributes:
+        files: lists and tars.
+        bytes: of them all.
+        there: bytes of those that are there, complete or in part; their checksums are not compared.
+        free: bytes free on the disk.
+    """
+
+    files: int
+    bytes: int
+    there: int
+    free: int
+
+
+def plan_gldv2(
+    out: Path,
+    split: str,
+    tars: Sequence[int],
+    *,
+    metadata: bool,
+    downloader: Downloader,
+    base_url: str = BASE_URL,
+) -> DownloadPlan:
+    """Ask how much :func:`download_gldv2` would fetch; one request a file that is not there, of no body.
+
+    Raises:
+        ConfigError, ServiceError: as :func:`download_gldv2`.
+    """
+    lists = [_remote(base_url, out, name, MAX_CSV_BYTES) for name in (metadata_names([split]) if metadata else ())]
+    files = [*lists, *(_remote(base_url, out, tar_name(split, n), MAX_TAR_BYTES) for n in sorted(set(tars)))]
+    sizes = downloader.sizes(files)
+    there = sum(_received(file.path) for file in files)
+    place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(place).free)
+
+
+def _received(path: Path) -> int:
+    part = path.with_name(f"{path.name}.part")
+    return next((file.stat().st_size for file in (path, part) if file.is_file()), 0)
+
+
+def missing_tars(out: Path) -> dict[str, tuple[int, ...]]:
+    """Return the numbers of the tars that a folder lacks, by split; of complete splits nothing."""
+    lacking = {
+        split: tuple(number for number in range(count) if not (out / tar_name(split, number)).is_file())
+        for split, count in TARS.items()
+    }
+    return {split: numbers for split, numbers in lacking.items() if numbers}

@@ -29,17 +29,21 @@ def decide(world: World, build: Path, file: Path) -> int:
     decisions += [
         {"action": "rename", "group": between[label], "to": titles[true]} for label, true in sorted(chosen.items())
     ]
-    homes, moves = {true: label for label, true in chosen.items()}, defaultdict(list)
+    homes = {true: label for label, true in chosen.items()}
+    moves, stays = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
-        if homes.get(true) != label:
-            moves[true].append(name)
+        (stays if homes.get(true) == label else moves)[true].append(name)
+    for true, kept in sorted(stays.items()):  # else what is decided of others would teach that they stand wrong
+        decisions.append({"action": "accept", "group": titles[true], "names": kept})
     for true, moved in sorted(moves.items()):
         action = "move" if true in homes else "new"
         decisions.append({"action": action, "names": moved, "to": titles[true]})
     for true in sorted({*homes, *moves}):
         decisions.append({"action": "set", "group": titles[true], "top": world.groups[true][1]})
     signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
-    file.write_text(json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8")  # YAML too
+    file.write_text(
+        json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
+    )  # YAML too
     return len(signed)
 
 
@@ -53,8 +57,8 @@ def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
                 split=pl.lit(which), landmark_id=pl.col("landmark_id").cast(pl.Int64)
             )
         )
-    named = landmarks.select("split", "landmark_id", "name").drop_nulls().join(
-        pl.concat(rows), on=["split", "landmark_id"]
+    named = (
+        landmarks.select("split", "landmark_id", "name").drop_nulls().join(pl.concat(rows), on=["split", "landmark_id"])
     )
     counted = named.group_by("name", "true").len().sort("name", "len", "true", descending=[False, True, False])
     return dict(counted.unique("name", keep="first", maintain_order=True).select("name", "true").iter_rows())
@@ -64,9 +68,9 @@ def _stand_for(names: pl.DataFrame) -> dict[str, int]:
     """Return which group of the build stands for which true one: that with most of its landmarks, each for one."""
     shared = names.group_by("label", "true").agg(pl.col("landmarks").sum())
     chosen: dict[str, int] = {}
-    for label, true in shared.sort("landmarks", "label", "true", descending=[True, False, False]).select(
-        "label", "true"
-    ).iter_rows():
+    for label, true in (
+        shared.sort("landmarks", "label", "true", descending=[True, False, False]).select("label", "true").iter_rows()
+    ):
         if label not in chosen and true not in chosen.values():
             chosen[label] = true
     return chosen

@@ -81,7 +81,7 @@ class Release:
         """Yield id, relevant index images and usage of every test image; those that are scored come first."""
         world, ids = self.world, _hex(self.ids["test"])
         rng = world.rng(6)
-        relevant = {place: images for place, images in _by_place(self.ids["index"], self.places["index"])}
+        relevant = dict(_by_place(self.ids["index"], self.places["index"]))
         scored = min(SCORED, max(LEAST_SCORED, world.count(SCORED)), len(ids))
         for number, (image, place) in enumerate(zip(ids, self.places["test"], strict=True)):
             if number >= scored:

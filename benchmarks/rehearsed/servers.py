@@ -1,7 +1,6 @@
-"""The servers of a rehearsal on 127.0.0.1: files by ranges, as S3 gives them, and a Commons and Wikidata with faults."""
+"""The servers of a rehearsal on 127.0.0.1: files by ranges, as S3 gives them, and Commons and Wikidata with faults."""
 
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -196,16 +195,12 @@ class Wikis(WikimediaServer):
         if item in self._world.ancestors:
             label, parents = self._world.ancestors[item]
             return _item(item, label, P279=parents)
-        number = int(item[1:])
-        for first, claim in ((MERGED_ITEM, None), (CATEGORY_ITEM, "P301"), (ITEM, "P31")):
-            if first <= number < first + len(self._road):
-                break
-        else:
+        kind, place = divmod(int(item[1:]), ITEM)
+        if place >= len(self._road):
             return None
-        place = number - first
-        if claim is None:
+        if kind * ITEM == MERGED_ITEM:
             return {"redirect": f"Q{ITEM + place}"}
-        if claim == "P301":
+        if kind * ITEM == CATEGORY_ITEM:
             return _item(item, f"Category {place}", P31=("Q4167836",), P301=(f"Q{ITEM + place}",))
         kinds = [kind for kind in (self._name[place], self._second[place]) if kind >= 0]
         return _item(item, self._world.title(place), P31=tuple(self._world.names[kind].item for kind in kinds))
@@ -229,4 +224,3 @@ def _item(item: str, label: str, **claims: tuple[str, ...]) -> dict[str, Any]:
         "labels": {"en": {"language": "en", "value": label}},
         "claims": {name: [statement(value) for value in values] for name, values in claims.items() if values},
     }
-

@@ -78,14 +78,18 @@ def _labels(world: World, at: Addresses, landmarks: int, images: int) -> list[St
         ),
         Stage("build-hierarchy", [build], landmarks, "landmarks", label_files),
         Stage("decisions", [(*decide, "decisions.yaml")], len(world.names), "names", ("decisions.yaml",)),
-        Stage("build-hierarchy again", [(*build, "--decisions", "decisions.yaml")], landmarks, "landmarks", label_files),
+        Stage(
+            "build-hierarchy again", [(*build, "--decisions", "decisions.yaml")], landmarks, "landmarks", label_files
+        ),
         Stage(
             "compare",
             [(*HGLD, "compare", "labels/train_label_to_hierarchical.csv", released, "--markdown")],
             landmarks,
             "landmarks",
         ),
-        Stage("review page", [(sys.executable, "-m", "rehearsed.opening", "page", "labels")], len(world.names), "names"),
+        Stage(
+            "review page", [(sys.executable, "-m", "rehearsed.opening", "page", "labels")], len(world.names), "names"
+        ),
     ]
 
 
@@ -130,7 +134,7 @@ def _use(gallery: int) -> list[Stage]:
         return (*HGLD, "embed", *source, "--out", f"embeddings/{run}-{split}.npy", *told)
 
     def evaluate(run: str) -> tuple[str, ...]:
-        files = [f"--embeddings=embeddings/{run}-{split}.npy" for split in ("query", "gallery")]
+        files = ("--embeddings", f"embeddings/{run}-query.npy", "--gallery-embeddings", f"embeddings/{run}-gallery.npy")
         return (*HGLD, "evaluate", *files, "--data", "shards", "--out", f"reports/{run}.json")
 
     def make_folders(folder: Path) -> None:
@@ -144,7 +148,11 @@ def _use(gallery: int) -> list[Stage]:
     return [
         Stage(
             "embed",
-            [embed(run, split, *told) for run in runs for split, told in (("query", ()), ("gallery", ("--parts", "4")))],
+            [
+                embed(run, split, *told)
+                for run in runs
+                for split, told in (("query", ()), ("gallery", ("--parts", "4")))
+            ],
             2 * gallery,
             "images",
             ("embeddings/*.npy", "embeddings/*.parquet"),

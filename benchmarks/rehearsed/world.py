@@ -30,7 +30,24 @@ ITEM, CATEGORY_ITEM, MERGED_ITEM, CLASS_ITEM = 20_000_000, 40_000_000, 60_000_00
 ROADS = {"linked": 0.80, "stated": 0.06, "main topic": 0.05, "merged": 0.02, "moved": 0.03, "template": 0.04}
 NOTHING = {"no item": 0.80, "no instance of": 0.12, "missing": 0.08}  # the same of those without
 SEVERAL = 0.02  # share of the named landmarks with two classes
-SYLLABLES = "bel,cor,dun,el,fal,gar,hel,is,kar,lin,mar,nor,or,pel,ros,sal,tor,ul,ven,wes,Å,ñe,žu,é".split(",")
+SYLLABLES = (
+    "bel",
+    "cor",
+    "dun",
+    "fal",
+    "gar",
+    "hel",
+    "kar",
+    "lin",
+    "mar",
+    "nor",
+    "pel",
+    "ros",
+    "sal",
+    "tor",
+    "Åul",
+    "žu",
+)
 
 
 @dataclass(frozen=True)

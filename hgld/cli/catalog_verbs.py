@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.options import FOLDER, complete_choices, complete_datasets, json_option, reading_options
-from hgld.cli.output import echo, print_json, print_rich, progress_bars
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
 from hgld.errors import ConfigError, takes_extra
 
 if TYPE_CHECKING:
-    from hgld.pipelines.download import FetchResult
+    from hgld.pipelines.download import DownloadPlan, FetchResult
     from hgld.pipelines.shards.cards import DataCard
 
 _DOWNLOADABLE = ("gldv2",)
@@ -156,6 +156,7 @@ def download_command() -> click.Command:
     @click.option("--workers", default=4, show_default=True, help="Files at a time.")
     @click.option("--retries", default=8, show_default=True, help="Attempts in a row that bring a file no further.")
     @click.option("--timeout", default=60.0, show_default=True, help="Seconds to wait for the next bytes.")
+    @click.option("--dry-run", is_flag=True, help="Say how many bytes would be fetched, then stop.")
     @reading_options(verifies=False)
     @json_option
     def download(
@@ -168,6 +169,7 @@ def download_command() -> click.Command:
         workers: int,
         retries: int,
         timeout: float,
+        dry_run: bool,
         as_json: bool,
     ) -> None:
         """Fetch the release NAME from its owners, where they allow it: gldv2.
@@ -186,7 +188,7 @@ def download_command() -> click.Command:
         if not tars and not metadata:
             raise click.UsageError("say what to fetch: --tars or --metadata, or both.")
         with takes_extra("scrape", "hgld download"):
-            from hgld.pipelines.download import Downloader, download_gldv2
+            from hgld.pipelines.download import Downloader, download_gldv2, plan_gldv2
         from hgld.data.storage import READING
         from hgld.pipelines.shards.sources.gldv2 import BASE_URL
 
@@ -200,12 +202,60 @@ def download_command() -> click.Command:
                 allow_redirects_to=policy.allow_redirects_to,
                 allow_private=policy.allow_private,
             )
-            fetched = download_gldv2(
-                out, split, tars, metadata=metadata, downloader=downloader, base_url=base_url or BASE_URL
-            )
+            where = base_url or BASE_URL
+            if dry_run:
+                plan = plan_gldv2(out, split, tars, metadata=metadata, downloader=downloader, base_url=where)
+                _show_plan(out, plan, as_json)
+                return
+            fetched = download_gldv2(out, split, tars, metadata=metadata, downloader=downloader, base_url=where)
         _show_fetched(out, fetched, as_json)
+        if not as_json:
+            _say_next(out, base_url)
 
     return download
+
+
+def _show_plan(out: Path, plan: "DownloadPlan", as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        print_json({"out": str(out)} | asdict(plan))
+        return
+    echo(
+        f"{out}: {plan.files} files, {plan.bytes / 1e6:,.1f} MB; {plan.there / 1e6:,.1f} MB there already, "
+        f"{(plan.bytes - plan.there) / 1e6:,.1f} MB to fetch; {plan.free / 1e9:,.1f} GB free. Nothing was fetched."
+    )
+
+
+def _say_next(out: Path, base_url: str | None) -> None:
+    from hgld.pipelines.download import missing_tars
+
+    lacking = missing_tars(out)
+    if lacking:
+        split, numbers = next(iter(lacking.items()))
+        mirror = () if base_url is None else ("--base-url", base_url)
+        say_next(
+            "hgld",
+            "download",
+            "gldv2",
+            "--split",
+            split,
+            "--tars",
+            _ranges(numbers),
+            "--metadata",
+            "--out",
+            out,
+            *mirror,
+        )
+    else:
+        say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS", "--dry-run")
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return numbers in order as ``0-3,7``."""
+    firsts = [n for n in numbers if n - 1 not in numbers]
+    lasts = [n for n in numbers if n + 1 not in numbers]
+    return ",".join(f"{a}-{b}" if a < b else str(a) for a, b in zip(firsts, lasts, strict=True))
 
 
 def _show_fetched(out: Path, fetched: "list[FetchResult]", as_json: bool) -> None:

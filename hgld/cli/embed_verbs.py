@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, NewFile, Numbers, json_option, reading_options
-from hgld.cli.output import echo, print_json, progress_bars
+from hgld.cli.output import echo, print_json, progress_bars, say_next
 
 if TYPE_CHECKING:
     from hgld.data.dataset import ShardDataset
@@ -273,6 +273,7 @@ def embed_command() -> click.Command:
         help="Exponent of the variances: 0.5 whitens fully, 0.25 is the listwise AP paper's square root. "
         "[default: 0.5]",
     )
+    @click.option("--dry-run", is_flag=True, help="Say what would be read and written, then stop.")
     @view_options
     @_device_option
     @reading_options()
@@ -285,6 +286,7 @@ def embed_command() -> click.Command:
         part: int | None,
         fit_whitening: Path | None,
         whitening_power: float | None,
+        dry_run: bool,
         device: str | None,
         as_json: bool,
         **given: Any,
@@ -299,17 +301,15 @@ def embed_command() -> click.Command:
         from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings, writer_of
 
         writer_of(out)  # a wrong suffix is refused before any work
-        if whitening_power is not None and fit_whitening is None:
-            raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
-        if part is not None and parts is None:
-            raise click.UsageError("--part says which of the --parts; give both.")
-        if parts is not None and fit_whitening is not None:
-            raise click.UsageError("--fit-whitening goes without --parts.")
+        _refuse_embedding(parts, part, fit_whitening, whitening_power)
         source, options = take_source(given), take_view_options(given)
         dataset = open_dataset(data, split)
         with progress_bars() as progress, open_embedder(source, device, options, data) as embedder:
+            if dry_run:
+                _say_plan(out, embedder, dataset, as_json=as_json)
+                return
             if parts is not None:
-                _embed_parts(out, parts, part, embedder, dataset, progress, as_json=as_json)
+                _embed_parts(out, parts, part, embedder, dataset, data, progress, as_json=as_json)
                 return
             embedded = embedder.embed_readable(dataset, progress)
             if not embedder.processes.is_main:
@@ -337,8 +337,57 @@ def embed_command() -> click.Command:
             pooled = "" if embedder.gem_p is None else f", GeM's p {embedder.gem_p:g}"
             echo(f"{out}: {count} embeddings of {dim} dimensions{pooled}; keys and labels: {labels_file(out)}")
             say_selection(embedder.checkpoint, embedder.selection)
+            _say_next(out, data, split, dataset.levels)
 
     return embed
+
+
+def _refuse_embedding(
+    parts: int | None, part: int | None, fit_whitening: Path | None, whitening_power: float | None
+) -> None:
+    if whitening_power is not None and fit_whitening is None:
+        raise click.UsageError("--whitening-power goes with --fit-whitening, which is not given.")
+    if part is not None and parts is None:
+        raise click.UsageError("--part says which of the --parts; give both.")
+    if parts is not None and fit_whitening is not None:
+        raise click.UsageError("--fit-whitening goes without --parts.")
+
+
+def _say_next(out: Path, data: str, split: str | None, levels: tuple[str, ...]) -> None:
+    """Print how these embeddings are evaluated, where queries search another split with those of both."""
+    from hgld.training.inference.embedding import labels_file
+
+    if split == "query":
+        say_next("hgld", "embed", "--checkpoint", "RUN", "--data", data, "--split", "gallery", "--out", "GALLERY.npy")
+    elif split == "gallery":
+        say_next("hgld", "evaluate", "--embeddings", "QUERY.npy", "--gallery-embeddings", out, "--data", data)
+    elif split is None:
+        say_next("hgld", "evaluate", "--embeddings", out, "--data", data)
+    else:
+        labels = ("--labels", labels_file(out), "--levels", ",".join(levels))
+        say_next("hgld", "evaluate", "--embeddings", out, *labels)
+
+
+def _say_plan(out: Path, embedder: "Embedder", dataset: "ShardDataset", *, as_json: bool) -> None:
+    """Say how many bytes would be read and written; the first image that can be read tells the dimensions."""
+    import shutil
+
+    dim = embedder.embed_readable(dataset.select([0])).vectors.shape[1]
+    plan = {
+        "images": len(dataset),
+        "read_bytes": int(dataset.places[3].sum()),
+        "dimensions": dim,
+        "write_bytes": 4 * dim * len(dataset),
+        "free_bytes": shutil.disk_usage(out.absolute().parent).free,
+    }
+    if as_json:
+        print_json({"out": str(out)} | plan)
+        return
+    echo(
+        f"{out}: {plan['images']:,} images, {plan['read_bytes'] / 1e6:,.1f} MB to read; {dim} dimensions, "
+        f"{plan['write_bytes'] / 1e6:,.1f} MB to write (float32); {plan['free_bytes'] / 1e9:,.1f} GB free. Nothing was "
+        "written."
+    )
 
 
 def _embed_parts(
@@ -347,6 +396,7 @@ def _embed_parts(
     only: int | None,
     embedder: "Embedder",
     dataset: "ShardDataset",
+    data: str,
     progress: "Progress",
     *,
     as_json: bool,
@@ -368,6 +418,7 @@ def _embed_parts(
         print_json({**files, "items": items, "unreadable": joined.unreadable, "dimensions": dim})
     else:
         echo(f"{out}: {items} embeddings of {dim} dimensions; keys and labels: {labels_file(out)}")
+        _say_next(out, data, dataset.split, dataset.levels)
 
 
 def export_command() -> click.Command:

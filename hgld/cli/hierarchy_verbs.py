@@ -19,7 +19,7 @@ from hgld.cli.options import (
     json_option,
     take,
 )
-from hgld.cli.output import echo, print_json, progress_bars
+from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.errors import takes_extra
 from hgld.terminal import is_terminal
 
@@ -142,6 +142,17 @@ def _run_build(
         print_json(plan_summary(build) if dry_run else build_summary(build) | ({"explained": said} if said else {}))
     else:
         echo("\n\n".join([plan_text(build) if dry_run else build_table(build), *map(explain_text, said)]))
+        if not dry_run:
+            _say_next(out, config)
+
+
+def _say_next(out: Path, config: "BuildConfig") -> None:
+    """Print what follows a build: the review, and after it the shards."""
+    if not config.review.decisions:
+        say_next("hgld", "review", out)
+    else:
+        release = ("manifest", "--source", "TABLE") if config.source == "classes" else ("gldv2", "--source", "RELEASE")
+        say_next("hgld", "build-shards", *release, "--labels", out, "--out", "SHARDS", "--dry-run")
 
 
 def compare_command() -> click.Command:
@@ -318,7 +329,10 @@ def _announce(address: str, file: Path, browser: bool, as_json: bool) -> None:
         echo(json.dumps({"address": address, "decisions": str(file)}))
         sys.stdout.flush()
         return
-    echo(f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are on the disk.")
+    echo(
+        f"page       {address}\ndecisions  {file}\nCtrl-C ends the page; your decisions are on the disk.\n"
+        f"next       build again by the same command with --decisions {file}"
+    )
     sys.stdout.flush()
     if browser and sys.stdout.isatty():
         import webbrowser

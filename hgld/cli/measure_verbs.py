@@ -32,7 +32,7 @@ from hgld.cli.options import (
     json_option,
     reading_options,
 )
-from hgld.cli.output import echo, print_json, progress_bars
+from hgld.cli.output import echo, print_json, progress_bars, say_next
 from hgld.errors import HgldError, StorageError
 from hgld.files import write_atomic
 
@@ -157,7 +157,7 @@ def evaluate_command() -> click.Command:
         whether a difference to earlier reports is real.
         """
         chosen: dict[str, Any] = {name: given.pop(name) for name in _OPTIONS}
-        sources = take_sources(given)
+        sources, given_data = take_sources(given), given["data"]
         alone = {"against": against or None, "submission": given.get("submission")}
         if given["data"] is not None and not any(given[name] for name in ("split", "query_split")):
             _refuse(
@@ -185,6 +185,8 @@ def evaluate_command() -> click.Command:
             save(report, comparison)
         finally:  # what cannot be kept is shown all the same
             _show(report, comparison, as_json)
+        if out is not None and out.suffix == ".json" and not as_json and given_data:
+            say_next("hgld", "report", out, "--data", given_data, "--out", out.with_suffix(".html"), err=True)
         return 0
 
     return evaluate

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print text to stdout or stderr; control characters from other people's data cannot command the terminal."""
     click.echo(printable(text), err=err, nl=nl)
+
+
+def say_next(*words: object, err: bool = False) -> None:
+    """Print the command that comes next; capitals in it are for the reader to fill in."""
+    echo(f"next: {shlex.join(map(str, words))}", err=err)
 
 
 @contextmanager

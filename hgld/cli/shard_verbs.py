@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.options import EXISTING_FILE, FOLDER, Names, SectionedCommand, complete_sources, flags, json_option, take
-from hgld.cli.output import echo, print_json, print_rich, progress_bars
+from hgld.cli.output import echo, print_json, print_rich, progress_bars, say_next
 from hgld.terminal import is_terminal, printable
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ def _show(root: Path, found: "Verification") -> None:
     width = None if is_terminal(sys.stdout) else _WIDTH_OF_FILES
     if not len(found.findings):
         print_rich(*parts, "Nothing is off.", width=width)
+        say_next("hgld", "train", "RECIPE", "--data", root, "--out", "RUN")
         return
     table = Table()
     for name in ("kind", "split", "file", "member", "found", "expected"):

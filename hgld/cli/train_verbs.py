@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hgld.cli.options import FOLDER, SectionedCommand, complete_recipes, flags, json_option, reading_options
-from hgld.cli.output import echo, print_json
+from hgld.cli.output import echo, print_json, say_next
 from hgld.evaluation.metric_kinds import offered_names
 
 if TYPE_CHECKING:
@@ -202,6 +202,10 @@ def _train(config: "TrainConfig", data: str, out: Path, as_json: bool, *, init_f
             print_json(summary.to_dict())
         else:
             echo(summary.to_text())
+            if summary.finished:
+                measured = ("report", out, "--out", out / "report.html")
+                asked = ("evaluate", "--checkpoint", out, "--out", out / "report.json")
+                say_next("hgld", *(measured if config.run.evaluate_on else asked), "--data", data)
     return 0 if summary.finished else EXIT_STOPPED
 
 

@@ -156,7 +156,8 @@ def evaluate_dataset_files(
         if found.is_empty() and split not in entry.further:
             raise InputError(
                 f"{', '.join(map(str, embeddings))}: no embedding of the split {split} of {place}, which the protocol "
-                f"{name} needs. Embed it too: hgld embed without --split embeds all of the dataset."
+                f"{name} needs. Embed it too: hgld embed without --split embeds all of the dataset; files of two "
+                "splits are --embeddings and --gallery-embeddings."
             )
         if len(found) < len(items):
             missing[split] = len(items) - len(found)

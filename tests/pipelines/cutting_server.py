@@ -86,6 +86,12 @@ class Handler(BaseHTTPRequestHandler):
             with site.lock:
                 site.together -= 1
 
+    def do_HEAD(self) -> None:
+        data = self.site.files.get(self.path.lstrip("/"))
+        self.send_response(404 if data is None else 200)
+        self.send_header("Content-Length", str(len(data or b"")))
+        self.end_headers()
+
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Nothing: tests read the log of requests instead."""
 

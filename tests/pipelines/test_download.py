@@ -388,6 +388,26 @@ def test_the_command(hgld, tmp_path):
         assert code == 0
         assert "4 files" in out
         assert "1 there already" in out
+        assert f"next: hgld download gldv2 --split train --tars 0-499 --metadata --out {tmp_path} --base-url" in out
+
+
+def test_sizes_are_said_before_they_are_fetched(hgld, tmp_path):
+    with CuttingServer(gldv2_site(3)) as server:
+        where = ("--split", "index", "--out", str(tmp_path), "--base-url", server.url)
+        assert hgld("download", "gldv2", "--tars", "1", *where)[0] == 0
+        server.log.clear()
+        code, out, _ = hgld("download", "gldv2", "--tars", "0-2", "--metadata", *where, "--dry-run", "--json")
+        assert code == 0
+        assert not server.log
+        names = [f"index/images_00{n}.tar" for n in range(3)] + list(metadata_names(["index"]))
+        plan = json.loads(out)
+        assert plan["files"] == len(names)
+        assert plan["bytes"] == sum(len(server.files[name]) for name in names)
+        assert plan["there"] == len(server.files["index/images_001.tar"])
+        assert not (tmp_path / "index" / "images_000.tar").exists()
+        code, _, err = hgld("download", "gldv2", "--tars", "9", *where, "--dry-run")
+        assert code != 0
+        assert "HTTP 404" in err
 
 
 @pytest.mark.parametrize(
