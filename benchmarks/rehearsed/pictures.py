@@ -26,7 +26,10 @@ class Pictures:
         cycles = rng.uniform(2.0, 7.0, (groups, 2))
         self._group_waves = _waves(angle, cycles)
         self._place_waves = _waves(rng.uniform(0, np.pi, (places, 1)), rng.uniform(6.0, 11.0, (places, 1)))
-        self._colours = rng.uniform(0.1, 0.9, (places, 3, 3)).astype(np.float32)
+        dark, light, accent = ((0.0, 0.4), (0.5, 1.0), (0.0, 1.0))  # so that no landmark hides the waves
+        self._colours = np.stack([rng.uniform(*ends, (places, 3)) for ends in (dark, light, accent)], 1).astype(
+            np.float32
+        )
         self._is_natural = np.array([top == "natural" for _, top in world.groups])
         self._groups = world.place_groups
 
@@ -44,7 +47,7 @@ class Pictures:
         ground = value[:, 0] * np.where(hard[:, None, None], np.float32(1), _SMOOTH * clouds)
         mixed = (0.5 + 0.25 * (ground + value[:, 1]))[..., None]
         dark, light, accent = (self._colours[places, i][:, None, None] for i in range(3))
-        fine = np.maximum(value[:, 2], 0)[..., None] * np.float32(0.5)
+        fine = np.maximum(value[:, 2], 0)[..., None] * np.float32(0.4)
         picture = (dark + (light - dark) * mixed) * (1 - fine) + accent * fine
         cast = rng.uniform(0.65, 1.35, (count, 1, 1, 3)).astype(np.float32)
         gain = rng.uniform(0.6, 1.1, (count, 1, 1, 1)).astype(np.float32)

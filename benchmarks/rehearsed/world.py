@@ -16,7 +16,7 @@ LANDMARKS = {"train": 203_094, "index": 101_302}
 CLEAN_LANDMARKS, NAMES, SCORED = 81_313, 5_700, 1_129
 IMAGES = {"train": 1_580_470, "index": 761_757, "test": 117_577}
 PUBLIC = 379 / 1_129
-FOUND = 129_100 / 203_094  # landmarks of which the wikis name a class
+FOUND = {"train": 129_100 / 203_094, "index": 68_100 / 101_302}  # landmarks of which the wikis name a class
 LEAST_NAMES, LEAST_SCORED = 120, 112  # at small scales, so that groups and means over queries mean something
 SETS = ("train", "index")
 LEVELS = ("landmark_id", "hierarchical_label", "natural_or_human_made")
@@ -142,7 +142,7 @@ class World:
             rng, count = self.rng(1, number), self.count(LANDMARKS[which])
             frequency = 1 / np.arange(1, len(self.names) + 1) ** 0.8
             kinds = rng.choice(len(self.names), (2, count), p=frequency / frequency.sum())
-            named = rng.random(count) < FOUND
+            named = rng.random(count) < FOUND[which]
             road = np.where(named, _choose(rng, ROADS, count), len(ROADS) + _choose(rng, NOTHING, count))
             images = np.zeros(count, np.int64)
             seen = rng.permutation(count)[: self.count(CLEAN_LANDMARKS)] if which == "train" else np.arange(count)

@@ -66,6 +66,18 @@ def test_parts_are_kept_and_joined_to_the_file_of_one_go(places, tmp_path, capsy
     }
 
 
+def test_a_dry_run_says_the_sizes_and_writes_nothing(places, tmp_path, capsys):
+    folder, out = places[0], tmp_path / "embeddings.npy"
+    code, printed, _ = run(capsys, "embed", *of_run(folder, "--out", out, "--split", "gallery", "--dry-run", "--json"))
+    assert code == 0
+    plan, gallery = json.loads(printed), open_dataset(folder / "data", "gallery")
+    assert plan["images"] == len(gallery)
+    assert plan["read_bytes"] == sum(len(gallery.read(i)) for i in range(len(gallery)))
+    assert not list(tmp_path.iterdir())
+    assert run(capsys, "embed", *of_run(folder, "--out", out, "--split", "gallery"))[0] == 0
+    assert plan["write_bytes"] == np.load(out).nbytes
+
+
 @pytest.mark.parametrize("other", [{"items": "b"}, {"model": {"weights": "b"}}])
 def test_parts_of_other_items_or_another_model_are_not_joined(tmp_path, other):
     parts = EmbeddingParts(tmp_path / "parts.npy", 2)
