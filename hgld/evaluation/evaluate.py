@@ -41,6 +41,7 @@ from hgld.evaluation.statistics import (
     metric_values,
     order_statistics,
     order_statistics_torch,
+    sums_asked,
 )
 from hgld.labels import Labels, class_numbers
 from hgld.relevance import RelevanceKind
@@ -145,8 +146,7 @@ def block_metrics(
     rank = order_statistics if is_native(backend, scores.device) else order_statistics_torch
     gains = gain.gains(block.counts)
     depth = depth_needed(metrics, levels, block.counts)
-    exact = any(metric.kind == "AP#g" for metric in metrics)
-    found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, exact)
+    found = rank(scores, block.grades, block.counts, gains, depths_of(metrics), depth, sums_asked(metrics))
     depths = [metric.number or 1 for metric in metrics if kind_of(metric.kind).of_labels]
     _check_classes(metrics, given=block.classes is not None)
     voters = None

@@ -81,23 +81,22 @@ def count_grades(grades: np.ndarray, counts: np.ndarray) -> None:
 #
 # The metrics read little of a ranking: the positives (grade > 0) in list order, and for each of them its rank. Where
 # positives are few, they alone are sorted, and every gallery item is only counted between two of them, which needs one
-# look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole. If a list
-# is needed down to some place only, the items above a floor are sorted. Sorting is by radix on exact keys, so that no
-# distribution of scores, ties included, makes it slow.
+# look into a table over equal slices of their score range. Where they are many, the row is sorted as a whole, by numpy,
+# whose sort takes many keys of 32 bits an instruction. If a list is needed down to some place only, the items above a
+# floor are sorted. Those and the positives are sorted by radix on exact keys, so that no distribution of scores, ties
+# included, makes it slow.
 
 _RADIX_FROM = 64  # for fewer keys insertion is cheaper than clearing and adding up tables of digits
 _SLICES_A_POSITIVE = 8  # few enough positives share a slice that the first comparison mostly decides
 _MOST_SLICES = 1 << 16  # beyond this the table leaves the second-level cache
 _SORT_ALL_SHARE = 4  # one item in so many positive: sorting the whole row is cheaper than counting
-_MOST_COUNTED = 1 << 16  # for more positives the tables of the counts leave the cache
-_LOWEST = np.int32(-0x7F800001)  # of -inf, an item that is out of the ranking, in the order of the scores
+_MOST_COUNTED = 1 << 15  # for more positives the tables of the counts leave the cache
+_KEYS_AT_ONCE = 1 << 21  # of rows that are sorted with one call
+_INFINITE = np.int32(0x7F800000)  # magnitude of -inf, an item that is out of the ranking
 _FEWEST_DIGIT_BITS, _MOST_DIGIT_BITS = (
     np.uint64(8),
     np.uint64(13),
 )  # a table of digits is not larger than the keys, nor than the cache
-_SORTED_AT_ONCE = 1 << 17
-_SORTED_SLICES = 4096
-_ITEMS_A_PART = 1 << 14  # their keys stay in the processor's second-level cache while they are sorted
 
 
 @helper
@@ -239,68 +238,88 @@ def _count_between(
         ranks[i] += ranks[i - 1]
 
 
-@helper
-def _extremes(bits: np.ndarray, memory: np.ndarray) -> tuple[np.float32, np.float32]:
-    """Return the highest score and the lowest finite one, found as integers, many at a time; ``memory`` is left 0."""
-    most, least = _LOWEST, np.int32(0x7FFFFFFF)
-    for i in range(bits.shape[0]):
-        ordered = bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF))
-        most = max(most, ordered)
-        least = min(least, ordered if ordered > _LOWEST else np.int32(0x7FFFFFFF))
-    memory[0], memory[1] = most, min(least, most)
-    for i in range(2):
-        memory[i] ^= (memory[i] >> np.int32(31)) & np.int32(0x7FFFFFFF)
-    high, low = memory.view(np.float32)[0], memory.view(np.float32)[1]
-    memory[:] = 0
-    return high, low
+@compiled
+def find_spans(scores: np.ndarray, grades: np.ndarray, floors: np.ndarray, spans: np.ndarray) -> None:
+    """Find which rows are sorted as a whole, and which scores they have.
 
-
-@helper
-def _sort_row(
-    scores: np.ndarray,
-    grades: np.ndarray,
-    bits_of_grade: np.uint64,
-    slices: np.ndarray,
-    keys: np.ndarray,
-    spare: np.ndarray,
-    tables: np.ndarray,
-) -> None:
-    """Sort all items of a row into ``keys``: cut into slices of the range of scores, then slice by slice.
-
-    Neighbouring slices make a part, which stays in the processor's cache, and whose keys differ in few bits.
+    Args:
+        scores: (q, G) float32, finite, or -inf for items out of the ranking.
+        grades: (q, G) uint8.
+        floors: (q,) float32, see :func:`rank_rows`.
+        spans: (q, 3) int64, filled with the number of positives, the least magnitude of a score above 0 as an integer,
+            and how many magnitudes there are from it to the greatest; 0 where the row is not sorted as a whole.
     """
-    size = scores.shape[0]
-    bits = scores.view(np.int32)
-    if size <= _SORTED_AT_ONCE:
+    size = scores.shape[1]
+    for row in range(scores.shape[0]):
+        num = np.int32(0)
         for i in range(size):
-            keys[i] = _descending(bits[i], grades[i], bits_of_grade)
-        _sort_keys(keys, 0, size, spare, tables)
-        return
-    ends = np.zeros(size // _ITEMS_A_PART + 2, np.int32)
-    high, low = _extremes(bits, ends[:2])
-    last = np.float32(_SORTED_SLICES - 1)
-    scale = min(last / (high - low), np.float32(1e30))  # infinite where all are tied
-    for i in range(size):
-        slices[i] = np.int32(max(np.float32(0), min((high - scores[i]) * scale, last)))
-    parts = np.zeros(_SORTED_SLICES, np.int32)  # items a slice, then the part that it belongs to
-    for i in range(size):
-        parts[np.uint32(slices[i])] += 1
-    reached, before, part = np.int32(0), np.int32(0), 0
-    for i in range(_SORTED_SLICES):
-        if reached - before >= _ITEMS_A_PART:
-            part, before = part + 1, reached
-            ends[part] = reached
-        reached += parts[i]
-        parts[i] = part
-    for i in range(size):
-        place = parts[np.uint32(slices[i])]
-        to = ends[np.uint32(place)]
-        ends[np.uint32(place)] = to + np.int32(1)
-        keys[np.uint32(to)] = _descending(bits[i], grades[i], bits_of_grade)
-    start = np.int32(0)
-    for i in range(part + 1):
-        _sort_keys(keys, start, ends[i], spare, tables)
-        start = ends[i]
+            num += np.int32(grades[row, i] != np.uint8(0))
+        spans[row, 0], spans[row, 1], spans[row, 2] = num, 0, 0
+        if floors[row] > -np.inf or not (num * _SORT_ALL_SHARE > size or num > _MOST_COUNTED):
+            continue
+        bits = scores[row].view(np.int32)
+        least, most = _INFINITE, np.int32(0)
+        for i in range(size):
+            magnitude = bits[i] & np.int32(0x7FFFFFFF)
+            most = max(most, magnitude if magnitude < _INFINITE else np.int32(0))
+            least = min(least, magnitude if magnitude > np.int32(0) else _INFINITE)
+        spans[row, 1] = least
+        spans[row, 2] = max(np.int64(1), np.int64(most) - np.int64(least) + 1)
+
+
+@compiled
+def fill_narrow_keys(
+    scores: np.ndarray, grades: np.ndarray, spans: np.ndarray, bits_of_grade: np.uint64, keys: np.ndarray
+) -> None:
+    """Fill (q, G) uint32 keys that order as those of :func:`fill_wide_keys` do, of scores whose span leaves room."""
+    shift = np.uint32(bits_of_grade)
+    for row in range(scores.shape[0]):
+        bits, out, grade = scores[row].view(np.int32), keys[row], grades[row]
+        before, span = np.int32(spans[row, 1] - 1), np.int32(spans[row, 2])
+        for i in range(bits.shape[0]):
+            magnitude = bits[i] & np.int32(0x7FFFFFFF)
+            step = max(magnitude - before, np.int32(0))  # 0 for 0.0 and -0.0
+            step = min(step, span + np.int32(1))  # one more for -inf
+            place = span + step if bits[i] < np.int32(0) else span - step
+            out[i] = (np.uint32(place) << shift) | np.uint32(grade[i])
+
+
+@compiled
+def fill_wide_keys(scores: np.ndarray, grades: np.ndarray, bits_of_grade: np.uint64, keys: np.ndarray) -> None:
+    """Fill (q, G) uint64 keys that order by descending score, then ascending grade."""
+    for row in range(scores.shape[0]):
+        bits = scores[row].view(np.int32)
+        for i in range(bits.shape[0]):
+            keys[row, i] = _descending(bits[i], grades[row, i], bits_of_grade)
+
+
+def _sorted_rows(
+    scores: np.ndarray, grades: np.ndarray, floors: np.ndarray, bits_of_grade: np.uint64
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sort the rows with many positives.
+
+    Returns:
+        positives: (q,) how many.
+        place: (q,) row of ``keys``; -1 where the row was not sorted.
+        keys: sorted, a table of uint32; keys of 64 bits take two columns.
+    """
+    spans = np.empty((len(scores), 3), np.int64)
+    find_spans(scores, grades, floors, spans)
+    chosen = np.flatnonzero(spans[:, 2])
+    place = np.full(len(scores), -1)
+    place[chosen] = np.arange(len(chosen))
+    if len(chosen) < len(scores):
+        scores, grades, spans_ = scores[chosen], grades[chosen], spans[chosen]
+    else:
+        spans_ = spans
+    if (2 * int(spans_[:, 2].max(initial=0)) + 2) << int(bits_of_grade) <= 1 << 32:
+        keys = np.empty(scores.shape, np.uint32)
+        fill_narrow_keys(scores, grades, spans_, bits_of_grade, keys)
+    else:
+        keys = np.empty(scores.shape, np.uint64)
+        fill_wide_keys(scores, grades, bits_of_grade, keys)
+    keys.sort(axis=1)
+    return spans[:, 0].copy(), place, keys.view(np.uint32)
 
 
 @helper
@@ -310,10 +329,10 @@ def _walk_sorted(
     """Keep the ``num`` positives of a sorted row; their rank is the end of their group of equal scores."""
     mask = (np.uint64(1) << bits_of_grade) - np.uint64(1)
     rank = size
-    score = keys[size - 1] >> bits_of_grade
+    score = np.uint64(keys[size - 1]) >> bits_of_grade
     left = num
     for i in range(size - 1, -1, -1):
-        here = keys[i] >> bits_of_grade
+        here = np.uint64(keys[i]) >> bits_of_grade
         rank = rank if here == score else i + 1
         score = here
         grade = keys[i] & mask
@@ -324,13 +343,12 @@ def _walk_sorted(
 
 
 @helper
-def _positives(grades: np.ndarray, items: np.ndarray) -> np.int64:
-    """Collect the positives without branches, which could not be predicted; return their number."""
+def _collect_positives(grades: np.ndarray, items: np.ndarray) -> None:
+    """Collect the positives without branches, which could not be predicted."""
     found = np.uint64(0)
     for i in range(grades.shape[0]):
         items[found] = i
         found += np.uint64(grades[i] != np.uint8(0))
-    return np.int64(found)
 
 
 @helper
@@ -367,6 +385,8 @@ def rank_row(
     grades: np.ndarray,
     floor: np.float32,
     bits_of_grade: np.uint64,
+    sorted_keys: np.ndarray,
+    num: np.int64,
     memory: tuple[np.ndarray, ...],
     positive_grades: np.ndarray,
     ranks: np.ndarray,
@@ -378,6 +398,8 @@ def rank_row(
         grades: (G,) uint8, 0 for items out of the ranking.
         floor: positives below this score are not needed; -inf where all are.
         bits_of_grade: see :func:`grade_bits`.
+        sorted_keys: the row as :func:`_sorted_rows` has sorted it; empty if it has not.
+        num: its positives.
         memory: see :func:`scratch`.
         positive_grades: (G + 1,) filled with the grades in list order.
         ranks: (G + 1,) filled with the number of items with at least that score.
@@ -398,13 +420,15 @@ def rank_row(
         _sort_keys(keys, 0, listed, spare, tables)
         _walk_sorted(keys, listed, num, bits_of_grade, positive_grades, ranks)
         return num
-    num = _positives(grades, slices)
     if num < 1:
         return num
-    if num * _SORT_ALL_SHARE > size or num > _MOST_COUNTED:
-        _sort_row(scores, grades, bits_of_grade, slices, keys, spare, tables)
-        _walk_sorted(keys, size, num, bits_of_grade, positive_grades, ranks)
+    if sorted_keys.shape[0] == size:
+        _walk_sorted(sorted_keys, size, num, bits_of_grade, positive_grades, ranks)
         return num
+    if sorted_keys.shape[0] > size:
+        _walk_sorted(sorted_keys.view(np.uint64), size, num, bits_of_grade, positive_grades, ranks)
+        return num
+    _collect_positives(grades, slices)
     for i in range(num):
         item = np.uint32(slices[i])
         keys[i] = _descending(bits[item], grades[item], bits_of_grade)
@@ -728,16 +752,17 @@ def _list_sums(
     size: int,
     totals: np.ndarray,
     depths: np.ndarray,
+    whole: bool,
     precision_r: np.ndarray,
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sum over the positives at the head of the list: down to the last depth, and to R of every level."""
+    """Sum over the positives at the head of the list: down to the last depth, and, if ``whole``, to R of every level."""
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):
         positives[grade] = totals[grade] + (positives[grade + 1] if grade < width - 1 else 0)
-    end = max(positives[1], depths[-1] if depths.shape[0] else 0)
+    end = max(positives[1] if whole else 0, depths[-1] if depths.shape[0] else 0)
     counts = np.zeros(width, np.int64)
     at_least = np.zeros(width)
     running = np.zeros(width)
@@ -752,11 +777,11 @@ def _list_sums(
         grade = np.uint32(grades[i])
         counts[grade] += 1
         share = 1.0 / place
-        for other in range(1, width):
-            at_least[other] += 1.0 if other <= grade else 0.0
-            term = at_least[other] * share if other <= grade else 0.0
+        for other in range(np.uint32(1), grade + np.uint32(1)):
+            at_least[other] += 1.0
+            term = at_least[other] * share
             running[other] += term
-            precision_r[other - 1] += term if place <= positives[other] else 0.0
+            precision_r[other - np.uint32(1)] += term if place <= positives[other] else 0.0
     for rest in range(depth, depths.shape[0]):
         _snapshot(counts, running, hits[rest], precision[rest])
 
@@ -799,7 +824,7 @@ def rank_rows(
     gains: np.ndarray,
     discounts: np.ndarray,
     depths: np.ndarray,
-    exact: bool,
+    asked: tuple[bool, bool, bool],
     sums: tuple[np.ndarray, ...],
 ) -> None:
     """Order every row and fill the sums of :class:`hgld.evaluation.statistics.OrderStatistics`.
@@ -813,14 +838,19 @@ def rank_rows(
         gains: (L + 1,) float64, NDCG's.
         discounts: (G + 1,) float64 by rank.
         depths: (K,) int64, ascending.
-        exact: whether ``exact_ap`` is wanted.
+        asked: whether ``exact_ap``, ``precision_r`` and ``asi`` are wanted.
         sums: the arrays to fill, in the order of the fields.
     """
     size, num_levels = scores.shape[1], totals.shape[1] - 1
     memory = scratch(size, num_levels)
     found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 4, np.uint8))
     bits = grade_bits(num_levels)
-    _rank_rows(scores, grades, floors, totals, relevance, gains, discounts, depths, exact, bits, memory, found, sums)
+    at_once = max(1, _KEYS_AT_ONCE // max(size, 1))
+    for start in range(0, len(scores), at_once):
+        part = slice(start, start + at_once)
+        rows = scores[part], grades[part], floors[part]
+        given = totals[part], relevance[part], gains, discounts, depths, asked, bits
+        _rank_rows(*rows, *given, *_sorted_rows(*rows, bits), memory, found, tuple(table[part] for table in sums))
 
 
 @compiled
@@ -833,8 +863,11 @@ def _rank_rows(
     gains: np.ndarray,
     discounts: np.ndarray,
     depths: np.ndarray,
-    exact: bool,
+    asked: tuple[bool, bool, bool],
     bits_of_grade: np.uint64,
+    positives: np.ndarray,
+    sorted_places: np.ndarray,
+    sorted_keys: np.ndarray,
     memory: tuple[np.ndarray, ...],
     found: tuple[np.ndarray, ...],
     sums: tuple[np.ndarray, ...],
@@ -844,16 +877,19 @@ def _rank_rows(
     size, width = scores.shape[1], totals.shape[1]
     counts = np.empty((2, width), np.int64)
     for row in range(scores.shape[0]):
-        num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, memory, positive_grades, ranks)
+        keys = sorted_keys[sorted_places[row]] if sorted_places[row] >= 0 else np.empty(0, np.uint32)
+        num = positives[row]
+        num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, keys, num, memory, positive_grades, ranks)
         _place_positives(positive_grades, ranks, num, ends, places, listed)
         _ap_sums(positive_grades, ends, ranks, num, counts, ap[row])
         for grade in range(1, width):
-            if exact:
+            if asked[0]:
                 exact_ap[row, grade - 1] = _exact_ap_sum(grade, positive_grades, ends, ranks, num, running)
         hap[row] = _hap_sum(relevance[row], ap[row], positive_grades, ends, ranks, num, running)
         dcg[row] = _dcg_sum(positive_grades, ranks, num, gains, discounts, depths, dcg_at[row])
-        _list_sums(positive_grades, places, num, totals[row], depths, precision_r[row], hits[row], precision[row])
+        heads = precision_r[row], hits[row], precision[row]
+        _list_sums(positive_grades, places, num, totals[row], depths, asked[1], *heads)
         for k in range(depths.shape[0]):
             grade_at[row, k] = listed[depths[k]] if depths[k] <= size else 0
-        if np.sum(totals[row, 1:]) <= size:  # of heads they may be more; then nobody has asked
+        if asked[2] and np.sum(totals[row, 1:]) <= size:  # of heads they may be more
             asi[row] = _set_intersection(listed, totals[row])

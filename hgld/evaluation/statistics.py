@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hgld.evaluation.judgements import ClassTree
 from hgld.evaluation.metric import GainFunction, Metric
-from hgld.evaluation.metric_kinds import kind_of
+from hgld.evaluation.metric_kinds import METRICS, kind_of
 from hgld.evaluation.ranks import rank_rows
 
 # -- the statistics ---------------------------------------------------------------------------------------------------
@@ -105,6 +105,16 @@ def depth_needed(metrics: Sequence[Metric], levels: Sequence[str], counts: np.nd
         else:
             return None
     return needed
+
+
+_ASKED_BY = {"AP#g": "exact_ap", "mAP@R": "precision_r", "ASI": "asi"}
+
+
+def sums_asked(metrics: Sequence[Metric]) -> frozenset[str]:
+    """Return which of the sums that one kind of metric alone reads are needed; those of other packages may read any."""
+    if any(metric.kind not in METRICS for metric in metrics):
+        return frozenset(_ASKED_BY.values())
+    return frozenset(_ASKED_BY[metric.kind] for metric in metrics if metric.kind in _ASKED_BY)
 
 
 def metric_values(
@@ -464,7 +474,7 @@ def order_statistics(
     relevance: np.ndarray,
     depths: np.ndarray,
     depth: int | None,
-    exact: bool,
+    asked: frozenset[str],
 ) -> OrderStatistics:
     """Rank every row.
 
@@ -475,16 +485,18 @@ def order_statistics(
         relevance: (q, L + 1) float64, H-AP's.
         depths: (K,) int64, the k of the metrics, ascending.
         depth: how much of the list is needed; None for the whole of it.
-        exact: whether the AP of every grade alone is needed.
+        asked: see :func:`sums_asked`.
 
     Returns:
-        the sums; those that read the whole list are meaningless where ``depth`` is given.
+        the sums; those that read the whole list are meaningless where ``depth`` is given, and those that nobody asks
+        for may be 0.
     """
     num_queries, size = scores.shape
     num_levels = counts.shape[1] - 1
     found = OrderStatistics.zeros(num_queries, num_levels, len(depths))
     by_rank, gains = discounts(size), exponential_gains(num_levels)
     values, grade_rows = scores.numpy(), grades.numpy()
+    wanted = ("exact_ap" in asked, "precision_r" in asked, "asi" in asked)
 
     def rank(part: tuple[int, int]) -> None:
         start, stop = part
@@ -492,7 +504,7 @@ def order_statistics(
         floors = _floors(rows, depth)
         sums = found.rows(start, stop)
         totals, gain = counts[start:stop], relevance[start:stop]
-        rank_rows(rows, grade_rows[start:stop], floors, totals, gain, gains, by_rank, depths, exact, sums)
+        rank_rows(rows, grade_rows[start:stop], floors, totals, gain, gains, by_rank, depths, wanted, sums)
 
     parts = list(_parts(num_queries, torch.get_num_threads()))
     if len(parts) == 1:
@@ -535,7 +547,7 @@ def order_statistics_torch(
     relevance: np.ndarray,
     depths: np.ndarray,
     depth: int | None,
-    exact: bool,
+    asked: frozenset[str],
 ) -> OrderStatistics:
     """Rank every row; arguments and result are those of :func:`hgld.evaluation.statistics.order_statistics`."""
     device = scores.device
@@ -544,7 +556,7 @@ def order_statistics_torch(
     found = OrderStatistics.zeros(num_queries, num_levels, len(depths))
     listed, ends = _ordered(scores, grades, None if depth is None or depth + 1 >= size else depth + 1)
     totals = torch.from_numpy(counts).to(device)
-    _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths, exact)
+    _fill_formula(found, listed, ends, torch.from_numpy(relevance).to(device), depths, "exact_ap" in asked)
     _fill_list(found, listed, totals, depths)
     found.asi[:] = _set_intersection(listed, totals).cpu().numpy()
     return found

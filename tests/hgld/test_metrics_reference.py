@@ -97,12 +97,15 @@ def test_any_weights(backend, case, data):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.7])
-@pytest.mark.parametrize("ties", [False, True])
-def test_rows_long_enough_for_every_way_of_ordering(backend, share, ties):
+@pytest.mark.parametrize("scale", ["even", "ties", "from 1e-30 to 1e30"])
+def test_rows_long_enough_for_every_way_of_ordering(backend, share, scale):
     generator = torch.Generator().manual_seed(3)
     scores = torch.rand(1, 500, generator=generator) * 2 - 1
-    if ties:
+    if scale == "ties":
         scores = (scores * 20).round() / 16
+    elif scale != "even":
+        scores = scores.sign() * 10.0 ** (scores.abs() * 60 - 30)
+        scores[0, :20] *= 0
     positive = torch.rand(1, 500, generator=generator) < share
     grades = torch.randint(1, 4, (1, 500), generator=generator) * positive
     names = ["AP/level0", "AP/level2", "mAP@R/level1", "mAP@100/level2", "H-AP", "NDCG", "NDCG@100", "ASI", "AP#2"]
