@@ -844,7 +844,9 @@ def main() -> None:
                 pairs = [
                     (a.until(BARS[-1]), b.until(BARS[-1])) for a, b in zip(ours.efforts, other.efforts, strict=True)
                 ]
-                ratios.append((name, statistics.fmean(a / b for a, b in pairs if a is not None and b)))
+                # With wrong answers a way may never come there.
+                if shares := [a / b for a, b in pairs if a is not None and b]:
+                    ratios.append((name, statistics.fmean(shares)))
         for name, ratio in ratios:
             print(f"{name}: 95% of names after {ratio:.2f} of the actions of (c)")
         if ratios:

@@ -597,7 +597,7 @@ def _remote(base_url: str, out: Path, name: str, most_bytes: int, md5: str | Non
 
 @dataclass(frozen=True)
 class DownloadPlan:
-    """What a download would fetch.
+    """Sizes of what a download would fetch.
 
     Attributes:
         files: lists and tars.

@@ -757,7 +757,7 @@ def _list_sums(
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sum over the positives at the head of the list: down to the last depth, and, if ``whole``, to R of every level."""
+    """Sum over the positives at the head: down to the last depth, and, if ``whole``, to R of every level."""
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):

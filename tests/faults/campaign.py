@@ -107,7 +107,7 @@ def make_samples(samples: dict[str, Path]) -> None:
 
 
 def run(cases: Sequence[tuple[str, int]], work: Path) -> Iterator[Outcome]:
-    """Judge cases in a process of their own, so that a crash or a hang is a verdict too; the rest goes on in another."""
+    """Judge cases in a process of their own, so that a crash or a hang is a verdict too; another goes on."""
     names = list(dict.fromkeys(name for name, _ in cases))
     samples = {name: work / "samples" / str(number) for number, name in enumerate(names)}
     make_samples(samples)
