@@ -29,7 +29,7 @@ import os
 import shutil
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -279,13 +279,22 @@ def run(jobs: Sequence[Job], results: Path, processes: int) -> None:
         write_atomic(results, "".join(json.dumps(row) + "\n" for row in done.values()))  # without a line cut short
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
-        for future in as_completed([pool.submit(measure, job) for job in missing]):
+        running = {pool.submit(measure, job): job for job in missing}
+        failed = []
+        for future in as_completed(running):
+            if isinstance(error := future.exception(), Exception) and not isinstance(error, BrokenExecutor):
+                # The others are kept.
+                failed.append(f"{running[future].out.name}: {error}")
+                print(f"failed: {failed[-1]}", flush=True)
+                continue
             row = future.result()
             with results.open("a") as file:
                 file.write(json.dumps(row) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             print(" ".join(str(row[name]) for name in _KEY), f"{row['processor_seconds']} s", flush=True)
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed, the same call makes them anew:\n" + "\n".join(failed))
 
 
 # -- what is printed --------------------------------------------------------------------------------------------------
