@@ -135,7 +135,8 @@ def _draw_distances(figures: Figures, found: Mapping[str, Any], split: str) -> l
             draw_legend(axes, named, loc="best")
 
         title = f"Distances within and between classes, {clean(run)}"
-        drawn.append(figures.draw(f"{split}-distances-{run}", title, draw, note=f"Of at most {_MOST_PAIRED:,} items."))
+        note = f"Of at most {_MOST_PAIRED:,} items."
+        drawn.append(figures.draw(f"{split}-distances-{run}", title, draw, term="distances", note=note))
     return drawn
 
 
@@ -166,7 +167,8 @@ def _draw_gaps(figures: Figures, found: Mapping[str, Any], split: str) -> list[F
         "Mean over at most 500 queries, 4 images of a class in a batch. Bounds: of batches that are ranked perfectly; "
         "with as many positives above 0.9 and negatives above 0.6 as there are."
     )
-    return [figures.draw(f"{split}-decomposability", "Decomposability gap of AP", draw, note=note)]
+    title = "Decomposability gap of AP"
+    return [figures.draw(f"{split}-decomposability", title, draw, term="decomposability gap", note=note)]
 
 
 # -- the width of Smooth-AP's sigmoid ---------------------------------------------------------------------------------
@@ -194,7 +196,7 @@ def _draw_smoothing(figures: Figures, found: Mapping[str, Any], split: str) -> l
             draw_legend(axes, entries, loc="best")
 
         note = "Batches of 64, 4 images of a class. Operating: the slope is at least 1 % of the steepest."
-        drawn.append(figures.draw(f"{split}-smoothing-{what}", title, draw, note=note))
+        drawn.append(figures.draw(f"{split}-smoothing-{what}", title, draw, term="smoothing", note=note))
     return drawn
 
 

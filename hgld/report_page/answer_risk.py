@@ -67,4 +67,4 @@ def _draw(figures: Figures, level: str, rows: list[tuple[str, str, LevelRisk]], 
         axes.set(xlabel="coverage: share answered", ylabel="risk: share of wrong answers")
         draw_legend(axes, entries, title="mean risk", title_fontsize=8, loc="best")
 
-    return figures.draw(f"answers-{level}", f"Risk and coverage, {clean(level)}", draw)
+    return figures.draw(f"answers-{level}", f"Risk and coverage, {clean(level)}", draw, term="risk and coverage")

@@ -106,7 +106,11 @@ def draw_precision_recall(
             axes.set_ylabel("hierarchical precision" if hierarchical else "precision")
             draw_legend(axes, drawn_lines, title="area under the curve", title_fontsize=8, loc="best")
 
-        drawn.append(figures.draw(f"{split}-precision-recall-{what or 'hierarchy'}", title, draw, note=note))
+        name, term = (
+            f"{split}-precision-recall-{what or 'hierarchy'}",
+            "precision and recall" if what else "H-precision",
+        )
+        drawn.append(figures.draw(name, title, draw, term=term, note=note))
     return drawn
 
 
@@ -167,7 +171,7 @@ def _draw_lines(
         draw_legend(axes, drawn_lines, loc="best")
 
     note = f"Means of neighbouring steps, at most {_MOST_POINTS} points a line." if thinned else ""
-    return figures.draw(name, title, draw, note=note)
+    return figures.draw(name, title, draw, term="training curve", note=note)
 
 
 def _averaged(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -117,7 +117,7 @@ def _map(
     named: Sequence[tuple[str, str]],
 ) -> Figure:
     dots = [f"{clean(coarse)} › {clean(fine)}" for coarse, fine in named]
-    return figures.draw(name, title, draw, note=note, size=_SIZE, dots=dots)
+    return figures.draw(name, title, draw, term="map", note=note, size=_SIZE, dots=dots)
 
 
 def _parts(labels: np.ndarray) -> list[tuple[int, np.ndarray]]:

@@ -52,6 +52,7 @@ class Figure:
     Attributes:
         name: of its files, without suffix.
         title: what it shows.
+        term: of the glossary, which says how to read it; empty where no page shows the figure.
         note: its making, and anything left out.
         svg: for the page, coloured by CSS variables.
         dots: names of its dots in the order in which they were drawn, for those who point at them; most have none.
@@ -59,6 +60,7 @@ class Figure:
 
     name: str
     title: str
+    term: str
     note: str
     svg: Markup
     dots: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ class Figures:
         self._folder = folder
         self._names: set[str] = set()
         self.files: list[str] = []
+        self.terms: dict[str, None] = {}  # of what was drawn, in its order
 
     def draw(
         self,
@@ -82,6 +85,7 @@ class Figures:
         title: str,
         draw: "Callable[[Axes], None]",
         *,
+        term: str = "",
         note: str = "",
         size: tuple[float, float] = _SIZE,
         dots: Sequence[str] = (),
@@ -100,7 +104,8 @@ class Figures:
             plain = io.StringIO()
             canvas.print_svg(plain, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
             self._keep(stem, plain.getvalue(), drawing)
-        return Figure(stem, title, note, _for_page(plain.getvalue(), stem, title), tuple(dots))
+        self.terms[term] = None
+        return Figure(stem, title, term, note, _for_page(plain.getvalue(), stem, title), tuple(dots))
 
     def _stem(self, name: str) -> str:
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:80] or "figure"

@@ -46,15 +46,54 @@ if TYPE_CHECKING:
 _WORDS = (
     ("level", "One depth of the class hierarchy; the finest is named first."),
     ("grade", "How much an item shares with a query: 0 nothing, 1 the coarsest level, L the finest class."),
-    ("mistake severity", "Levels to climb from the query's finest class to one that the first item shares."),
     ("undefined", "A query without a positive at a level has no value there and is left out of that mean."),
 )
 
+PLOTS: Mapping[str, str] = {
+    "precision and recall": (
+        "Precision where the ranking reaches each recall, mean over the queries. The area under the curve is AP: the "
+        "further to the upper right, the better."
+    ),
+    "H-precision": (
+        "The same for all levels at once: an item counts by the grade that it shares with the query. The area under "
+        "the curve is H-AP."
+    ),
+    "mistake severity": (
+        "Levels to climb from the query's finest class to one that the first item shares. Its plot shows for every "
+        "rank what share of the queries finds which grade there."
+    ),
+    "hierarchical distance": "Mean of the levels to climb over the first k items; lower is better.",
+    "distances": (
+        "How far two items are apart (cosine), within a class (intra) and between classes (inter); dashed: the means. "
+        "The less the two overlap, the easier is retrieval."
+    ),
+    "decomposability gap": (
+        "How much higher AP is in batches than over all items: what a loss that sees a batch cannot know of the rest."
+    ),
+    "smoothing": (
+        "What Smooth-AP's sigmoid of width tau makes of AP. A narrower one is nearer to AP, and gives fewer pairs a "
+        "slope to learn from."
+    ),
+    "map": (
+        "t-SNE: what lies near in the embedding lies near here. Distances between far clusters, and their sizes, mean "
+        "nothing."
+    ),
+    "training curve": (
+        "Loss, its parts and rates over the steps, metrics over the epochs; shares of the gradient are those of the "
+        "loss's terms."
+    ),
+    "risk and coverage": (
+        "The share of wrong answers among the queries that are answered, the surest first; the lower, the better does "
+        "the confidence know its mistakes."
+    ),
+}
+"""What the page's plots show, by the term that each is drawn with."""
 
-def glossary(metrics: Iterable[str]) -> list[tuple[str, str]]:
-    """Return terms and meanings: the metrics that a page shows, in their order, then the words of the page."""
+
+def glossary(metrics: Iterable[str], plots: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return terms and meanings: metrics and plots that a page shows, in their order, then the words of the page."""
     kinds = dict.fromkeys(value_parts(metric)[0] for metric in metrics)
-    return [*((kind, meaning_of(kind)) for kind in kinds), *_WORDS]
+    return [*((kind, meaning_of(kind)) for kind in kinds), *((plot, PLOTS[plot]) for plot in plots), *_WORDS]
 
 
 # -- the section of a split -------------------------------------------------------------------------------------------
@@ -388,7 +427,8 @@ def write_report_page(
                 progress("draw", i + 1, len(splits))
         metrics = list(dict.fromkeys(m for run in runs for e in run.evaluations.values() for m in e.report.values))
         training = draw_training(figures, runs, _headline(metrics))
-        parts = (title, runs, sections, tables, training, answer_risks(figures, runs), glossary(metrics))
+        answers = answer_risks(figures, runs)
+        parts = (title, runs, sections, tables, training, answers, glossary(metrics, figures.terms))
         room = MOST_BYTES - len(_encoded(_render(*parts, Thumbnails(None)))) - _FOOTER_BYTES
         thumbnails = Thumbnails(dataset, min(room, MOST_PICTURE_BYTES))
         size = _write(Path(out), _encoded(_render(*parts, thumbnails)))

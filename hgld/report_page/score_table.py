@@ -81,7 +81,8 @@ def draw_severity(figures: Figures, found: Mapping[str, Severity], levels: Seque
 
         note = f"{severities.queries} queries that have an item of their own {clean(levels[0])} in the gallery."
         title = f"What lies at each rank, {clean(name)}"
-        drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, note=note, size=(4.3, 3.1)))
+        term = "mistake severity"
+        drawn.append(figures.draw(f"{split}-severity-{name}", title, draw, term=term, note=note, size=(4.3, 3.1)))
     distances = {name: _distances(severity) for name, severity in found.items() if severity.queries}
     return [*drawn, *([_draw_distances(figures, distances, split)] if distances else [])]
 
@@ -102,7 +103,8 @@ def _draw_distances(figures: Figures, distances: Mapping[str, np.ndarray], split
         axes.set(xlabel="k", ylabel="levels to climb", ylim=(0, None))
         draw_legend(axes, lines, loc="best")
 
-    return figures.draw(f"{split}-hierarchical-distance", "Hierarchical distance of the first k", draw)
+    title = "Hierarchical distance of the first k"
+    return figures.draw(f"{split}-hierarchical-distance", title, draw, term="hierarchical distance")
 
 
 # -- the table of results ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ ROWS = "dataset,method,metric,value,source\n"
 @pytest.fixture(autouse=True)
 def no_figures(monkeypatch):
     """Drawing is slow and another test's."""
-    monkeypatch.setattr(Figures, "draw", lambda _, name, title, draw, **__: Figure(name, title, "", Markup()))
+    monkeypatch.setattr(Figures, "draw", lambda _, name, title, draw, **__: Figure(name, title, "", "", Markup()))
 
 
 def write_run_of(folder, dataset, split="test"):

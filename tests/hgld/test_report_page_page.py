@@ -1,9 +1,11 @@
 """The report page as a whole: self-contained, escaped, the same bytes twice; bad input is refused by name."""
 
+import ast
 import csv
 import html.parser
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -58,10 +60,11 @@ class Reader(html.parser.HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.loaded, self.handlers, self.text, self.tags = [], [], [], []
+        self.loaded, self.handlers, self.text, self.tags, self.ids = [], [], [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
         self.loaded += [v for n, v in attrs if n in {"src", "href", "srcset", "data", "xlink:href", "action"}]
 
@@ -92,10 +95,24 @@ def test_everything_is_on_one_page_that_loads_nothing(tmp_path):
         assert heading in shown, heading
     assert "first: epoch 10." in shown  # not epoch 2, which sorts behind it as text
     assert reader.tags.count("script") == 1
+    asked = {place for place in reader.loaded if place.startswith("#word-")}
+    assert {"#word-map", "#word-training-curve"} < asked <= {f"#{name}" for name in reader.ids}
     kept = {path.name for path in (tmp_path / "plots").iterdir()}
     assert kept == set(facts.plots)
     assert {"test-precision-recall-hierarchy.svg", "test-precision-recall-hierarchy.png", "training-loss.png"} <= kept
     assert facts.bytes == (tmp_path / "r.html").stat().st_size < page.MOST_BYTES
+
+
+def test_every_plot_has_an_entry_of_the_glossary():
+    folder = Path(page.__file__).parent
+    calls = [
+        {word.arg: word.value for word in node.keywords}
+        for file in folder.glob("*.py")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "figures.draw"
+    ]
+    assert len(calls) == 9
+    assert all("term" in call for call in calls)  # glossary() knows it, or fails
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path):

@@ -1,6 +1,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Literal, get_args, get_type_hints
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from matplotlib.patches import Rectangle
 
+from hgld.html_page import own_text
 from hgld.pipelines.hierarchy.build import STAGES_IN_ORDER
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.groups.group_names import Proposal
@@ -76,6 +78,12 @@ def test_bars_are_of_the_largest_groups_and_the_others_are_counted(groups):
     ]
     more = "; 3 smaller groups with 33 more are not drawn" if groups > pictures._LARGEST_BARS else ""
     assert axes.get_xlabel() == f"landmarks{more}"
+
+
+def test_names_of_any_script_have_their_own_direction():
+    template = own_text(Path(build_report.__file__).with_name(build_report.TEMPLATE))
+    names = re.findall(r"(.{5})\{\{ (?:group|member|row)\.(?:label|name|top|next_label)\b", template)
+    assert names == ["<bdi>"] * 7
 
 
 def test_the_share_of_a_group_is_of_the_largest():
