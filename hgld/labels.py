@@ -156,7 +156,7 @@ def _columns_of_rows(labels: object, called: str) -> list[Any]:
     if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
         raise InputError(
             f"{called} are {type(labels).__name__}; expected integers or class names: a tensor, an array, a list, a "
-            "column or a table of pandas, polars or Arrow, or a dataset."
+            "column or a table of pandas, polars or Arrow, or a dataset (hgld.open_dataset opens a folder)."
         )
     rows = [cell.tolist() if isinstance(cell, Tensor | np.ndarray) else cell for cell in labels]
     if not any(isinstance(row, Sequence) and not isinstance(row, str) for row in rows):

@@ -10,8 +10,12 @@ _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Tell whether the stream is a terminal that can move its cursor, so that a person is looking."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    """Tell whether the stream is a terminal that can move its cursor, so that a person is looking.
+
+    A notebook gives the commands of its cells (``!hgld ...``) one that cannot, and calls it xterm.
+    """
+    can_move = os.environ.get("TERM", "dumb") not in ("dumb", "unknown") and "JPY_PARENT_PID" not in os.environ
+    return can_move and stream.isatty()
 
 
 def printable(text: str) -> str:

@@ -342,6 +342,7 @@ def test_terminals_get_what_they_can_show(everything):
 
 @pytest.mark.parametrize("term", ["xterm", "dumb", "unknown", None])
 def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
     if term is None:
         monkeypatch.delenv("TERM", raising=False)
     else:
@@ -353,6 +354,8 @@ def test_bars_are_shown_where_a_terminal_can_move_its_cursor(monkeypatch, term):
         monkeypatch.setattr(sys, "stderr", terminal)
         with progress_bars() as progress:
             assert (progress is silent) is (term != "xterm")
+        monkeypatch.setenv("JPY_PARENT_PID", "1")  # a cell of a notebook, which calls its terminal xterm
+        assert not is_terminal(terminal)
     os.close(ours)
     with io.StringIO() as file, progress_reporter(file, echo, echo) as shown:
         assert isinstance(shown, LineReporter)

@@ -23,6 +23,8 @@ def reads_labels(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def read(self: nn.Module, embeddings: Tensor, labels: Any, *references: Any, **named: Any) -> Any:
+        if not isinstance(embeddings, Tensor):
+            raise InputError(f"embeddings are {type(embeddings).__name__}; expected a tensor: torch.as_tensor(...).")
         references, named = _own_order(self, references, named)
         ref_labels = references[1] if len(references) > 1 else named.get("ref_labels")
         if not (isinstance(labels, Tensor) and isinstance(ref_labels, Tensor | None)):

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hgld.errors import ConfigError
 from hgld.losses.calls import reads_labels
 from hgld.losses.rank_loss import check_labels, check_level, label_column
 
@@ -47,12 +48,16 @@ class MetricLearningLoss(nn.Module):
         level: column of the labels, 0 the finest.
 
     Raises:
-        ConfigError: a level below 0.
+        ConfigError: a level below 0, or what is no loss.
     """
 
     def __init__(self, loss: Callable[..., Tensor], miner: Callable[..., Any] | None = None, *, level: int = 0) -> None:
         super().__init__()
         check_level(level)
+        if not callable(loss):
+            raise ConfigError(
+                f"loss is {type(loss).__name__}; expected one of pytorch-metric-learning's: wrap(NTXentLoss())."
+            )
         self.loss = loss
         self.miner = miner
         self.level = level

@@ -60,7 +60,8 @@ class NameTable:
             if NAME in cells:
                 _check_header(file, cells, columns)
                 return cls(file, text, tuple(columns), cells, delimiter)
-            if len(cells) > 1 and {*columns, *_OTHER_HEADERS}.intersection(cells):
+            known_header = bool({*columns, *_OTHER_HEADERS}.intersection(cells))
+            if len(cells) > 1 and (known_header or _is_table(file, text, delimiter, len(cells))):
                 shown = ", ".join(repr(cell[:SHOWN]) for cell in cells[:20])
                 raise TableError(
                     f"{file} lacks the column {NAME!r}; found {shown}. Rename the column of the names to {NAME!r}; or, "
@@ -113,6 +114,16 @@ class NameTable:
                 f"{self.file}, line {line + 1}: not a valid table ({error}); expected cells of at most 131,072 "
                 "characters, in double quotes where they hold the separator or quotes."
             ) from error
+
+
+def _is_table(file: Path, text: str, delimiter: str, width: int) -> bool:
+    """Tell whether a file that calls itself a table has as many cells in every line."""
+    if file.suffix.lower() not in (".csv", ".tsv"):
+        return False
+    lines = [line for line in _LINE_END.split(text) if line.strip()]
+    return len(lines) > 1 and all(
+        len(next(csv.reader([line], delimiter=delimiter), [])) == width for line in lines[:100]
+    )
 
 
 def check_lengths(file: Path, line: int, cells: Mapping[str, str], most: Mapping[str, int]) -> None:

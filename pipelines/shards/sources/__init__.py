@@ -7,6 +7,7 @@ here.
 """
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,12 +63,14 @@ def source_name(name: str) -> str:
     """Return the name of a source as :func:`source_names` spells it; a card's name is accepted too.
 
     Raises:
-        ConfigError: there is no such source; the message lists those there are.
+        ConfigError: there is no such source; the message names the nearest, or all.
     """
     by_card = {card: source for source, card in CARDS.items()}
     found = by_card.get(name, name)
     if found not in source_names():
-        raise ConfigError(f"there is no dataset {name!r}. There are {', '.join(source_names())}.")
+        near = get_close_matches(name, source_names(), n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(source_names())}."
+        raise ConfigError(f"there is no dataset {name!r}. {hint}")
     return found
 
 

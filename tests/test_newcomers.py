@@ -1,0 +1,112 @@
+"""What somebody gets wrong in the first hour: every message says what was found, what was expected and the way out."""
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import hgld
+from hgld.cli import main
+from hgld.errors import HgldError
+
+EMBEDDINGS = torch.arange(32, dtype=torch.float32).reshape(8, 4).cos()
+FINE = torch.arange(8) // 2
+LABELS = torch.stack([FINE, FINE // 2], dim=1)
+PK = functools.partial(hgld.samplers.PKSampler, p=2, k=2)
+HAPPIER = functools.partial(hgld.losses.HAPPIER, num_classes=4, dim=4)
+
+CALLS: dict[str, tuple[Callable[[], object], Sequence[str]]] = {
+    "the folder in place of the dataset": (lambda: PK("shards"), ("labels are str", "hgld.open_dataset")),
+    "more classes a batch than there are": (lambda: PK([0, 0, 1, 1], p=4), ("2 classes", "batches of 4", "smaller p")),
+    "no class in labels": (lambda: PK([0.5, 1.5]), ("found float", "class ids, or class names")),
+    "a level that the table lacks": (lambda: PK({"fine": ["a", "b"]}, level="top"), ("'top'", "the levels are fine")),
+    "what a miner gives": (
+        lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE, (FINE, FINE, FINE)),
+        ("indices_tuple", "leave the miner out", "hgld.losses.wrap"),
+    ),
+    "an array for a loss": (lambda: HAPPIER()(EMBEDDINGS.numpy(), LABELS), ("are ndarray", "torch.as_tensor")),
+    "images for a loss": (lambda: HAPPIER()(EMBEDDINGS[:, None], LABELS), ("(8, 1, 4)", "expect")),
+    "a loss that does not know its classes": (hgld.losses.HAPPIER, ("num_classes and dim", "'pair' needs neither")),
+    "too few classes for a loss": (lambda: HAPPIER(num_classes=2)(EMBEDDINGS, LABELS), ("label 3", "2 classes")),
+    "another dimension": (lambda: HAPPIER(dim=5)(EMBEDDINGS, LABELS), ("(8, 4)", "(B, 5)")),
+    "labels of another batch": (lambda: hgld.losses.SmoothAP()(EMBEDDINGS, FINE[:5]), ("(5,)", "8 embeddings")),
+    "what is no loss": (lambda: hgld.losses.wrap(3), ("loss is int", "wrap(NTXentLoss())")),  # pyright: ignore[reportArgumentType]
+    "labels and embeddings swapped": (lambda: hgld.evaluate(LABELS, FINE), ("torch.int64", "are they the labels?")),
+    "labels of other items": (lambda: hgld.evaluate(EMBEDDINGS, FINE[:5]), ("(5, 1)", "8 embeddings")),
+    "a model that diverged": (lambda: hgld.evaluate(EMBEDDINGS / 0, FINE), ("row 0 holds NaN or Inf", "diverged")),
+    "a metric of another library": (
+        lambda: hgld.evaluate(EMBEDDINGS, LABELS, metrics=("recall@1",)),
+        ("'recall@1' is unknown", "R@k"),
+    ),
+    "coarse before fine": (
+        lambda: hgld.evaluate(EMBEDDINGS, LABELS.flip(1), levels=("top", "fine")),
+        ("more than one class of level 'fine'", "go from fine to coarse"),
+    ),
+    "a value before a batch": (hgld.metrics.Retrieval(("a",)).compute, ("no embeddings", "update(embeddings, labels)")),
+    "pictures in place of shards": (lambda: hgld.open_dataset("."), ("no dataset.json", "hgld build-shards")),
+    "no run": (lambda: hgld.load_model("."), ("holds no checkpoint", "run of hgld train")),
+    "a class under two": (
+        lambda: hgld.Hierarchy.from_columns({"fine": ["x", "x"], "top": ["u", "v"]}),
+        ("'x' under 'u' and 'v'", "one parent"),
+    ),
+}
+COMMANDS: dict[str, Sequence[str]] = {
+    "trian": ("no verb 'trian'", "Did you mean 'train'?"),
+    "train": ("name a RECIPE", "--list"),
+    "train happier --data . --out run": ("no recipe 'happier'", "Did you mean 'happier-sop'?"),
+    "train small-grocery --out run": ("--data and --out", "--show"),
+    "train small-grocery --data . --out run": ("no dataset.json", "hgld build-shards"),
+    "evaluate": ("missing --embeddings", "--checkpoint"),
+    "evaluate --embeddings e.npy --labels l.csv": ("missing --levels",),
+    "evaluate --embeddings e.npy --labels l.csv --levels fine,tpo": ("no column 'tpo'", "its columns are fine, top"),
+    "evaluate --embeddings e.npy --labels short.csv --levels fine": ("5 rows", "e.npy 8", "in the same order"),
+    "evaluate --embeddings e.pt --labels l.csv --levels fine": ("'.pt'", ".npy", "numpy.save"),
+    "evaluate --embeddings nowhere.npy --labels l.csv --levels fine": ("nowhere.npy", "No such file"),
+    "evaluate --checkpoint . --data .": ("holds no checkpoint", "run of hgld train"),
+    "search photo.jpg --checkpoint run --data .": ("'run' does not exist",),
+    "build-shards manifest --source l.csv --out made": ("names the image files", "path, file", "Rename"),
+    "build-shards folders --source . --out made": ("no images in it", "top/middle/fine/image.jpg"),
+    "build-shards imagnet --source . --out made": ("no dataset 'imagnet'", "Did you mean 'imagenet'?"),
+    "build-shards sop --source . --out made": ("Ebay_train.txt", "hgld datasets sop", "unpack"),
+    "verify .": ("no dataset.json", "hgld build-shards"),
+    "report . --out r.html": ("reports/SPLIT-epoch-N.json", "hgld evaluate --out"),
+    "build-hierarchy --out made": ("--sample", "--classes FILE"),
+    "build-hierarchy --classes l.csv --encoder lexical --out made": ("lacks the column 'name'", "Rename"),
+    "show l.txt": ("l.txt",),
+    "push . somebody/x": ("'somebody/x'", "hf:USER/NAME"),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("e.npy", EMBEDDINGS.numpy())
+    pl.DataFrame(LABELS.numpy(), schema=["fine", "top"]).write_csv("l.csv")
+    pl.DataFrame({"fine": [0, 0, 1, 1, 2]}).write_csv("short.csv")
+    Path("e.pt").touch()
+
+
+@pytest.mark.parametrize("wrong", CALLS)
+def test_calls(wrong):
+    call, parts = CALLS[wrong]
+    with pytest.raises(HgldError) as refused:
+        call()
+    for part in parts:
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_commands(words, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(words.split())
+    told = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert re.match(r"hgld[a-z -]*: ", told)
+    assert len(told.splitlines()) == 1
+    for part in COMMANDS[words]:
+        assert part in told
