@@ -1,20 +1,17 @@
 """Several models on one task: a table a level, with intervals, paired tests, dimensions and speed; also as a page."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from hgld.errors import HgldError
 from hgld.evaluation.metric import is_per_cent, lower_is_better
 from hgld.evaluation.protocol_kinds import value_parts
 from hgld.evaluation.report import RetrievalReport, compare, markdown, markdown_table, number
-from hgld.report_page.page import glossary, render, settings_text
+from hgld.report_page.page import breakable, glossary, render, settings_text
 from hgld.report_page.score_table import GRADED
 
 _SURE = 0.05  # a smaller p-value tells two models apart
@@ -268,11 +265,6 @@ def about(entry: Entry) -> str:
     geometry, size = settings.get("geometry", ""), settings.get("image_size")
     seen = geometry if size is None else f"{geometry} {size} px"
     return ", ".join(word for word in (checkpoint, words, seen) if word)
-
-
-def breakable(name: str) -> Markup:
-    """Escape a name for HTML, so that a browser may break it behind a sign rather than within a word."""
-    return Markup("<wbr>").join(re.split(r"(?<=[:/._-])", name))
 
 
 def speed(entry: Entry) -> str:

@@ -1,6 +1,7 @@
 """The report page: one HTML file with everything in it, and its plots as files of their own."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -533,6 +534,7 @@ def _render(
         scripts=("tables.js", "maps.js"),
         series=SERIES,
         grades=GRADES,
+        breakable=breakable,
     )
 
 
@@ -542,6 +544,11 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     shared = {"style": own_text(_TEMPLATES / "page.css"), "version": __version__}
     page = page_templates(_TEMPLATES).get_template(template)
     return page.render(script=script, script_hash=script_hash(script), **shared, **values)
+
+
+def breakable(name: str) -> Markup:
+    """Escape a name for HTML, so that a browser may break it behind a sign rather than within a word."""
+    return Markup("<wbr>").join(re.split(r"(?<=[:/._-])", name))
 
 
 def settings_text(report: RetrievalReport) -> dict[str, str]:
