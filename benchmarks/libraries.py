@@ -1,17 +1,20 @@
-"""Runs the programs of docs/loops with the libraries that are installed, and writes down which versions they ran with.
+"""Runs the programs of docs/loops and the notebooks, and writes down with which versions of other libraries they ran.
 
-In a fresh environment::
+With the libraries that are installed, or in a fresh environment that it makes. ``--beside`` lets that one take what it
+lacks from the environment that runs this, torch above all, which is 5 GB otherwise::
 
-    python -m venv tried && . tried/bin/activate
-    pip install '.[timm,clip,stream]' lightning accelerate transformers pytorch-metric-learning datasets mlcroissant
-    python benchmarks/libraries.py --write
+    python -m benchmarks.libraries --write
+    python -m benchmarks.libraries --fresh /tmp/tried --beside --write
 """
 
 import argparse
+import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from benchmarks.notebooks import NAMES
 from hgld.pipelines.shards.build import build_shards
 from hgld.pipelines.shards.config import ShardConfig, SourceConfig
 from hgld.pipelines.stage import silent
@@ -27,17 +31,27 @@ ROOT = Path(__file__).parents[1]
 LOOPS, TABLE = ROOT / "docs" / "loops", ROOT / "docs" / "libraries.md"
 BEGIN, END = "<!-- tried -->", "<!-- /tried -->"
 SECONDS = 900
+EXTRAS = "clip,hub,stream,timm"
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program of docs/loops: the distributions that it needs, and what starts it (``python`` by default)."""
+    """A program of docs/loops, or a notebook.
+
+    Attributes:
+        needs: the distributions whose versions are written down.
+        module: what starts it; ``python`` by default.
+        notebook: whether it is one.
+    """
 
     needs: tuple[str, ...]
     module: tuple[str, ...] = ()
+    notebook: bool = False
 
-    def command(self, file: Path) -> list[str]:
-        return [sys.executable, *self.module, str(file)]
+    def command(self, name: str) -> list[str]:
+        if self.notebook:
+            return [sys.executable, "-m", "benchmarks.notebooks", name]
+        return [sys.executable, *self.module, str(LOOPS / f"{name}.py")]
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -46,15 +60,18 @@ PROGRAMS = {
     "plain": Program(("torch",)),
     "ddp": Program(("torch",), TORCHRUN),
     "lightning_two": Program(("lightning",)),
+    "lightning_own": Program(("lightning", "torchmetrics")),
     "accelerate_two": Program(("accelerate",), (*ACCELERATE, "--mixed_precision", "no", "--dynamo_backend", "no")),
     "hf_trainer": Program(("transformers", "accelerate")),
     "timm_net": Program(("timm",)),
     "open_clip_net": Program(("open_clip_torch",)),
     "pml_parts": Program(("pytorch-metric-learning",)),
+    "pml_trainer": Program(("pytorch-metric-learning",)),
     "hf_datasets": Program(("datasets",)),
     "webdataset_tars": Program(("webdataset",)),
     "croissant": Program(("mlcroissant",)),
 }
+NOTEBOOKS = {name: Program(("nbclient", "ipykernel"), notebook=True) for name in NAMES}
 
 
 def versions(names: tuple[str, ...]) -> str | None:
@@ -79,12 +96,15 @@ def make_shards(folder: Path) -> None:
     build_shards("folders", folder / "pictures", str(folder / "shards"), source, ShardConfig(workers=1), silent)
 
 
-def run(name: str, folder: Path) -> str:
+def run(name: str, program: Program, folder: Path) -> str:
     """Run a program in a folder with ``shards``; return what became of it."""
     started = time.monotonic()
-    command = PROGRAMS[name].command(LOOPS / f"{name}.py")
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    env, command = os.environ | {"PYTHONPATH": paths}, program.command(name)
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         return f"not done after {SECONDS} s"
     if done.returncode:
@@ -92,20 +112,47 @@ def run(name: str, folder: Path) -> str:
     return f"ran, {time.monotonic() - started:.0f} s"
 
 
+def install(folder: Path, *, beside: bool) -> str:
+    """Make an environment with hgld and every library; return its Python."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    if beside:
+        asked = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+        site = Path(subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip())
+        (site / "zz_beside.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    needed = dict.fromkeys(name for program in (PROGRAMS | NOTEBOOKS).values() for name in program.needs)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{ROOT}[{EXTRAS}]", *needed], check=True)
+    return python
+
+
+def tried(names: list[str]) -> Iterator[str]:
+    """Run programs; yield the rows of the table."""
+    programs = PROGRAMS | NOTEBOOKS
+    with tempfile.TemporaryDirectory() as folder:
+        make_shards(Path(folder))
+        for name in names or programs:
+            found = versions(programs[name].needs)
+            outcome = "not installed here" if found is None else run(name, programs[name], Path(folder))
+            file = f"{name}.ipynb" if programs[name].notebook else f"{name}.py"
+            yield f"| `{file}` | {found or ', '.join(programs[name].needs)} | {outcome} |"
+
+
 def main() -> None:
     """Run what can be run, print the table, and with ``--write`` put it into docs/libraries.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="programs to run; all by default")
+    parser.add_argument("names", nargs="*", help="programs and notebooks to run; all by default")
+    parser.add_argument("--fresh", type=Path, metavar="DIR", help="install them all into a new environment here first")
+    parser.add_argument("--beside", action="store_true", help="what that one lacks is taken from this one")
     parser.add_argument("--write", action="store_true", help="put the table into docs/libraries.md")
     asked = parser.parse_args()
+    if asked.fresh:
+        words = [*asked.names, *(["--write"] if asked.write else [])]
+        python = install(asked.fresh, beside=asked.beside)
+        sys.exit(subprocess.run([python, "-m", "benchmarks.libraries", *words], cwd=ROOT, check=False).returncode)
     rows = ["| program | with | outcome |", "|---|---|---|"]
-    with tempfile.TemporaryDirectory() as folder:
-        make_shards(Path(folder))
-        for name in asked.names or PROGRAMS:
-            found = versions(PROGRAMS[name].needs)
-            outcome = "not installed here" if found is None else run(name, Path(folder))
-            rows.append(f"| `{name}.py` | {found or ', '.join(PROGRAMS[name].needs)} | {outcome} |")
-            print(rows[-1], flush=True)
+    for row in tried(asked.names):
+        rows.append(row)
+        print(row, flush=True)
     if asked.write:
         before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
         text = "\n".join(rows)

@@ -22,6 +22,7 @@ extensions = [
     "extensions.dataset_cards",
     "extensions.docstrings",
     "extensions.mathml",
+    "extensions.notebooks",
     "extensions.recipe_list",
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -57,3 +58,4 @@ html_last_updated_fmt = None  # the same sources give the same bytes
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .gp, .go"
+copybutton_selector = "div:not(.output) > div.highlight pre"

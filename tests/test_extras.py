@@ -5,45 +5,23 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from benchmarks.installation import BASE, EXTRAS, FOR_DEVELOPERS, brought_by
 from hgld.pipelines.hierarchy.encoders.registry import ENCODERS
 from hgld.training.models.backbones import BACKBONES
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BASE = [Requirement(line) for line in PROJECT["dependencies"]]
-EXTRAS = {name: [Requirement(r) for r in lines] for name, lines in PROJECT["optional-dependencies"].items()}
-FOR_DEVELOPERS = {"all", "bench", "dev", "docs"}
 
 
 def names(requirements: Iterable[Requirement]) -> set[str]:
     return {canonicalize_name(requirement.name) for requirement in requirements}
-
-
-def brought_by(requirements: Iterable[Requirement]) -> set[str]:
-    """Return the names of all distributions that an installation of these brings."""
-    waiting, found = list(requirements), set()
-    while waiting:
-        requirement = waiting.pop()
-        key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
-        if key in found:
-            continue
-        found.add(key)
-        try:
-            further = distribution(requirement.name).requires or []
-        except PackageNotFoundError:
-            continue  # of another platform, or an extra that is not installed here
-        asked = [{"extra": extra} for extra in ("", *requirement.extras)]
-        waiting += [r for r in map(Requirement, further) if not r.marker or any(map(r.marker.evaluate, asked))]
-    return {name for name, _ in found}
 
 
 def modules_outside(distributions: set[str]) -> list[str]:

@@ -45,4 +45,4 @@ def test_programs_run(name, tmp_path):
     if versions(PROGRAMS[name].needs) is None:
         pytest.skip(f"{', '.join(PROGRAMS[name].needs)}: not installed")
     make_shards(tmp_path)
-    assert run(name, tmp_path).startswith("ran")
+    assert run(name, PROGRAMS[name], tmp_path).startswith("ran")

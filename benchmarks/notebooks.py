@@ -1,0 +1,122 @@
+"""Runs the notebooks of docs/notebooks, and writes into them what they print and draw.
+
+They are kept with their outputs, because most who read them run nothing. Needs nbclient and ipykernel::
+
+    python benchmarks/notebooks.py shards happier --write
+
+:mod:`benchmarks.libraries` runs them too.
+"""
+
+import argparse
+import base64
+import io
+import json
+import os
+import re
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
+NAMES = ("hierarchy", "shards", "happier", "evaluate", "report")  # in the order in which they are read
+SECONDS = 900  # of a cell
+_CONTINUED = re.compile(r"^\s*!(?:.*\\\n)+", re.MULTILINE)  # lines of a command of the shell that goes on
+_KEPT = ("image/png", "text/html", "text/plain")  # the first that an output has
+
+
+def read_notebook(name: str) -> dict[str, Any]:
+    """Return a notebook as its JSON says it."""
+    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def program_of(notebook: dict[str, Any]) -> str:
+    """Return the code of all cells as one program; lines of the shell (``!command``) are run by bash."""
+    lines = ["import subprocess"]
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            code = _CONTINUED.sub(lambda command: command[0].replace("\\\n", " "), "".join(cell["source"]))
+            lines += [_plain(line) for line in code.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(line: str) -> str:
+    command = line.lstrip()
+    if not command.startswith("!"):
+        return line
+    run = f"subprocess.run(['bash', '-c', f{command[1:]!r}], check=True)"
+    return line[: len(line) - len(command)] + run
+
+
+def execute(name: str, folder: Path) -> dict[str, Any]:
+    """Run a notebook in a folder by Jupyter; return it with its outputs, as they are kept."""
+    import nbformat  # pyright: ignore[reportMissingImports]
+    from nbclient import NotebookClient  # pyright: ignore[reportMissingImports]
+
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=SECONDS, resources={"metadata": {"path": str(folder)}})
+    client.execute(cwd=str(folder))
+    return cleaned(json.loads(nbformat.writes(notebook)), str(folder))
+
+
+def cleaned(notebook: dict[str, Any], folder: str) -> dict[str, Any]:
+    """Return a notebook without what differs from run to run and machine to machine: times, paths, warnings."""
+    for cell in notebook["cells"]:
+        cell["metadata"] = {}
+        if cell["cell_type"] == "code":
+            cell["outputs"] = [_output(one, folder) for one in cell["outputs"] if one.get("name") != "stderr"]
+    notebook["metadata"] = {"kernelspec": notebook["metadata"]["kernelspec"], "language_info": {"name": "python"}}
+    return notebook
+
+
+def _output(output: dict[str, Any], folder: str) -> dict[str, Any]:
+    if output["output_type"] == "stream":
+        return output | {"text": "".join(output["text"]).replace(f"{folder}/", "").splitlines(keepends=True)}
+    kind = next(kind for kind in _KEPT if kind in output["data"])
+    data = output["data"][kind]
+    return output | {"data": _as_jpeg(data) if kind == "image/png" else {kind: data}, "metadata": {}}
+
+
+def _as_jpeg(data: str) -> dict[str, str]:
+    """Return a PNG as the JPEG that is a quarter of it, for pictures that are kept in the repository."""
+    with Image.open(io.BytesIO(base64.b64decode(data))) as picture:
+        flat = Image.new("RGB", picture.size, "white")
+        flat.paste(picture.convert("RGB"), mask=picture.getchannel("A") if "A" in picture.getbands() else None)
+    written = io.BytesIO()
+    flat.save(written, "JPEG", quality=85)
+    return {"image/jpeg": base64.b64encode(written.getvalue()).decode()}
+
+
+def write_notebook(name: str, notebook: dict[str, Any]) -> None:
+    """Write a notebook as Jupyter does."""
+    text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+    (FOLDER / f"{name}.ipynb").write_text(text, encoding="utf-8")
+
+
+def run_notebook(name: str, *, write: bool = False) -> float:
+    """Run a notebook in a folder of its own; return its seconds."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        done = execute(name, Path(folder))
+    if write:
+        write_notebook(name, done)
+    return time.monotonic() - started
+
+
+def main() -> None:
+    """Run notebooks, print how long each took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="notebooks to run; all by default")
+    parser.add_argument("--write", action="store_true", help="keep their outputs")
+    asked = parser.parse_args()
+    for name in asked.names or NAMES:
+        print(f"{name}: {run_notebook(name, write=asked.write):.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
