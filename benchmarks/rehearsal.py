@@ -1,6 +1,6 @@
 """The whole way of H-GLDv2 over a made release: every command of docs/h-gldv2.md as a process, measured stage by stage.
 
-    python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--seed 0] [--until STAGE]
+    python benchmarks/rehearsal.py --out DIR [--scale 1.0] [--seed 0] [--steps 300] [--until STAGE]
     python benchmarks/rehearsal.py --out DIR --scale 0.002 --kills 3
 
 The release has GLDv2's layout, lists and counts (times the scale), with images of 32 px; its owners' server, Commons
@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld where it is not ins
 from rehearsed.measure import Spent, disk, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402
 from rehearsed.stages import Addresses, Stage, stages  # noqa: E402
-from rehearsed.table import markdown  # noqa: E402
+from rehearsed.table import markdown, quality  # noqa: E402
 from rehearsed.world import IMAGES, World  # noqa: E402
 
 ENVIRONMENT = {
@@ -166,13 +166,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=300, help="of each training; a third of it from the HTTP stream")
     parser.add_argument("--until", help="name of the last stage to run; default: all")
     parser.add_argument("--kills", type=int, default=0, help="also a chain of which every stage is killed so often")
     parser.add_argument("--spare", type=float, default=5.0, metavar="GB", help="of the disk that stay free")
     told = parser.parse_args()
     world = World(told.scale, told.seed)
     told.out.mkdir(parents=True, exist_ok=True)
-    record = Record.open(told.out / "record.json", scale=told.scale, seed=told.seed)
+    record = Record.open(told.out / "record.json", scale=told.scale, seed=told.seed, steps=told.steps)
     owners, whole = told.out / "owners", told.out / "chain"
     for folder in (owners, whole):
         folder.mkdir(exist_ok=True)
@@ -184,7 +185,7 @@ def main() -> None:
         Wikis(world, record.port("wikis")) as wikis,
         FileServer(whole, record.port("chain")) as own,
     ):
-        chain += stages(world, Addresses(release.url, wikis.url, own.url))
+        chain += stages(world, Addresses(release.url, wikis.url, own.url), told.steps)
         names = [stage.name for stage in chain]
         if told.until:
             if told.until not in names:
@@ -196,13 +197,15 @@ def main() -> None:
         if told.kills:
             _kill_all(told, record, chain, whole, world)
     print(markdown(record.facts))
+    if record.is_done("evaluate others"):
+        print("\n" + quality(whole))
 
 
 def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whole: Path, world: World) -> None:
     """Run the chain with kills beside the whole one, behind servers of its own; say what differs."""
     broken = told.out / "broken"
     broken.mkdir(exist_ok=True)
-    own = Record.open(told.out / "broken.json", scale=told.scale, seed=told.seed, kills=told.kills)
+    own = Record.open(told.out / "broken.json", scale=told.scale, seed=told.seed, steps=told.steps, kills=told.kills)
     second = Chain(broken, own, int(told.spare * 1e9), told.kills, told.seed)
     for stage in chain[1:]:
         walls: Mapping[str, Any] = record.facts["stages"][stage.name]

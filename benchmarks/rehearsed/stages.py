@@ -8,8 +8,7 @@ from pathlib import Path
 from rehearsed.world import IMAGES, LANDMARKS, World
 
 RECIPE = "small-gldv2-washington"
-STEPS, STREAM_STEPS, STEPS_AN_EPOCH = 300, 100, 50
-PARTS = 4
+EPOCHS, PARTS = 2, 4
 HGLD = (sys.executable, "-m", "hgld")
 TWO_PROCESSES = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "hgld")
 
@@ -44,14 +43,14 @@ class Addresses:
     chain: str
 
 
-def stages(world: World, at: Addresses) -> list[Stage]:
+def stages(world: World, at: Addresses, steps: int) -> list[Stage]:
     """Return all stages in order; paths are relative to the chain's folder, so that its place shows in no file."""
     images = {which: world.count(count) for which, count in IMAGES.items()}
     landmarks = sum(world.count(count) for count in LANDMARKS.values())
     return [
         *_labels(world, at, landmarks, sum(images.values())),
         *_shards(sum(images.values()), images["train"] + images["index"]),
-        *_training(at),
+        *_training(at, steps),
         *_use(images["index"]),
     ]
 
@@ -112,18 +111,33 @@ def _link_tars(folder: Path) -> None:
             (rebuilt / tar.name).hardlink_to(tar)
 
 
-def _training(at: Addresses) -> list[Stage]:
+def _training(at: Addresses, all_steps: int) -> list[Stage]:
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
-        course = ("--steps-per-epoch", str(STEPS_AN_EPOCH), "--epochs", str(steps // STEPS_AN_EPOCH))
-        images = ("--size", "32", "--resize", "32", "--crop-min", "0.5", "--evaluate-every", "0", "--evaluate-on", "")
+        course = ("--steps-per-epoch", str(max(1, steps // EPOCHS)), "--epochs", str(EPOCHS if steps else 0))
+        course = (*course, "--checkpoint-every", "20")
+        images = (
+            "--size",
+            "32",
+            "--resize",
+            "32",
+            "--crop-min",
+            "0.8",
+            "--flip",
+            "0",
+            "--jitter",
+            "0",
+            "--erasing",
+            "0",
+        )
+        images = (*images, "--evaluate-every", "0", "--evaluate-on", "")  # a cast or a mirror makes another landmark
         made = (f"runs/{name}/checkpoints/*/*.safetensors", f"runs/{name}/config.json")
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
         return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images", made)
 
     return [
-        train("happier", STEPS),
-        train("smooth-ap", STEPS, "--loss", "SmoothAP"),
-        train("streamed", STREAM_STEPS, "--stream", data=f"{at.chain}/shards"),
+        train("happier", all_steps),
+        train("smooth-ap", all_steps, "--loss", "SmoothAP"),
+        train("streamed", all_steps // 3, "--stream", data=f"{at.chain}/shards"),
         train("untrained", 0, launch=HGLD),
     ]
 
@@ -135,7 +149,7 @@ def _use(gallery: int) -> list[Stage]:
 
     def evaluate(run: str) -> tuple[str, ...]:
         files = ("--embeddings", f"embeddings/{run}-query.npy", "--gallery-embeddings", f"embeddings/{run}-gallery.npy")
-        return (*HGLD, "evaluate", *files, "--data", "shards", "--out", f"reports/{run}.json")
+        return (*HGLD, "evaluate", *files, "--data", "shards", "--out", f"embeddings/{run}.json")
 
     def make_folders(folder: Path) -> None:
         for name in ("embeddings", "reports"):
@@ -143,7 +157,7 @@ def _use(gallery: int) -> list[Stage]:
 
     runs = ("happier", "smooth-ap")
     board = ("--checkpoint", "runs/untrained", "--model", "pixels", "--data", "shards", "--out", "reports/board.json")
-    reports = [f"reports/{run}.json" for run in runs]
+    reports = [f"embeddings/{run}.json" for run in runs]
     search = ("search", "query.jpg", "--checkpoint", "runs/happier", "--data", "shards", "--split", "gallery")
     return [
         Stage(
@@ -151,14 +165,20 @@ def _use(gallery: int) -> list[Stage]:
             [
                 embed(run, split, *told)
                 for run in runs
-                for split, told in (("query", ()), ("gallery", ("--parts", "4")))
+                for split, told in (("query", ()), ("gallery", ("--parts", str(PARTS))))
             ],
             2 * gallery,
             "images",
             ("embeddings/*.npy", "embeddings/*.parquet"),
             make_folders,
         ),
-        Stage("evaluate", [evaluate(run) for run in runs], 2 * gallery, "images", ("reports/*.json",)),
+        Stage(
+            "evaluate",
+            [evaluate(run) for run in runs],
+            2 * gallery,
+            "images",
+            ("embeddings/happier.json", "embeddings/smooth-ap.json"),
+        ),
         Stage("evaluate others", [(*HGLD, "evaluate", *board)], 2 * gallery, "images"),
         Stage("report", [(*HGLD, "report", *reports, "--data", "shards", "--out", "report.html")], 1, "page"),
         Stage(

@@ -1,7 +1,10 @@
 """The table of a rehearsal: what every stage took, and what it would take with the real release."""
 
+import json
+from pathlib import Path
 from typing import Any
 
+QUALITY = {"mAP@100": "mAP@100/landmark", "H-AP": "H-AP", "ASI": "ASI", "NDCG": "NDCG"}
 HEAD = (
     "stage",
     "items",
@@ -35,4 +38,25 @@ def markdown(facts: dict[str, Any]) -> str:
             f"{row['disk'] / 1e6:,.0f}",
         )
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def qualities(chain: Path) -> dict[str, dict[str, float]]:
+    """Return the metrics of every model that was evaluated, per cent, the baselines first."""
+    board = json.loads((chain / "reports" / "board.json").read_text(encoding="utf-8"))["scores"]
+    found: dict[str, dict[str, float]] = {}
+    for row in board:
+        if row["metric"] in QUALITY:
+            found.setdefault(row["model"], {})[row["metric"]] = 100 * row["value"]
+    for run in ("smooth-ap", "happier"):
+        values = json.loads((chain / "embeddings" / f"{run}.json").read_text(encoding="utf-8"))["values"]
+        found[run] = {shown: 100 * values[name] for shown, name in QUALITY.items()}
+    return found
+
+
+def quality(chain: Path) -> str:
+    """Return these metrics as a Markdown table."""
+    lines = [f"| per cent | {' | '.join(QUALITY)} |", f"|---|{'---:|' * len(QUALITY)}"]
+    for model, values in qualities(chain).items():
+        lines.append(f"| {model} | {' | '.join(f'{values[name]:.1f}' for name in QUALITY)} |")
     return "\n".join(lines)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.errors import ConfigError, InputError, TableError
-from hgld.evaluation.protocols.gldv2 import read_retrieval_solution
 from hgld.pipelines.hierarchy.scrape.titles import category_title
 from hgld.pipelines.shards.catalog import Catalog, Container
 from hgld.pipelines.shards.sources.release import need, read_csv, refuse_options
@@ -126,6 +125,10 @@ def read_queries(solution: Path, gallery: pl.DataFrame) -> Queries:
     Raises:
         TableError: the solution cannot be read.
     """
+    from hgld.evaluation.protocols.gldv2 import (
+        read_retrieval_solution,
+    )  # it brings torch, which a download has no use for
+
     found = read_retrieval_solution(solution)
     halves = {"public": found.public, "private": found.private}
     pairs = [(q, i) for half in halves.values() for q, items in half.items() for i in items]

@@ -1,0 +1,39 @@
+"""The rehearsal of H-GLDv2: its made release is the release, and its chain of commands ends where it should."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_whole_way_at_a_five_hundredth(tmp_path):
+    """From the owners' server to the report, by the commands; labels get from the wikis to where they count."""
+    command = (sys.executable, "benchmarks/rehearsal.py", "--out", tmp_path, "--scale", "0.002", "--steps", "60")
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
+    assert all(stage["done"] and stage["attempts"] == 1 for stage in record["stages"].values())
+    chain = tmp_path / "chain"
+    for name in ("train", "index"):  # the annotator knows the truth, and every decision of theirs reached the labels
+        columns = ["landmark_id", "hierarchical_label", "natural_or_human_made"]
+        made, true = (
+            pl.read_csv(folder / f"{name}_label_to_hierarchical.csv", columns=columns).sort("landmark_id")
+            for folder in (chain / "labels", chain / "gldv2" / "metadata")
+        )
+        assert made.equals(true)
+    for name in ("index.parquet", "hierarchy.parquet"):
+        built, rebuilt = (pl.read_parquet(chain / folder / name) for folder in ("shards", "rebuilt"))
+        assert built.equals(rebuilt)
+    assert "Nothing is off." in (chain / "logs" / "verify.log").read_text(encoding="utf-8")
+    assert (chain / "report.html").stat().st_size > 100_000
+    models = done.stdout.split("| per cent |")[1].splitlines()[2:]
+    mean_ap = {row.split("|")[1].strip(): float(row.split("|")[2]) for row in models}
+    assert mean_ap["smooth-ap"] > max(mean_ap["raw pixels, 32 px"], mean_ap["untrained"])
