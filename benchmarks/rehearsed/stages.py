@@ -134,9 +134,10 @@ def _training(at: Addresses, all_steps: int) -> list[Stage]:
         command = (*launch, "train", RECIPE, "--data", data, "--out", f"runs/{name}", "--seed", "0")
         return Stage(f"train {name}", [(*command, *course, *images, *told)], steps * 64, "images", made)
 
+    sampler = ("--sampler", "hierarchical-pk", "--super-level", "hierarchical_label", "--super-classes", "4")
     return [
-        train("happier", all_steps),
-        train("smooth-ap", all_steps, "--loss", "SmoothAP"),
+        train("happier", all_steps, *sampler),
+        train("smooth-ap", all_steps, *sampler, "--loss", "SmoothAP"),
         train("streamed", all_steps // 3, "--stream", data=f"{at.chain}/shards"),
         train("untrained", 0, launch=HGLD),
     ]
