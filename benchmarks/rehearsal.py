@@ -29,7 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]  # hgld where it is not installed; the tests, whose wikis it uses
 
-from rehearsed.measure import Spent, disk, run  # noqa: E402
+from rehearsed.measure import Spent, disk, end_leftovers, run  # noqa: E402
 from rehearsed.servers import FileServer, Wikis  # noqa: E402
 from rehearsed.stages import Addresses, Stage, stages  # noqa: E402
 from rehearsed.table import markdown, quality  # noqa: E402
@@ -177,6 +177,7 @@ def main() -> None:
     owners, whole = told.out / "owners", told.out / "chain"
     for folder in (owners, whole):
         folder.mkdir(exist_ok=True)
+        end_leftovers(folder)
     make = (sys.executable, "-m", "rehearsed.release", str(told.scale), str(told.seed), str(owners.resolve()))
     spare = int(told.spare * 1e9)
     chain = [Stage("release", [make], sum(world.count(n) for n in IMAGES.values()), "images")]
@@ -205,6 +206,7 @@ def _kill_all(told: argparse.Namespace, record: Record, chain: list[Stage], whol
     """Run the chain with kills beside the whole one, behind servers of its own; say what differs."""
     broken = told.out / "broken"
     broken.mkdir(exist_ok=True)
+    end_leftovers(broken)
     own = Record.open(told.out / "broken.json", scale=told.scale, seed=told.seed, steps=told.steps, kills=told.kills)
     second = Chain(broken, own, int(told.spare * 1e9), told.kills, told.seed)
     for stage in chain[1:]:

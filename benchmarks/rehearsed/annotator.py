@@ -40,7 +40,7 @@ def decide(world: World, build: Path, file: Path) -> int:
         decisions.append({"action": action, "names": moved, "to": titles[true]})
     for true in sorted({*homes, *moves}):
         decisions.append({"action": "set", "group": titles[true], "top": world.groups[true][1]})
-    signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
+    signed: list[dict[str, object]] = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
     file.write_text(
         json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
     )  # YAML too

@@ -66,7 +66,7 @@ def run(
         environment: variables beside those of this process.
         kill_after: seconds after which all its processes are killed (-9); None: never.
     """
-    mark = uuid.uuid4().hex
+    mark = f"{folder.resolve()} {uuid.uuid4().hex}"
     log.parent.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     with open(log, "ab") as output:
@@ -108,6 +108,11 @@ def run(
         int(counts["wchar"]),
         process.returncode,
     )
+
+
+def end_leftovers(folder: Path) -> None:
+    """Kill what a rehearsal in this folder left running when it was killed itself: it would hold the folders' locks."""
+    _kill(f"{folder.resolve()} ")
 
 
 def _watch(root: int, peaks: dict[int, int], ended: threading.Event) -> None:

@@ -211,10 +211,10 @@ class _Counted(list[Asked]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.requests = 0
 
     def append(self, object: Asked) -> None:  # noqa: A002
-        self.count += 1
+        self.requests += 1
 
 
 def _item(item: str, label: str, **claims: tuple[str, ...]) -> dict[str, Any]:
