@@ -41,8 +41,35 @@ def excerpt(foreign: object) -> str:
     return shown if len(shown) <= _MOST_FOREIGN else shown[: _MOST_FOREIGN - 3] + "..."
 
 
+def quoted(foreign: object) -> str:
+    """Return a value from outside for a message as Python writes it, shortened as by :func:`excerpt`.
+
+    >>> quoted("a\\nb"), quoted(None), len(quoted("9" * 10_000)), len(quoted(["x"] * 10_000))
+    ("'a\\\\nb'", 'None', 202, 200)
+    """
+    if isinstance(foreign, str):
+        return repr(foreign if len(foreign) <= _MOST_FOREIGN else foreign[: _MOST_FOREIGN - 3] + "...")
+    return excerpt(repr(foreign))
+
+
 class HgldError(Exception):
-    """Root of every error that hgld raises on purpose."""
+    """Root of every error that hgld raises on purpose.
+
+    What a terminal could take for a command, as names from outside hold it, is escaped in its message.
+
+    >>> str(InputError("no file a\\x1b[2J"))
+    'no file a\\\\x1b[2J'
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_printable(one) if isinstance(one, str) else one for one in args))
+
+
+def _printable(text: str) -> str:
+    """Escape what cannot be printed, line ends apart."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 class InputError(HgldError, ValueError):

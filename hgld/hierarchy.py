@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import HierarchyError, SchemaError, excerpt, some
+from hgld.errors import HierarchyError, SchemaError, excerpt, quoted, some
 
 SCHEMA_VERSION = 1
 _MOST_NAMED = 5
@@ -22,7 +22,7 @@ _COLUMNS = pl.Schema({"level": pl.String, "label": pl.Int32, "name": pl.String, 
 def _read_schema_version(path: Path, found: object) -> None:
     if str(found) != str(SCHEMA_VERSION):
         raise SchemaError(
-            f"{path}: hierarchy schema version is {found!r}; this hgld reads version {SCHEMA_VERSION}. "
+            f"{path}: hierarchy schema version is {quoted(found)}; this hgld reads version {SCHEMA_VERSION}. "
             "Rebuild the file, or install the hgld that wrote it."
         )
 
@@ -85,25 +85,27 @@ class Hierarchy:
             )
         for level, names in zip(self.levels, self.names, strict=True):
             if not all(isinstance(name, str) and name for name in names):
-                raise HierarchyError(f"level {level!r} has classes without a name; every class needs one.")
+                raise HierarchyError(f"level {quoted(level)} has classes without a name; every class needs one.")
             if len(set(names)) != len(names):
                 seen: set[str] = set()
                 twice = sorted({n for n in names if n in seen or seen.add(n)})
-                raise HierarchyError(f"level {level!r} has classes of the same name: {_some(map(repr, twice))}.")
+                raise HierarchyError(f"level {quoted(level)} has classes of the same name: {_some(map(repr, twice))}.")
         for c, parent in enumerate(self.parents):
             size, above = len(self.names[c]), len(self.names[c + 1])
             if parent.shape != (size,):
                 raise HierarchyError(
-                    f"level {self.levels[c]!r} has {size} classes and parents of shape {parent.shape}; "
+                    f"level {quoted(self.levels[c])} has {size} classes and parents of shape {parent.shape}; "
                     "expected one parent a class."
                 )
             if size and not np.issubdtype(parent.dtype, np.integer):
-                raise HierarchyError(f"level {self.levels[c]!r} has parents of {parent.dtype}; expected integers.")
+                raise HierarchyError(
+                    f"level {quoted(self.levels[c])} has parents of {parent.dtype}; expected integers."
+                )
             wrong = np.flatnonzero((parent < -1) | (parent >= above))
             if wrong.size:
                 raise HierarchyError(
-                    f"level {self.levels[c]!r}: parents that do not exist at level {self.levels[c + 1]!r} "
-                    f"({above} classes): " + _some(f"{self.names[c][i]!r} -> {parent[i]}" for i in wrong)
+                    f"level {quoted(self.levels[c])}: parents that do not exist at level {quoted(self.levels[c + 1])} "
+                    f"({above} classes): " + _some(f"{quoted(self.names[c][i])} -> {parent[i]}" for i in wrong)
                 )
 
     # -- construction -------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ class Hierarchy:
         named = [tuple(str(i) for i in range(n)) for n in sizes] if names is None else [tuple(n) for n in names]
         for level, size, known in zip(levels, sizes, named, strict=True):
             if size > len(known):
-                raise HierarchyError(f"level {level!r} has label {size - 1} but only {len(known)} names.")
+                raise HierarchyError(f"level {quoted(level)} has label {size - 1} but only {len(known)} names.")
         parents = [
             _parents(table[:, c], table[:, c + 1], len(named[c]), (levels[c], levels[c + 1]), (named[c], named[c + 1]))
             for c in range(len(levels) - 1)
@@ -175,7 +177,7 @@ class Hierarchy:
             HierarchyError: there is no such level.
         """
         if level not in self.levels:
-            raise HierarchyError(f"level {level!r} is unknown; the levels are {', '.join(self.levels)}.")
+            raise HierarchyError(f"level {quoted(level)} is unknown; the levels are {', '.join(self.levels)}.")
         return self.levels.index(level)
 
     def expand(self, labels: Sequence[int] | np.ndarray, level: str | None = None) -> np.ndarray:
@@ -195,7 +197,7 @@ class Hierarchy:
         column = np.asarray(labels, dtype=np.int64).reshape(-1)
         if column.size and (column.min() < -1 or column.max() >= len(self.names[c])):
             raise HierarchyError(
-                f"labels run from {column.min()} to {column.max()}; level {self.levels[c]!r} has classes "
+                f"labels run from {column.min()} to {column.max()}; level {quoted(self.levels[c])} has classes "
                 f"0..{len(self.names[c]) - 1} (-1 is unknown)."
             )
         columns = [column.astype(np.int32)]
@@ -237,7 +239,7 @@ class Hierarchy:
             known = table[:, c][table[:, c] >= 0]
             if known.size and known.max() >= len(self.names[c]):
                 raise HierarchyError(
-                    f"label {known.max()} is not a class of level {level!r} ({len(self.names[c])} classes)."
+                    f"label {known.max()} is not a class of level {quoted(level)} ({len(self.names[c])} classes)."
                 )
             result[level] = np.bincount(known, minlength=len(self.names[c])).astype(np.int64)
         return result
@@ -255,10 +257,11 @@ class Hierarchy:
             wrong = np.flatnonzero((table[:, c + 1] >= 0) & (expected >= 0) & (table[:, c + 1] != expected))
             if wrong.size:
                 raise HierarchyError(
-                    f"labels contradict the hierarchy between {self.levels[c]!r} and {self.levels[c + 1]!r}: "
+                    f"labels contradict the hierarchy between {quoted(self.levels[c])} and "
+                    f"{quoted(self.levels[c + 1])}: "
                     + _some(
-                        f"item {i}: {self.names[c][table[i, c]]!r} belongs to {self.names[c + 1][expected[i]]!r}, "
-                        f"not {self.names[c + 1][table[i, c + 1]]!r}"
+                        f"item {i}: {quoted(self.names[c][table[i, c]])} belongs to "
+                        f"{quoted(self.names[c + 1][expected[i]])}, not {quoted(self.names[c + 1][table[i, c + 1]])}"
                         for i in wrong
                     )
                 )
@@ -403,11 +406,15 @@ class Hierarchy:
     def _from_frame(cls, file: Path, levels: Sequence[str], frame: pl.DataFrame) -> "Hierarchy":
         other = frame.filter(~pl.col("level").is_in(levels).fill_null(False))
         if len(other):
-            raise HierarchyError(f"{file}: {len(other)} rows of level {other['level'][0]!r}; expected {list(levels)}.")
+            raise HierarchyError(
+                f"{file}: {len(other)} rows of level {quoted(other['level'][0])}; expected {list(levels)}."
+            )
         parts = [frame.filter(pl.col("level") == level).sort("label") for level in levels]
         for level, part in zip(levels, parts, strict=True):
             if part["label"].to_list() != list(range(len(part))):
-                raise HierarchyError(f"{file}: level {level!r} has labels that are not 0..{len(part) - 1}, each once.")
+                raise HierarchyError(
+                    f"{file}: level {quoted(level)} has labels that are not 0..{len(part) - 1}, each once."
+                )
         names = tuple(tuple(p["name"].to_list()) for p in parts)
         parents = tuple(p["parent"].fill_null(-1).to_numpy() for p in parts[:-1])
         try:
@@ -466,9 +473,9 @@ def _parents(
     torn = child[times > 1]
     if torn.size:
         raise HierarchyError(
-            f"classes of level {levels[0]!r} lie under more than one class of level {levels[1]!r}: "
+            f"classes of level {quoted(levels[0])} lie under more than one class of level {quoted(levels[1])}: "
             + _some(
-                f"{names[0][i]!r} under " + " and ".join(repr(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
+                f"{quoted(names[0][i])} under " + " and ".join(repr(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
                 for i in torn
             )
             + ". Give each one parent, or rename the classes that are really different."

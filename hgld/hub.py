@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, excerpt, takes_extra
+from hgld.errors import ConfigError, InputError, MissingResourceError, ServiceError, excerpt, quoted, takes_extra
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -34,7 +34,7 @@ def repository(address: str) -> str:
     """
     match = _ADDRESS.fullmatch(address)
     if match is None or ".." in match[1]:
-        raise ConfigError(f"{address!r} is no place on the Hub; expected hf:USER/NAME.")
+        raise ConfigError(f"{quoted(address)} is no place on the Hub; expected hf:USER/NAME.")
     return match[1]
 
 
@@ -188,7 +188,7 @@ def fetched(address: str, kind: Kind, patterns: list[str] | None = None) -> Path
     with _asking(address) as api:
         commit = api.repo_info(name, repo_type=kind).sha
         if commit is None or not re.fullmatch(r"[0-9a-f]{7,64}", commit):
-            raise ServiceError(f"{address}: the Hub calls its revision {commit!r}; expected a commit's hash.")
+            raise ServiceError(f"{address}: the Hub calls its revision {quoted(commit)}; expected a commit's hash.")
         folder = Path(platformdirs.user_cache_dir("hgld")) / "hub" / f"{kind}s--{name.replace('/', '--')}" / commit
         api.snapshot_download(
             name, repo_type=kind, revision=commit, local_dir=folder, allow_patterns=patterns, max_workers=4

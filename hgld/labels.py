@@ -8,7 +8,7 @@ import polars as pl
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 
 _UNKNOWN = r"^(?:-[0-9]+)?$"  # a text that is no class: none, or a number below 0, as it is among ids
 _DIGITS = r"^[+-]?[0-9]+$"
@@ -181,7 +181,7 @@ def _chosen(
 
 def _frame(columns: dict[str, Any] | list[Any], called: str) -> pl.DataFrame:
     pairs = columns.items() if isinstance(columns, dict) else enumerate(columns)
-    names = [f"column {name!r} of {called}" if isinstance(columns, dict) else called for name, _ in pairs]
+    names = [f"column {quoted(name)} of {called}" if isinstance(columns, dict) else called for name, _ in pairs]
     values = list(columns.values() if isinstance(columns, dict) else columns)
     series = [known_classes(_series(one, name), name) for one, name in zip(values, names, strict=True)]
     sizes = {len(one) for one in series}
@@ -262,11 +262,13 @@ def label_codes(tables: Sequence[pl.DataFrame], levels: Sequence[str]) -> list[n
         parts = [table[level] for table in tables]
         of_ids = {_holds_ids(part) for part in parts if part.dtype != pl.Null}
         if len(of_ids) > 1:
-            raise TableError(f"level {level!r} has integer ids in one table and names in the other; expected one kind.")
+            raise TableError(
+                f"level {quoted(level)} has integer ids in one table and names in the other; expected one kind."
+            )
         try:
             codes = _ids(parts) if of_ids != {False} else _places(parts)
         except pl.exceptions.InvalidOperationError as error:
-            raise TableError(f"level {level!r} has class ids beyond 64 bits.") from error
+            raise TableError(f"level {quoted(level)} has class ids beyond 64 bits.") from error
         for table, part in zip(coded, codes, strict=True):
             table[:, column] = part.to_numpy()
     return coded

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.table_text import decode_table, table_rows
 
 MAX_BYTES = 1 << 30
@@ -43,7 +43,11 @@ class CsvText:
     def _places(self, wanted: Sequence[str]) -> list[int]:
         for column in wanted:
             if self.columns.count(column) != 1:
-                fault = f"has the column {column!r} twice" if column in self.columns else f"lacks the column {column!r}"
+                fault = (
+                    f"has the column {quoted(column)} twice"
+                    if column in self.columns
+                    else f"lacks the column {quoted(column)}"
+                )
                 shown = ", ".join(repr(name[:60]) for name in self.columns[:20])
                 raise TableError(
                     f"{self.path} {fault}; found {shown}, expected {', '.join(map(repr, wanted))} (others are "

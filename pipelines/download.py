@@ -28,7 +28,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exp
 from hgld import __version__
 from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
 from hgld.data.http_files import HttpLimits, RemoteFault, watched
-from hgld.errors import ConfigError, HgldError, ServiceError, StorageError
+from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
 from hgld.files import file_lock, put_in_place
 from hgld.pipelines.shards.sources.gldv2 import (
     BASE_URL,
@@ -467,7 +467,9 @@ class Downloader:
 def _check(files: Sequence[RemoteFile]) -> None:
     for file in files:
         if not is_http_address(file.url):
-            raise ConfigError(f"{file.shown!r} is not an address to fetch from; expected http://... or https://...")
+            raise ConfigError(
+                f"{quoted(file.shown)} is not an address to fetch from; expected http://... or https://..."
+            )
     if len({file.path for file in files}) != len(files):
         raise ConfigError("two of the files to fetch have the same path; name each file once.")
 

@@ -1,4 +1,4 @@
-"""Run independent units of work: in this process, in a supervised pool of processes, or on a Ray cluster.
+"""Run work in other processes: independent units in a supervised pool or on a Ray cluster, and what may crash alone.
 
 A unit is idempotent: it leaves a complete file or none, and doing it twice gives the same bytes. So lost work (of a
 killed worker or a killed build) is simply done again, and the result does not depend on the worker.
@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from hgld.errors import HgldError, MissingResourceError, takes_extra
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS = 3
+START = "spawn"  # how processes begin: threads that were there do not survive a fork
 _UNITS_AHEAD = 2  # a worker, so that none waits for the next one
 
 
@@ -74,6 +76,78 @@ def run_units(
 def available_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_Argument = TypeVar("_Argument")
+
+
+class ProcessEndedError(Exception):
+    """The end of a process before its result: a crash in native code, or no end in time. The text says which."""
+
+
+def run_alone(work: Callable[[_Argument], _Result], argument: _Argument, *, seconds: float, memory: int) -> _Result:
+    """Call a function in a process of its own, which a crash, a hang or a lack of memory ends, and not this one.
+
+    It is no sandbox: the process may do what this one may. Starting it takes about half a second.
+
+    Args:
+        work: a function of a module, so that the process can import it.
+        argument: pickled, as the result and the errors are.
+        seconds: until it is killed.
+        memory: bytes that the process may address beyond what it has when it begins (Linux; a MemoryError there).
+
+    Raises:
+        ProcessEndedError: it ended without a result, or was killed.
+        Exception: what ``work`` raised.
+    """
+    context = multiprocessing.get_context(START)
+    answers, answer = context.Pipe(duplex=False)
+    process = context.Process(target=_answer, args=(work, argument, memory, answer), daemon=True)
+    process.start()
+    answer.close()
+    try:
+        if not answers.poll(seconds):
+            raise ProcessEndedError(f"no end in {seconds:g} s")
+        result, error = answers.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode or 0
+        raise ProcessEndedError(f"{signal.strsignal(-code)}" if code < 0 else f"exit status {code}") from None
+    finally:
+        process.kill()
+        process.join()
+        answers.close()
+    if error is not None:
+        raise error
+    return result
+
+
+def _answer(work: Callable[[Any], Any], argument: Any, memory: int, answer: Connection) -> None:
+    """Send the result of a call, or its error."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and with it this
+    try:
+        with _most_memory(memory):
+            told = work(argument), None
+    except Exception as error:  # noqa: BLE001  # raised again by the parent
+        told = None, error
+    answer.send(told)
+
+
+@contextmanager
+def _most_memory(more: int) -> "Iterator[None]":
+    try:
+        import resource
+
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+    except (ImportError, OSError):  # not Linux: the memory of the machine is the limit
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 def worker_died(unit: Unit, why: str) -> HgldError:
@@ -134,7 +208,7 @@ class _SupervisedPool(Generic[_Unit, _Result]):
         self._start()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context(START)
         self.reader, self.writer = context.Pipe(duplex=False)
         self.pool = ProcessPoolExecutor(self.processes, context, initializer=_set_up_worker, initargs=(self.reader,))
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, SchemaError, StorageError
+from hgld.errors import InputError, SchemaError, StorageError, quoted
 from hgld.files import sync, write_atomic, write_folder
 
 
@@ -205,7 +205,7 @@ def run_stage(
         if isinstance(error, StorageError) or not _is_of_storage(error, root):
             raise
         raise StorageError(
-            f"stage {name!r} could not write to {root}: {getattr(error, 'strerror', None) or error} "
+            f"stage {quoted(name)} could not write to {root}: {getattr(error, 'strerror', None) or error} "
             f"({getattr(error, 'filename', None) or directory}). "
             "Free space or choose another --out, then run the same command again: finished stages are kept."
         ) from error
@@ -251,7 +251,7 @@ def _key(name: str, version: int, config: Any, inputs: Mapping[str, Path]) -> tu
             hashes[role] = sha256_of(path)
         except OSError as error:
             raise InputError(
-                f"stage {name!r} cannot read its input {role!r} ({path}): {error.strerror}. "
+                f"stage {quoted(name)} cannot read its input {quoted(role)} ({path}): {error.strerror}. "
                 "Give it back, or run the same command again to make what earlier stages make."
             ) from error
     stated = {"version": version, "config": plain(config), "inputs": hashes}
@@ -272,8 +272,8 @@ def _read_done(directory: Path, key: str) -> dict[str, Any] | None:
         return None
     if record.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
-            f"{marker}: schema version is {record.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}. "
-            "Build into a new folder."
+            f"{marker}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
+            f"{SCHEMA_VERSION}. Build into a new folder."
         )
     whole = record.keys() >= _RECORD and record["key"] == key and _intact(directory, record["outputs"])
     return record if whole else None

@@ -18,9 +18,9 @@ from requests.adapters import HTTPAdapter
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from hgld import __version__
-from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after
+from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
 from hgld.data.http_files import HttpLimits, RemoteFault, guarded_pools, watched
-from hgld.errors import ConfigError, ServiceError, excerpt
+from hgld.errors import ConfigError, ServiceError, excerpt, quoted
 
 # Documented for readers who are not logged in: action API 200 requests a minute, HTML pages fewer than 20 a second.
 API_RATE = 200 / 60
@@ -251,7 +251,8 @@ class PoliteClient:
                 # No answer has come from there yet: a wrong address or no network. Report that without retries.
                 unreached = isinstance(reason, urllib3.exceptions.NewConnectionError)
                 transient = urlsplit(url).netloc in self._reached or not unreached
-                raise AnswerError("connection", f"{url} cannot be reached ({reason})", transient=transient) from error
+                said = f"{url} cannot be reached ({excerpt(reason)})"
+                raise AnswerError("connection", said, transient=transient) from error
         raise AnswerError("http-redirects", f"{url} redirects in a loop, or more than {_MOST_REDIRECTS} times")
 
     def _wait_turn(self) -> None:
@@ -266,20 +267,18 @@ class PoliteClient:
 
     def _body(self, response: requests.Response, deadline: float) -> bytes:
         """Return the decoded body; read1 returns after one read, so that a slow trickle cannot evade the deadline."""
-        body = bytearray()
+        body, url = bytearray(), without_secrets(response.url)  # which a redirect may have given a name and password
         try:
             while chunk := response.raw.read1(1 << 16, decode_content=True):
                 body += chunk
                 if len(body) > MAX_ANSWER_BYTES:
-                    raise AnswerError("too-large", f"{response.url} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
+                    raise AnswerError("too-large", f"{url} answered more than {MAX_ANSWER_BYTES >> 20} MiB")
                 if self._clock() > deadline:
-                    raise AnswerError(
-                        "timeout", f"{response.url} gave part of an answer in {self._timeout:g} s", transient=True
-                    )
+                    raise AnswerError("timeout", f"{url} gave part of an answer in {self._timeout:g} s", transient=True)
         except urllib3.exceptions.ReadTimeoutError as error:
             raise requests.ReadTimeout(error) from error
         except urllib3.exceptions.HTTPError as error:
-            raise AnswerError("cut-off", f"{response.url} broke off its answer ({error})", transient=True) from error
+            raise AnswerError("cut-off", f"{url} broke off its answer ({excerpt(error)})", transient=True) from error
         return bytes(body)
 
     def _retry(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -316,7 +315,7 @@ def _redirected(place: str, location: str) -> str:
     try:
         return redirect_target(place, location)
     except RedirectError as error:
-        raise AnswerError("http-redirects", f"{place} {error}") from None
+        raise AnswerError("http-redirects", f"{without_secrets(place)} {error}") from None
 
 
 def _refuse_impatience(error: AnswerError) -> None:
@@ -335,9 +334,15 @@ def _failure(state: RetryCallState) -> AnswerError:
 
 def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rate: float) -> None:
     for url in endpoints:
+        shown = quoted(without_secrets(url))
         if not is_http_address(url):
             raise ConfigError(
-                f"{url!r} is not an address; expected for example https://commons.wikimedia.org/w/api.php."
+                f"{shown} is not an address; expected for example https://commons.wikimedia.org/w/api.php."
+            )
+        if "@" in urlsplit(url).netloc:
+            raise ConfigError(
+                f"{shown} is given with a name or password, which would stand in the build's records. Put them into "
+                "~/.netrc, from which they are sent, and leave them out here."
             )
     if contact and (not re.fullmatch(r"[\x20-\x7e]{3,200}", contact) or not re.search(r"\S@\S|https?://\S", contact)):
         raise ConfigError(f"contact is {contact!r}; expected a mail address or the URL of a page, in ASCII.")
@@ -373,7 +378,9 @@ def _json_object(url: str, body: bytes) -> dict[str, Any]:
         if b"\\ud" in body.lower():  # half a surrogate pair is valid JSON, but no file can hold it as text
             answer = json.loads(json.dumps(answer, ensure_ascii=False).encode("utf-8", errors="replace"))
     except ValueError as error:
-        raise AnswerError("json", f"{url} answered JSON that cannot be read ({error})", transient=True) from error
+        raise AnswerError(
+            "json", f"{url} answered JSON that cannot be read ({excerpt(error)})", transient=True
+        ) from error
     except RecursionError as error:
         raise AnswerError("json", f"{url} answered JSON that is nested too deep") from error
     if not isinstance(answer, dict):

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from hgld.errors import InputError, SchemaError, StorageError
+from hgld.errors import InputError, SchemaError, StorageError, quoted
 from hgld.files import write_atomic, write_folder
 from hgld.training.config import is_validation, read_json_object
 
@@ -212,11 +212,11 @@ def read_state(path: Path) -> dict[str, Any]:
     state = read_json_object(path / STATE)
     if state.get("schema_version") != SCHEMA_VERSION or not isinstance(state.get("step"), int):
         raise SchemaError(
-            f"{path / STATE}: schema version is {state.get('schema_version')!r} and step {state.get('step')!r}; this "
-            f"hgld reads version {SCHEMA_VERSION} and a whole number of steps."
+            f"{path / STATE}: schema version is {quoted(state.get('schema_version'))} and step "
+            f"{quoted(state.get('step'))}; this hgld reads version {SCHEMA_VERSION} and a whole number of steps."
         )
     if not isinstance(state.get("files", {}), dict):
-        raise InputError(f"{path / STATE}: files is {state['files']!r}; expected the number of tensors by file.")
+        raise InputError(f"{path / STATE}: files is {quoted(state['files'])}; expected the number of tensors by file.")
     return state
 
 
@@ -239,7 +239,7 @@ def _best(run: Path) -> Path | None:
         return None
     name = read_json_object(path).get("checkpoint")
     if not isinstance(name, str) or not _NAME.match(name):
-        raise InputError(f"{path}: names the checkpoint {name!r}; expected step-N. Remove the file to go on.")
+        raise InputError(f"{path}: names the checkpoint {quoted(name)}; expected step-N. Remove the file to go on.")
     folder = run / FOLDER / name
     return folder if (folder / STATE).is_file() else None
 

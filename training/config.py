@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.files import write_atomic
 from hgld.losses.registry import loss_names
 from hgld.settings import options_of, setting
@@ -367,7 +367,7 @@ def with_fields(config: TrainConfig, fields: Mapping[str, Any]) -> TrainConfig:
     changes: dict[str, dict[str, Any]] = {}
     for name, value in fields.items():
         if name not in _PLACES:
-            raise ConfigError(f"there is no field {name!r}. {_nearest(name, _PLACES)}")
+            raise ConfigError(f"there is no field {quoted(name)}. {_nearest(name, _PLACES)}")
         changes.setdefault(_PLACES[name].lower(), {})[name] = _OPTIONS[name].check(value)
     sections = {section: dataclasses.replace(getattr(config, section), **given) for section, given in changes.items()}
     return dataclasses.replace(config, **sections)
@@ -385,7 +385,7 @@ def parse_field(name: str, text: str) -> Any:
         ConfigError: no such field, or text that is not of its type.
     """
     if name not in _PLACES:
-        raise ConfigError(f"there is no field {name!r}. {_nearest(name, _PLACES)}")
+        raise ConfigError(f"there is no field {quoted(name)}. {_nearest(name, _PLACES)}")
     return _OPTIONS[name].parse(text)
 
 
@@ -408,23 +408,23 @@ def read_config(path: Path) -> TrainConfig:
     data = read_json_object(path)
     if data.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
-            f"{path}: schema version is {data.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}."
+            f"{path}: schema version is {quoted(data.get('schema_version'))}; this hgld reads version {SCHEMA_VERSION}."
         )
     texts = {name: data.get(name, "") for name in _TEXT_FIELDS}
     for name, text in texts.items():
         if not isinstance(text, str) or "\0" in text:
-            raise ConfigError(f"{path}: {name} is {text!r}; expected text.")
+            raise ConfigError(f"{path}: {name} is {quoted(text)}; expected text.")
     sections = [section.lower() for section in SECTIONS]
     fields: dict[str, Any] = {}
     for key, given in data.items():
         if key in ("schema_version", *_TEXT_FIELDS):
             continue
         if key not in sections or not isinstance(given, dict):
-            raise ConfigError(f"{path}: there is no section {key!r}. {_nearest(key, sections)}")
+            raise ConfigError(f"{path}: there is no section {quoted(key)}. {_nearest(key, sections)}")
         for name, value in given.items():
             if _PLACES.get(name, "").lower() != key:
                 own = [n for n, section in _PLACES.items() if section.lower() == key]
-                raise ConfigError(f"{path}: section {key!r} has no field {name!r}. {_nearest(name, own)}")
+                raise ConfigError(f"{path}: section {quoted(key)} has no field {quoted(name)}. {_nearest(name, own)}")
             fields[name] = tuple(value) if isinstance(value, list) else value
     try:
         return dataclasses.replace(with_fields(TrainConfig(), fields), **texts)
@@ -434,4 +434,4 @@ def read_config(path: Path) -> TrainConfig:
 
 def _nearest(name: str, names: Any) -> str:
     near = difflib.get_close_matches(name, list(names), n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(names)}."
+    return f"Did you mean {quoted(near[0])}?" if near else f"There are: {', '.join(names)}."

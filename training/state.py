@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hgld import distributed
 from hgld.data.format import dataset_name
 from hgld.distributed import Processes, placed_like, whole_tensors
-from hgld.errors import ConfigError, InputError, StorageError
+from hgld.errors import ConfigError, InputError, StorageError, quoted
 from hgld.training.batches import TrainingData
 from hgld.training.checkpoint import (
     STATE,
@@ -217,7 +217,7 @@ def check_folder(config: TrainConfig, out: Path) -> None:
     before, now = flat(read_config(out / CONFIG)), flat(config)
     other = [name for name in now if before[name] != now[name] and name not in _MAY_CHANGE]
     if other:
-        told = "; ".join(f"{name} is {now[name]!r}, was {before[name]!r}" for name in other)
+        told = "; ".join(f"{name} is {quoted(now[name])}, was {quoted(before[name])}" for name in other)
         raise ConfigError(
             f"{out} holds a run of other options ({told}). Take another --out (with --init-from {out} to start from "
             "its weights), or the run's own options to go on with it."

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
-from hgld.errors import ConfigError, DivergenceError, InputError, StorageError
+from hgld.errors import ConfigError, DivergenceError, InputError, StorageError, quoted
 from hgld.files import write_atomic
 from hgld.training.config import CONFIG, TrainConfig, flat, parse_field, read_config, with_fields
 from hgld.training.config_checks import check_config
@@ -211,12 +211,12 @@ def _parse_axis(text: str) -> tuple[str, list[Any]]:
     if name == "lambda":
         name = "lambda_"
     if not equals or not values.strip():
-        raise ConfigError(f"--sweep {text!r}: expected field=a,b,c, for instance tau=0.005,0.01,0.02.")
+        raise ConfigError(f"--sweep {quoted(text)}: expected field=a,b,c, for instance tau=0.005,0.01,0.02.")
     of_lists = isinstance(flat(TrainConfig()).get(name), tuple)
     parts = [part.strip() for part in values.split(";" if of_lists else ",")]
     parsed = [parse_field(name, part) for part in parts]
     if len({repr(value) for value in parsed}) < len(parsed):
-        raise ConfigError(f"--sweep {text!r}: a value stands there twice.")
+        raise ConfigError(f"--sweep {quoted(text)}: a value stands there twice.")
     return name, parsed
 
 

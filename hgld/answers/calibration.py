@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hgld.answers.risk import LevelRisk, level_risk
 from hgld.answers.votes import Votes, complete_labels, count_votes
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
@@ -150,8 +150,8 @@ class Calibration:
         found = _read_object(path)
         if found.get("schema_version") != SCHEMA_VERSION:
             raise SchemaError(
-                f"{path}: schema version {found.get('schema_version')!r}; this hgld reads {SCHEMA_VERSION}. Calibrate "
-                "again: hgld calibrate."
+                f"{path}: schema version {quoted(found.get('schema_version'))}; this hgld reads "
+                f"{SCHEMA_VERSION}. Calibrate again: hgld calibrate."
             )
         try:
             return _parsed(found)
@@ -413,7 +413,7 @@ def _parsed(found: Mapping[str, Any]) -> Calibration:
             raise ValueError(f"risks of {name} are not of the levels {levels}")
     neighbors = found["neighbors"]
     if type(neighbors) is not int or not 1 <= neighbors <= _MOST_NEIGHBORS:
-        raise ValueError(f"neighbors is {neighbors!r}")
+        raise ValueError(f"neighbors is {quoted(neighbors)}")
     temperature, unknown = _number(found["temperature"]), _number(found["unknown"])
     if not (temperature > 0 and 0 <= unknown < 1):
         raise ValueError(f"temperature is {temperature}, unknown {unknown}")
@@ -452,5 +452,5 @@ def _text(found: Any) -> str:
 
 def _number(found: Any) -> float:
     if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-        raise TypeError(f"{str(found)[:40]!r} in place of a finite number")
+        raise TypeError(f"{quoted(str(found)[:40])} in place of a finite number")
     return float(found)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hgld.errors import quoted
+
 BINS = 15
 _POINTS = 101  # of a curve that is kept
 
@@ -58,7 +60,7 @@ class LevelRisk:
         ):
             raise ValueError("a curve's parts differ in length, or a share is outside 0..1")
         if type(found["queries"]) is not int or found["queries"] < 0:
-            raise ValueError(f"queries is {found['queries']!r}")
+            raise ValueError(f"queries is {quoted(found['queries'])}")
         shares = accuracy, confidence, ece, area
         return cls(text(found["level"]), found["queries"], *shares, coverage, risk, bound)
 

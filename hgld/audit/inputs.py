@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hgld.audit.audit import Audit, AuditOptions, audit
 from hgld.audit.picture_copies import PictureCopies
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 from hgld.evaluation.embedding_files import (
     KEY,
     SPLIT,
@@ -100,14 +100,14 @@ class Audited:
         if len(keys) != read.values.shape[0]:
             raise TableError(f"{file} has {len(keys)} rows, {embeddings} {read.values.shape[0]}; expected as many.")
         if len(twice := keys.filter(keys.is_duplicated())):
-            raise InputError(f"{file}: key {twice[0]!r} has several embeddings; expected one an item.")
+            raise InputError(f"{file}: key {quoted(twice[0])} has several embeddings; expected one an item.")
         places = pl.DataFrame({KEY: dataset.keys.cast(pl.String), "at": np.arange(len(dataset))})
         at = pl.DataFrame({KEY: keys}).join(places, on=KEY, how="left", maintain_order="left")["at"]
         if at.null_count():
             strange = keys.filter(at.is_null())
             raise InputError(
-                f"{file}: {len(strange):,} of its keys are no items of {dataset!r}, the first {strange[0]!r}. Name the "
-                "dataset that was embedded, or leave --data out."
+                f"{file}: {len(strange):,} of its keys are no items of {quoted(dataset)}, the first "
+                f"{quoted(strange[0])}. Name the dataset that was embedded, or leave --data out."
             )
         return cls.of_dataset(read.values, dataset.select(at.to_list()))
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from hgld.data.format import MAX_IMAGE_BYTES
 from hgld.data.images import EncodedImage
 from hgld.data.index import (
     BOX,
@@ -30,7 +31,7 @@ from hgld.data.index import (
     read_table,
 )
 from hgld.data.storage import READING, ShardStorage
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.hub import dataset_folder, is_address
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-_MOST_ITEM_BYTES = 1 << 30
 _DRAWN = 12  # pictures in a notebook
 _DIGEST = 32  # bytes of a SHA-256
 
@@ -137,13 +137,18 @@ def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame
     )
     inside = (pl.col("of_split") == pl.col("split")) & (pl.col("offset") + pl.col("size") <= pl.col("bytes"))
     joined = index.lazy().select("key", "shard", "split", "offset", "size").join(shards.lazy(), on="shard", how="left")
-    wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > _MOST_ITEM_BYTES)).head(1).collect()
+    wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > MAX_IMAGE_BYTES)).head(1).collect()
     if len(wrong):
         row = wrong.row(0, named=True)
+        if row["size"] > MAX_IMAGE_BYTES:
+            raise InputError(
+                f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes; an image may have "
+                f"{MAX_IMAGE_BYTES}. Leave it out where the shards are made (--max-file-mb)."
+            )
         raise InputError(
-            f"{storage.where}/{INDEX}: key {row['key']!r} has {row['size']} bytes at offset {row['offset']} of "
-            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split {row['of_split']!r}. "
-            "hgld index --force writes both again from the shards."
+            f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes at offset {row['offset']} of "
+            f"{row['shard']}; by {MANIFEST} that shard has {row['bytes'] or 0} bytes, of split "
+            f"{quoted(row['of_split'])}. hgld index --force writes both again from the shards."
         )
 
 
@@ -201,8 +206,8 @@ def open_dataset(
     manifest = read_manifest(storage)
     if split is not None and split not in manifest.splits:
         near = get_close_matches(split, manifest.splits, n=1, cutoff=0.4)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{storage.where}: no split {split!r}; it has {', '.join(manifest.splits)}.{meant}")
+        meant = f" Did you mean {quoted(near[0])}?" if near else ""
+        raise InputError(f"{storage.where}: no split {quoted(split)}; it has {', '.join(manifest.splits)}.{meant}")
     hierarchy = read_hierarchy(storage, manifest)
     if verify_reads is None:
         verify_reads = READING.get().verify_reads
@@ -266,7 +271,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
 
     def __repr__(self) -> str:
         name = f"{self.manifest.name}, {self.split or 'all splits'}"
-        return f"ShardDataset({name}: {len(self)} items, {self.hierarchy!r})"
+        return f"ShardDataset({name}: {len(self)} items, {quoted(self.hierarchy)})"
 
     def _repr_html_(self) -> str:
         """Draw a notebook's view: classes a level, and pictures from all parts with their labels; none from a URL."""
@@ -323,7 +328,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         try:
             data = self.storage.read_at(self._shard_names[self._shard[i]], int(self._offset[i]), int(self._size[i]))
         except InputError as error:
-            raise InputError(f"item {i}, key {self.keys[i]!r}: {error}") from error
+            raise InputError(f"item {i}, key {quoted(self.keys[i])}: {error}") from error
         self._verify(np.array([i]), [data])
         return data
 
@@ -354,7 +359,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         for position, content in zip(positions.tolist(), data, strict=True):
             if not self.is_as_indexed(position, content):
                 raise InputError(
-                    f"item {position}, key {self.keys[position]!r}: {self.storage.where}/"
+                    f"item {position}, key {quoted(self.keys[position])}: {self.storage.where}/"
                     f"{self._shard_names[self._shard[position]]}: the {len(content)} bytes at offset "
                     f"{self._offset[position]} are not those of the index (SHA-256): the shard changed after it was "
                     "indexed, or was damaged on the way. hgld verify, where it lies, tells which."
@@ -388,7 +393,7 @@ class ShardDataset(Dataset[dict[str, Any]]):
         shard = self._shard_names[self._shard[position]]
         if not self.storage.is_local:
             shard = f"{self.storage.where}/{shard}"
-        return f"{shard}: item {position}, key {self.keys[position]!r}, offset {self._offset[position]}"
+        return f"{shard}: item {position}, key {quoted(self.keys[position])}, offset {self._offset[position]}"
 
     def _position(self, index: int) -> int:
         i = operator.index(index)

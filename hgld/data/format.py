@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
-from hgld.errors import InputError, SchemaError
+from hgld.errors import InputError, SchemaError, quoted
 
 SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
 INDEX_VERSION = 2  # 1 called the column run "group", which no level could be called then; it is read too
@@ -148,6 +148,7 @@ def short(value: object) -> str:
 # It stands beside every image in a shard: labels, names, split, source, levels.
 
 MAX_ITEM_JSON_BYTES = 1 << 16
+MAX_IMAGE_BYTES = 512 << 20  # of one encoded image, so that no planted size fills the memory
 MAX_LABEL = (1 << 24) - 1  # so that no planted label makes a table of two billion classes
 _WHOLE_IMAGE = [0, 0, 0, 0]
 _SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can spell them, UTF-8 files cannot hold them
@@ -243,7 +244,7 @@ def _is_text(value: object) -> TypeGuard[str]:
 def _texts(found: object, name: str, lengths: set[int], where: str) -> tuple[str, ...]:
     if isinstance(found, list) and len(found) in lengths and all(map(_is_text, found)):
         return tuple(found)
-    raise InputError(f"{where}: {name!r} is {short(found)}; expected {max(lengths)} texts, as many as labels.")
+    raise InputError(f"{where}: {quoted(name)} is {short(found)}; expected {max(lengths)} texts, as many as labels.")
 
 
 def _box(found: object, where: str) -> tuple[int, int, int, int] | None:
@@ -374,7 +375,7 @@ class _ManifestReader:
     def part(self, facts: Any, name: str, kind: type) -> Any:
         found = facts.get(name) if isinstance(facts, dict) else None
         if not isinstance(found, kind):
-            raise InputError(f"{self.where}: {name!r} is {short(found)}; expected {kind.__name__}.")
+            raise InputError(f"{self.where}: {quoted(name)} is {short(found)}; expected {kind.__name__}.")
         return found
 
     def name(self, facts: dict[str, Any]) -> str:
@@ -397,7 +398,7 @@ class _ManifestReader:
     def count(self, facts: Any, name: str) -> int:
         found = self.part(facts, name, int)
         if isinstance(found, bool) or found < 0:
-            raise InputError(f"{self.where}: {name!r} is {found!r}; expected a number of at least 0.")
+            raise InputError(f"{self.where}: {quoted(name)} is {quoted(found)}; expected a number of at least 0.")
         return found
 
     def counts(self, facts: dict[str, Any]) -> dict[str, int]:

@@ -27,7 +27,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from hgld import __version__
 from hgld.addresses import RedirectError, is_private, names_private, redirect_target, retry_after
-from hgld.errors import ConfigError, excerpt
+from hgld.errors import ConfigError, excerpt, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,7 @@ else:
 _CHUNK = 1 << 20
 _TOGETHER = 16  # requests of a process at a time
 _MOST_TRAILERS = 100  # lines behind the last chunk of a body; http.client takes so many in a head
+_LONGEST_TIMEOUT = 1e6  # seconds; sockets take no more than some 10^9
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429)  # and 500 to 599: statuses of a server that may answer later
 _MISSING = (404, 410)
@@ -60,6 +61,9 @@ class HttpLimits:
         slowest: bytes a second.
         redirects: of one request.
         attempts: of one request that failed in a way that may pass.
+
+    Raises:
+        ConfigError: a value is not a number, or below what can be kept.
     """
 
     connect: float = 20.0
@@ -69,6 +73,22 @@ class HttpLimits:
     slowest: float = 1 << 14
     redirects: int = 5
     attempts: int = 6
+
+    def __post_init__(self) -> None:
+        for name, least in {"redirects": 0, "attempts": 1}.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(
+                    f"limits of http(s): {name} is {quoted(value)}; expected a whole number from {least} on."
+                )
+        for name in ("connect", "headers", "silence", "whole", "slowest"):
+            value = getattr(self, name)
+            most = math.inf if name in ("whole", "slowest") else _LONGEST_TIMEOUT
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+                unit = "bytes a second" if name == "slowest" else "seconds"
+                raise ConfigError(
+                    f"limits of http(s): {name} is {quoted(value)}; expected {unit}, more than 0 and at most {most:g}."
+                )
 
 
 class RemoteFault(Exception):  # noqa: N818  # its reader makes an error of it, with the file's name
@@ -454,6 +474,8 @@ def _read_options(options: Mapping[str, Any]) -> tuple[HttpLimits, tuple[str, ..
     if unknown := [name for name in options if name not in known]:
         raise ConfigError(f"storage options of http(s): {', '.join(unknown)}; expected only {', '.join(known)}.")
     limits = options.get("limits", HttpLimits())
+    if not isinstance(limits, HttpLimits | Mapping):
+        raise ConfigError(f"limits of http(s): {quoted(limits)}; expected HttpLimits or a mapping of its fields.")
     if isinstance(limits, Mapping):
         names = [field.name for field in fields(HttpLimits)]
         if set(limits) - set(names):

@@ -46,7 +46,7 @@ from hgld.data.format import (
     short,
 )
 from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import InputError, SchemaError
+from hgld.errors import InputError, SchemaError, quoted
 
 __all__ = [
     "BOX",
@@ -237,7 +237,7 @@ def _check_rows(frame: pl.DataFrame, levels: Sequence[str], where: str) -> None:
     for name, (test, expected) in sound.items():
         if not passed[name][0]:
             row = frame.with_row_index("row").filter(~test).row(0, named=True)
-            raise InputError(f"{where}: row {row['row']}: {name!r} is {short(row[name])}; expected {expected}.")
+            raise InputError(f"{where}: row {row['row']}: {quoted(name)} is {short(row[name])}; expected {expected}.")
     _check_keys_differ(frame, where)
 
 
@@ -251,7 +251,7 @@ def _check_keys_differ(frame: pl.DataFrame, where: str) -> None:
         return
     twice = frame.filter(pl.col("key").is_duplicated())["key"]
     if len(twice):
-        raise InputError(f"{where}: key {twice[0]!r} is listed more than once; expected every key once.")
+        raise InputError(f"{where}: key {quoted(twice[0])} is listed more than once; expected every key once.")
 
 
 def with_runs(index: pl.DataFrame, finest: str) -> pl.DataFrame:

@@ -23,7 +23,7 @@ from hgld.data.dataset import ShardDataset
 from hgld.data.decode import Decoder, decode_batch, decoder_of
 from hgld.data.images import EncodedImage
 from hgld.data.views import View, places
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.samplers import BatchSampler
 
 OnFault = Literal["raise", "replace", "leave"]
@@ -83,7 +83,7 @@ class DatasetItems:
         return items
 
     def name(self, item: int) -> str:
-        return f"item {item}, key {self.dataset.keys[item]!r}"
+        return f"item {item}, key {quoted(self.dataset.keys[item])}"
 
     def candidates(self, item: int, damaged: set[int]) -> Iterator[int]:
         """Yield the next items of its class, those outside the batch first; then the batch."""
@@ -142,8 +142,8 @@ class BatchDecoder:
         decoder_of(decoder)
         if workers < 0 or prefetch < 0 or on_fault not in ("raise", "replace", "leave"):
             raise ConfigError(
-                f"workers {workers}, prefetch {prefetch}, on_fault {on_fault!r}: expected at least 0, at least 0, and "
-                "raise, replace or leave."
+                f"workers {workers}, prefetch {prefetch}, on_fault {quoted(on_fault)}: expected at least 0, at "
+                "least 0, and raise, replace or leave."
             )
         self._view = view
         self._decoder: Decoder = decoder

@@ -18,7 +18,7 @@ from braceexpand import braceexpand
 
 from hgld.addresses import without_secrets
 from hgld.data.format import MANIFEST, FileFacts
-from hgld.errors import ConfigError, InputError, ServiceError, StorageError, takes_extra
+from hgld.errors import ConfigError, InputError, ServiceError, StorageError, quoted, takes_extra
 
 if TYPE_CHECKING:
     from hgld.data.fsspec_files import FsspecRanges
@@ -211,7 +211,7 @@ class ShardStorage:
         scheme = urlsplit(text).scheme if "://" in text else ""
         if "::" in text or (scheme and scheme not in (*SCHEMES, "file")):
             raise ConfigError(
-                f"{without_secrets(text)!r} cannot be read from; expected a folder, or a URL that begins with "
+                f"{quoted(without_secrets(text))} cannot be read from; expected a folder, or a URL that begins with "
                 f"{', '.join(SCHEMES)}."
             )
         self.is_local = scheme in ("", "file")
@@ -313,12 +313,12 @@ class ShardStorage:
         )
 
     def __repr__(self) -> str:
-        return f"ShardStorage({self.where!r})"
+        return f"ShardStorage({quoted(self.where)})"
 
 
 def _checked(name: str) -> str:
     if not name or name in (".", "..") or _UNSAFE_NAME.search(name):
-        raise InputError(f"{name!r} is not the name of a file in a dataset; expected one without / and \\.")
+        raise InputError(f"{quoted(name)} is not the name of a file in a dataset; expected one without / and \\.")
     return name
 
 
@@ -565,10 +565,12 @@ def expand_braces(urls: Iterable[str]) -> list[str]:
             found += islice(braceexpand(url), _MOST_SHARDS + 1 - len(found))
         except ValueError as error:  # its UnbalancedBracesError
             raise ConfigError(
-                f"{url!r}: a brace that does not close; expected train-{{000000..000012}}.tar."
+                f"{quoted(url)}: a brace that does not close; expected train-{{000000..000012}}.tar."
             ) from error
         if len(found) > _MOST_SHARDS:
-            raise ConfigError(f"{url!r}: more than {_MOST_SHARDS} shards. Give fewer, or a directory with an index.")
+            raise ConfigError(
+                f"{quoted(url)}: more than {_MOST_SHARDS} shards. Give fewer, or a directory with an index."
+            )
     return found
 
 
@@ -586,7 +588,7 @@ def open_tars(urls: Sequence[str], options: Mapping[str, Any] | None) -> list[Ta
     tars = []
     for url in urls:
         if not is_shard(url):
-            raise ConfigError(f"{url!r}: expected the path or URL of a shard, which ends in .tar.")
+            raise ConfigError(f"{quoted(url)}: expected the path or URL of a shard, which ends in .tar.")
         folder, name = _folder_and_name(url)
         if folder not in storages:
             storages[folder] = ShardStorage(folder, options)

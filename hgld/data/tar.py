@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 
 __all__ = [
     "BLOCK",
@@ -77,11 +77,11 @@ def _header(name: bytes, size: int, kind: bytes) -> bytes:
 
 def _with_pax_header(name: str, size: int) -> bytes:
     if not name or name.endswith("/") or "\0" in name or size < 0:
-        raise InputError(f"member {name!r} of {size} bytes: expected a file's name, and no negative size.")
+        raise InputError(f"member {quoted(name)} of {size} bytes: expected a file's name, and no negative size.")
     try:
         path = name.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise InputError(f"member {name!r}: its name cannot be written as UTF-8 ({error.reason}).") from error
+        raise InputError(f"member {quoted(name)}: its name cannot be written as UTF-8 ({error.reason}).") from error
     records = b""
     if len(path) > _LONGEST_NAME or not name.isascii():
         records += _pax_record(b"path", path)
@@ -225,7 +225,7 @@ class _Damage(Exception):  # noqa: N818  # not an error that leaves this module
 
     def error(self, where: str, name: str = "") -> InputError:
         name = name or (self.member.name if self.member else "")
-        member = f"member {name!r}: " if name else ""
+        member = f"member {quoted(name)}: " if name else ""
         return InputError(f"{where}: {member}{self.what} at offset {self.offset}. Fetch or write the tar again.")
 
 
@@ -347,7 +347,7 @@ def _read_extended(cursor: _Cursor, kind: bytes, size: int, extended: _Extended)
             extended.name = _text(records[b"path"])
         if b"size" in records:
             if not records[b"size"].isdigit() or len(records[b"size"]) > _MOST_DIGITS:
-                raise _Damage(f"a pax header with the size {records[b'size'][:_MOST_DIGITS]!r}", start)
+                raise _Damage(f"a pax header with the size {quoted(records[b'size'][:_MOST_DIGITS])}", start)
             extended.size = int(records[b"size"])
         if any(key.startswith(b"GNU.sparse.") for key in records):
             extended.fault = "is sparse, which hgld does not read"
@@ -391,7 +391,7 @@ def _fault(name: str, kind: Kind, code: int) -> str | None:
     if kind == "link":
         return "is a symbolic link" if code == ord("2") else "is a hard link"
     if kind == "other":
-        return f"is neither file nor directory (type {chr(code)!r})"
+        return f"is neither file nor directory (type {quoted(chr(code))})"
     if kind == "file" and not name:
         return "has no name"
     if _CONTROL.search(name):

@@ -19,15 +19,14 @@ import numpy as np
 
 from hgld.data.batch import Fault
 from hgld.data.dataset import ShardDataset
-from hgld.data.format import IMAGE_SUFFIXES, key_and_suffix
+from hgld.data.format import IMAGE_SUFFIXES, MAX_IMAGE_BYTES, key_and_suffix
 from hgld.data.images import EncodedImage, read_header, turn_of, upright_size
 from hgld.data.index import MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.storage import Tar
 from hgld.data.tar import BLOCK, END_OF_ARCHIVE, member_header, padding, stream_members
-from hgld.errors import HgldError, InputError, takes_extra
+from hgld.errors import HgldError, InputError, quoted, takes_extra
 from hgld.samplers.batch_sampler import Short
 
-MAX_IMAGE_BYTES = 1 << 28  # of one encoded image, so that no planted size fills the memory
 _MOST_SKIPPED = 4 << 20  # bytes read in vain rather than opening the shard again further on
 _MOST_BAD = 10_000  # damaged members without one sound group between them: this is no dataset
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -174,9 +173,9 @@ def check_order(dataset: ShardDataset) -> None:
     if wrong.size:
         at = int(wrong[0]) + 1
         raise InputError(
-            f"{names[shard[at]]}: the index has key {dataset.keys[at]!r} at offset {offset[at]}, behind one that ends "
-            f"at {offset[at - 1] + size[at - 1]}; a stream needs the order of the tar. Write it again with "
-            "`hgld index --force`."
+            f"{names[shard[at]]}: the index has key {quoted(dataset.keys[at])} at offset {offset[at]}, behind one that "
+            f"ends at {offset[at - 1] + size[at - 1]}; a stream needs the order of the tar. Write it again with `hgld "
+            "index --force`."
         )
 
 
@@ -224,7 +223,9 @@ def _wanted_members(
             if member.fault is not None:
                 faults[position] = member.fault
             elif key_and_suffix(member.name)[0] != key or member.size != size:
-                faults[position] = f"{member.name!r} of {member.size} bytes is there, by the index {key!r} of {size}"
+                faults[position] = (
+                    f"{quoted(member.name)} of {member.size} bytes is there, by the index {quoted(key)} of {size}"
+                )
             else:
                 yield f"{key}.image", data
         if not wanted:  # nothing is read beyond
@@ -341,7 +342,7 @@ class BareShards:
 
     def _items(self, samples: Iterable[Sample]) -> Iterator[Item]:
         for sample in samples:
-            key, where = sample["__key__"], f"{sample['__url__']}: key {sample['__key__']!r}"
+            key, where = sample["__key__"], f"{sample['__url__']}: key {quoted(sample['__key__'])}"
             try:
                 yield _item(sample, key, where)
             except InputError as error:

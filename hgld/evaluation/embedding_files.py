@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
-from hgld.errors import InputError, TableError, excerpt
+from hgld.errors import InputError, TableError, excerpt, quoted
 from hgld.labels import known_classes
 
 KEY, SPLIT = "key", "split"
@@ -46,7 +46,7 @@ def read_embeddings(path: str | Path) -> Embeddings:
     reader = readers.get(file.suffix.lower())
     if reader is None:
         way_out = " numpy.save writes them." if file.suffix in (".pt", ".pth", ".pkl") else ""
-        raise InputError(f"{file}: suffix {file.suffix!r}; expected embeddings as {', '.join(readers)}.{way_out}")
+        raise InputError(f"{file}: suffix {quoted(file.suffix)}; expected embeddings as {', '.join(readers)}.{way_out}")
     try:
         found = reader(file)
     except OSError as error:
@@ -102,11 +102,13 @@ def _stacked(file: Path, column: pl.Series) -> np.ndarray:
     first = int(lengths[0]) if len(lengths) else 0
     if first == 0 or (lengths != first).any():
         row = int((lengths != first).arg_max() or 0) if first else 0
-        raise InputError(f"{file}: row {row} of {column.name!r} is missing, empty or of another length than row 0.")
+        raise InputError(
+            f"{file}: row {row} of {quoted(column.name)} is missing, empty or of another length than row 0."
+        )
     values = lists.explode()
     if values.null_count() or not values.dtype.is_float():
         raise InputError(
-            f"{file}: {column.name!r} holds {values.dtype} with {values.null_count()} nulls; expected floats."
+            f"{file}: {quoted(column.name)} holds {values.dtype} with {values.null_count()} nulls; expected floats."
         )
     return values.to_numpy().reshape(len(lengths), first)
 
@@ -122,7 +124,7 @@ def _read_table(file: Path) -> pl.DataFrame:
         raise TableError(f"{file}: cannot be read ({error.strerror or error}).") from error
     except POLARS_FAULTS as error:
         raise TableError(f"{file}: not a readable label table ({excerpt(error)}).") from error
-    raise TableError(f"{file}: suffix {file.suffix!r}; expected labels as .parquet or .csv.")
+    raise TableError(f"{file}: suffix {quoted(file.suffix)}; expected labels as .parquet or .csv.")
 
 
 def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
@@ -155,7 +157,7 @@ def read_labels(path: str | Path, levels: Sequence[str] | None) -> pl.DataFrame:
             "Name the levels among them, finest first."
         )
     is_csv = file.suffix.lower() == ".csv"
-    read = [known_classes(table[level], f"{file}: column {level!r}", is_csv=is_csv) for level in levels]
+    read = [known_classes(table[level], f"{file}: column {quoted(level)}", is_csv=is_csv) for level in levels]
     about = [table[name] for name in (KEY, SPLIT) if name in table.columns and name not in levels]
     about = [column.cast(pl.String).fill_null("") if column.name == SPLIT else column for column in about]
     return pl.DataFrame([*about, *read])
@@ -196,8 +198,8 @@ def check_same_items(embeddings: Embeddings, labels: pl.DataFrame, files: tuple[
     if len(differ):
         row = int(differ[0])
         raise TableError(
-            f"row {row}: {files[0]} has key {ours[row]!r}, {files[1]} {theirs[row]!r} ({len(differ)} rows differ); "
-            "expected the same items in the same order."
+            f"row {row}: {files[0]} has key {quoted(ours[row])}, {files[1]} {quoted(theirs[row])} "
+            f"({len(differ)} rows differ); expected the same items in the same order."
         )
 
 

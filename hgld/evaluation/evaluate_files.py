@@ -11,7 +11,7 @@ import polars as pl
 from torch import Tensor
 
 from hgld.data.dataset import ShardDataset, open_dataset
-from hgld.errors import ConfigError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError, quoted
 from hgld.evaluation.embedding_files import (
     KEY,
     check_same_items,
@@ -198,7 +198,7 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
     together = pl.concat(keys)
     if len(twice := together.filter(together.is_duplicated())):
         raise InputError(
-            f"{', '.join(map(str, files))}: key {twice[0]!r} has several embeddings; expected one an item."
+            f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one an item."
         )
     return vectors[0] if len(vectors) == 1 else np.concatenate(vectors), together
 

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import prepare_embeddings
@@ -169,8 +169,8 @@ class Whitening:
                 version = facts.get("schema_version")
                 if version != SCHEMA_VERSION:
                     raise SchemaError(
-                        f"{file}: whitening schema version is {version!r}; this hgld reads version {SCHEMA_VERSION}. "
-                        "Fit it again."
+                        f"{file}: whitening schema version is {quoted(version)}; this hgld reads version "
+                        f"{SCHEMA_VERSION}. Fit it again."
                     )
                 mean, components, variances = (stored.get_tensor(n) for n in ("mean", "components", "variances"))
             power, num_items = float(facts["power"]), int(facts["num_items"])

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, InputError, SchemaError, excerpt
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.files import write_atomic
 from hgld.terminal import printable
 
@@ -295,7 +295,7 @@ class RetrievalReport:
             raise SchemaError(f"{file}: values and undefined name different metrics.")
         of_set = settings.get(_OF_SET, [])
         if not isinstance(of_set, list) or not set(of_set) <= set(values):
-            raise SchemaError(f"{file}: {_OF_SET} is {of_set!r}; expected a list of some of its metrics.")
+            raise SchemaError(f"{file}: {_OF_SET} is {quoted(of_set)}; expected a list of some of its metrics.")
         columns = [name for name in values if name not in of_set]
         return cls(values, _load_per_query(file.with_suffix(_PER_QUERY_SUFFIX), columns), undefined, settings)
 
@@ -447,7 +447,9 @@ def compare(
     names = list(reports)
     first = baseline if baseline is not None else next(iter(names), "")
     if first not in reports:
-        raise ConfigError(f"baseline {first!r} is not among the reports ({', '.join(names) or 'there are none'}).")
+        raise ConfigError(
+            f"baseline {quoted(first)} is not among the reports ({', '.join(names) or 'there are none'})."
+        )
     if not 0 < confidence < 1 or samples < 1:
         raise ConfigError(f"confidence is {confidence}, samples {samples}; expected a share of 1 and at least 1.")
     chosen = _common_metrics(reports, metrics)
@@ -489,18 +491,20 @@ def _check_same_task(reports: Mapping[str, RetrievalReport], first: str) -> None
     for name, report in reports.items():
         if report.per_query.is_empty():
             raise InputError(
-                f"report {name!r} has no values a query. Load it from the .json that save_json wrote, with the "
+                f"report {quoted(name)} has no values a query. Load it from the .json that save_json wrote, with the "
                 ".per_query.parquet beside it."
             )
         if not report.per_query["query"].equals(reports[first].per_query["query"]):
             raise InputError(
-                f"reports {first!r} and {name!r} are of different queries; only the same ones can be paired."
+                f"reports {quoted(first)} and {quoted(name)} are of different queries; only the same ones can "
+                "be paired."
             )
         for key in _SAME:
             here, there = report.settings.get(key), reports[first].settings.get(key)
             if here != there:
                 raise InputError(
-                    f"reports {first!r} and {name!r} are of different tasks: {key} is {there!r} and {here!r}."
+                    f"reports {quoted(first)} and {quoted(name)} are of different tasks: {key} is "
+                    f"{quoted(there)} and {quoted(here)}."
                 )
 
 

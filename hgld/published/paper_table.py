@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hgld.data.format import dataset_name
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.published.results import PAPERS, PublishedValue, belongs, fold, published_values
 
 # -- which table ------------------------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ def find_table(spelling: str) -> tuple[str, list[PublishedValue]]:
     found = [value for value in values if _is_called(value.table, kind, label)]
     if not found:
         tables = ", ".join(dict.fromkeys(value.table for value in values))
-        raise ConfigError(f"{PAPERS[paper].name} has no rows of {rest.strip(' ,:')!r}; it has {tables}.")
+        raise ConfigError(f"{PAPERS[paper].name} has no rows of {quoted(rest.strip(' ,:'))}; it has {tables}.")
     tables = dict.fromkeys(value.table for value in found)
     return f"{PAPERS[paper].name} {', '.join(tables)}" if label else PAPERS[paper].name, found
 
@@ -50,7 +50,7 @@ def _paper_of(spelling: str) -> tuple[str, str]:
         if match := re.match(rf"\W*{loose}(?![a-z@+])(\s+et\s+al\.?)?(\s*\(?\d{{4}}\)?(?=\W))?", text, re.IGNORECASE):
             return key, text[match.end() :]
     named = ", ".join(f"{paper.name} ({key})" for key, paper in PAPERS.items())
-    raise ConfigError(f"no paper is called {spelling!r}; there are {named}.")
+    raise ConfigError(f"no paper is called {quoted(spelling)}; there are {named}.")
 
 
 def _label(text: str) -> tuple[str, str]:

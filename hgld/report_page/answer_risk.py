@@ -44,6 +44,7 @@ def answer_risks(figures: Figures, runs: Sequence[Run]) -> AnswerRisks:
         for run in runs
         if (made := run.calibration) is not None
     ]
+    notes += [f"{run.name}: answers are not shown: {run.uncalibrated}" for run in runs if run.uncalibrated]
     return AnswerRisks(tuple(rows), drawn, tuple(notes))
 
 

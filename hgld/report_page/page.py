@@ -417,7 +417,7 @@ def write_report_page(
     figures = Figures(None if plots is None else Path(plots))
     splits = sorted({split for run in runs for split in run.evaluations})
     try:
-        sections, notes = [], []
+        sections, notes = [], [f"answers are not shown: {run.uncalibrated}" for run in runs if run.uncalibrated]
         for i, split in enumerate(splits):
             here = {run.name: run.evaluations[split] for run in runs if split in run.evaluations}
             own = [value for name in here for value in recipes[name]]

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError, excerpt
+from hgld.errors import TableError, excerpt, quoted
 from hgld.published.results import PAPERS, PublishedValue, values_of
 
 _COLUMNS = ("dataset", "method", "metric", "value", "source")
@@ -122,5 +122,5 @@ def _read(path: Path) -> pl.DataFrame:
     wrong = read.select((pl.col("value").is_null() | ~pl.col("value").is_between(0, 100)).arg_true()).to_series()
     if len(wrong):
         row = int(wrong[0])
-        raise TableError(f"{path}: row {row + 2}: value {table['value'][row]!r}; expected per cent, 0 to 100.")
+        raise TableError(f"{path}: row {row + 2}: value {quoted(table['value'][row])}; expected per cent, 0 to 100.")
     return read.select(_COLUMNS).with_columns(pl.col("dataset", "method", "source", "metric").fill_null(""))

@@ -13,7 +13,7 @@ import polars as pl
 
 from hgld.answers.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocol_kinds import value_parts
@@ -35,8 +35,8 @@ def read_report(path: Path) -> RetrievalReport:
     for setting, (check, expected) in _SETTINGS.items():
         if setting in report.settings and not check(report.settings[setting]):
             raise SchemaError(
-                f"{path}: {setting} is {report.settings[setting]!r}; expected {expected}. The file was changed or "
-                "damaged: evaluate again."
+                f"{path}: {setting} is {quoted(report.settings[setting])}; expected {expected}. The file was "
+                "changed or damaged: evaluate again."
             )
     try:
         for metric in report.values:
@@ -144,6 +144,7 @@ class Run:
         history: the same of ``evaluations.csv`` for every split.
         recipe: name of the recipe that it was trained by; empty where nothing says it.
         calibration: of its answers, where ``hgld calibrate`` has made one.
+        uncalibrated: the reason why a calibration that is there cannot be read.
     """
 
     name: str
@@ -152,6 +153,7 @@ class Run:
     history: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     recipe: str = ""
     calibration: Calibration | None = None
+    uncalibrated: str = ""
 
 
 def read_runs(places: Sequence[str | Path]) -> list[Run]:
@@ -212,9 +214,12 @@ def _run_folder(name: str, folder: Path) -> Run:
     for split, (epoch, path) in sorted(latest.items()):
         report = read_report(path)
         evaluations[split] = Evaluation(report, epoch, *_embeddings_of(report, path, folder / "embeddings"))
-    kept = folder / CALIBRATION
-    calibration = Calibration.load(kept) if kept.is_file() else None
-    return Run(name, evaluations, log, history, _recipe(folder / "config.json"), calibration)
+    kept, calibration, why_not = folder / CALIBRATION, None, ""
+    try:
+        calibration = Calibration.load(kept) if kept.is_file() else None
+    except InputError as error:  # the page is of the evaluations, which are sound
+        why_not = str(error)
+    return Run(name, evaluations, log, history, _recipe(folder / "config.json"), calibration, why_not)
 
 
 def _recipe(config: Path) -> str:

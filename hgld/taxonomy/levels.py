@@ -23,7 +23,7 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from hgld.errors import ConfigError, HierarchyError, some
+from hgld.errors import ConfigError, HierarchyError, quoted, some
 from hgld.hierarchy import Hierarchy
 from hgld.taxonomy.graph import Taxonomy, distinct_names, short
 
@@ -121,7 +121,7 @@ def even_levels(
 def _one_parent(taxonomy: Taxonomy, rule: str, changes: list[tuple[str, str, str, str]]) -> np.ndarray:
     """Return the position of each class's one parent, -1 at the top."""
     if rule not in get_args(ParentsRule):
-        raise ConfigError(f"parents is {rule!r}; expected one of {', '.join(get_args(ParentsRule))}.")
+        raise ConfigError(f"parents is {quoted(rule)}; expected one of {', '.join(get_args(ParentsRule))}.")
     torn = taxonomy.with_several_parents
     if torn and rule == "refuse":
         raise HierarchyError(
@@ -156,11 +156,11 @@ def _parse_cut(taxonomy: Taxonomy, cut: str) -> tuple[str, tuple[str, ...]]:
     listed = tuple(mark.strip() for mark in marks.split(",")) if colon else ()
     if rule not in ("root", "leaves", "ranks") or not all(listed) or len(set(listed)) != len(listed):
         raise ConfigError(
-            f"cut is {cut!r}; expected root, root:2,1 (steps below the top), leaves:1,2 (steps above the finest "
+            f"cut is {quoted(cut)}; expected root, root:2,1 (steps below the top), leaves:1,2 (steps above the finest "
             "classes), ranks or ranks:species,family (finest first), each mark once."
         )
     if rule != "ranks" and not all(mark.isascii() and mark.isdigit() and len(mark) < 5 for mark in listed):
-        raise ConfigError(f"cut is {cut!r}; expected whole numbers of steps, as in {rule}:2,1.")
+        raise ConfigError(f"cut is {quoted(cut)}; expected whole numbers of steps, as in {rule}:2,1.")
     return rule, listed
 
 

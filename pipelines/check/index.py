@@ -20,7 +20,7 @@ from hgld.data import index as files
 from hgld.data.format import short
 from hgld.data.index import BOX, REJECTED, TABLES, check_levels, index_schema, with_runs
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, HgldError, InputError, StorageError
+from hgld.errors import ConfigError, HgldError, InputError, StorageError, quoted
 from hgld.files import put_in_place, sync
 from hgld.pipelines.check.scan import WRONG_SUFFIX, ScanOptions, ShardScan, opened_regular, scan_shards
 from hgld.pipelines.check.verify import short_runs
@@ -70,9 +70,9 @@ class ItemConsensus:
         self._refuse_sparse(root)
         for c, level in enumerate(self.levels):
             known = self.items.filter(_label(c) >= 0)
-            self._agree(root, known, _label(c), _name(c), f"the name of class {{}} of {level!r}")
+            self._agree(root, known, _label(c), _name(c), f"the name of class {{}} of {quoted(level)}")
             if c + 1 < len(self.levels):
-                above = f"the class of {self.levels[c + 1]!r} above class {{}} of {level!r}"
+                above = f"the class of {quoted(self.levels[c + 1])} above class {{}} of {quoted(level)}"
                 self._agree(root, known.filter(_label(c + 1) >= 0), _label(c), _label(c + 1), above)
 
     def rejected(self) -> pl.DataFrame:
@@ -127,8 +127,8 @@ class ItemConsensus:
         if len(twice):
             first, second = twice.filter(of=twice["of"][0]).head(2).rows(named=True)
             raise InputError(
-                f"{root}: {what.format(first['of'])} is {short(first['value'])} in item {first['key']!r} of "
-                f"{first['shard']} and {short(second['value'])} in item {second['key']!r} of {second['shard']}; "
+                f"{root}: {what.format(first['of'])} is {short(first['value'])} in item {quoted(first['key'])} of "
+                f"{first['shard']} and {short(second['value'])} in item {quoted(second['key'])} of {second['shard']}; "
                 "expected one answer. Correct the JSON of the wrong one, or leave that item out."
             )
 
@@ -142,9 +142,9 @@ class ItemConsensus:
         c = int(np.argmax(largest))
         shard, key = self.items.select("shard", "key").row(labels[c].arg_max() or 0)
         raise InputError(
-            f"{root}: {shard} has {key!r} with label {largest[c]} at {self.levels[c]!r}; for {len(self.items)} items, "
-            f"all levels together may have {most} classes. Write the tars with the classes of a level numbered from 0 "
-            "without gaps, as hgld build-shards manifest does."
+            f"{root}: {shard} has {quoted(key)} with label {largest[c]} at {quoted(self.levels[c])}; for "
+            f"{len(self.items)} items, all levels together may have {most} classes. Write the tars with the classes of "
+            "a level numbered from 0 without gaps, as hgld build-shards manifest does."
         )
 
     def _set_aside(self, wrong: pl.Expr, reason: str, detail: str, *more: pl.Expr) -> None:
@@ -282,7 +282,7 @@ def _dataset_name(root: Path) -> str:
     name = earlier.name if earlier else root.resolve().name
     if not files.is_safe_name(name):
         raise ConfigError(
-            f"the folder is called {name!r}, which would be the dataset's name; expected 1 to 200 printable "
+            f"the folder is called {quoted(name)}, which would be the dataset's name; expected 1 to 200 printable "
             "letters. Rename the folder."
         )
     return name

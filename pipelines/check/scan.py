@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import polars as pl
 
-from hgld.data.format import IMAGE_FORMATS, key_and_suffix
+from hgld.data.format import IMAGE_FORMATS, MAX_IMAGE_BYTES, key_and_suffix
 from hgld.data.images import read_header
 from hgld.data.index import IMAGE_SUFFIXES, MAX_ITEM_JSON_BYTES, is_safe_key, parse_item_json
 from hgld.data.tar import Member, stream_members
@@ -82,7 +82,6 @@ class Findings:
 # -- scanning ---------------------------------------------------------------------------------------------------------
 
 WRONG_SUFFIX = "wrong-suffix"  # the one fault that leaves an item sound
-LARGEST_MEMBER = 512 << 20  # bytes; larger ones are kept aside
 
 ITEMS = pl.Schema(
     {
@@ -212,7 +211,7 @@ def scan_shard(path: Path, options: ScanOptions) -> ShardScan:
     with opened_regular(path) as file, warnings.catch_warnings(action="ignore"):  # Pillow warns about odd metadata
         hashed = _Hashed(file)
         samples = _Samples(path.name, options)
-        for member, data in stream_members(hashed, where=path.name, max_member_bytes=LARGEST_MEMBER, recover=True):
+        for member, data in stream_members(hashed, where=path.name, max_member_bytes=MAX_IMAGE_BYTES, recover=True):
             samples.add(member, data)
         while hashed.read(1 << 20):  # read what follows the end mark
             pass
@@ -336,4 +335,4 @@ class _Samples:
 def _reason(member: Member) -> str:
     if member.kind == "damage":
         return "damaged-tar"
-    return "too-large" if member.kind == "file" and member.size > LARGEST_MEMBER else "unsafe-path"
+    return "too-large" if member.kind == "file" and member.size > MAX_IMAGE_BYTES else "unsafe-path"

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, rgb_pixels, turn_of, turned
-from hgld.errors import ConfigError, ImageError, TableError
+from hgld.errors import ConfigError, ImageError, TableError, quoted
 
 LandmarkKey = tuple[str, int]
 
@@ -156,16 +156,16 @@ def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) 
     where = f"{manifest}, line {line}"
     number, path = row["landmark_id"] or "", row["path"] or ""
     if not re.fullmatch(r"\d{1,18}", number):
-        raise TableError(f"{where}: landmark_id is {number!r}; expected a whole number.")
+        raise TableError(f"{where}: landmark_id is {quoted(number)}; expected a whole number.")
     try:
         file = (inside / path).resolve()
         is_file = file.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, links in a circle
         raise TableError(
-            f"{where}: {path[:100]!r} is not a valid path ({error}). Correct or remove the row."
+            f"{where}: {quoted(path[:100])} is not a valid path ({error}). Correct or remove the row."
         ) from error
     if not file.is_relative_to(inside):
-        raise TableError(f"{where}: path {path!r} leads out of {inside}; expected a path inside that folder.")
+        raise TableError(f"{where}: path {quoted(path)} leads out of {inside}; expected a path inside that folder.")
     if not is_file:
-        raise TableError(f"{where}: there is no file {path!r} in {inside}. Correct the row or remove it.")
+        raise TableError(f"{where}: there is no file {quoted(path)} in {inside}. Correct the row or remove it.")
     return (row["split"], int(number)), _whole_file(path, file)

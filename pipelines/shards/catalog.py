@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.format import BOX, KEY_PATTERN, LONGEST_KEY, SPLIT_PATTERN, check_levels, short
-from hgld.errors import HierarchyError, InputError, TableError, some
+from hgld.errors import HierarchyError, InputError, TableError, quoted, some
 
 if TYPE_CHECKING:
     from hgld.hierarchy import Hierarchy
@@ -88,7 +88,7 @@ class Catalog:
     protocol: str = ""
 
     def __post_init__(self) -> None:
-        check_level_names(self.levels, f"dataset {self.name!r}")
+        check_level_names(self.levels, f"dataset {quoted(self.name)}")
         self._check_columns()
         known = self.items.with_columns(pl.col(self.levels).replace("", None))
         object.__setattr__(self, "items", known)  # unknown has one spelling, null; the frozen field is set only here
@@ -123,7 +123,7 @@ class Catalog:
         try:
             return Hierarchy.from_columns({level: rows[level].to_list() for level in self.levels})
         except HierarchyError as error:
-            raise HierarchyError(f"dataset {self.name!r}: {error}") from error
+            raise HierarchyError(f"dataset {quoted(self.name)}: {error}") from error
 
     def with_items(self, items: pl.DataFrame) -> "Catalog":
         """Return the catalog with these of its items; lists and judgements about others are left out."""
@@ -141,7 +141,7 @@ class Catalog:
         if set(given.items()) != set(expected.items()):
             found = ", ".join(f"{name}: {kind}" for name, kind in given.items())
             wanted = ", ".join(f"{name}: {kind}" for name, kind in expected.items())
-            raise TableError(f"dataset {self.name!r}: its items have the columns {found}; expected {wanted}.")
+            raise TableError(f"dataset {quoted(self.name)}: its items have the columns {found}; expected {wanted}.")
 
     def _check_references(self) -> None:
         """Refuse lists and judgements that name anything but items."""
@@ -153,7 +153,7 @@ class Catalog:
                 strange = table.filter(~pl.col(column).is_in(known))[column]
                 if len(strange):
                     raise TableError(
-                        f"dataset {self.name!r}: its {name} name {column}s that are no items: {_some(strange)}."
+                        f"dataset {quoted(self.name)}: its {name} name {column}s that are no items: {_some(strange)}."
                     )
 
     def _check_containers(self) -> None:
@@ -163,11 +163,12 @@ class Catalog:
         strange = self.items.filter(~pl.col("file").str.split("/").list.first().is_in(sorted(roles)))["file"]
         if len(strange):
             raise InputError(
-                f"dataset {self.name!r}: items of no tar: {_some(strange)}; the tars are of {', '.join(sorted(roles))}."
+                f"dataset {quoted(self.name)}: items of no tar: {_some(strange)}; the tars are of "
+                f"{', '.join(sorted(roles))}."
             )
         repeated = self.items.filter(pl.col("file").is_duplicated())["file"].unique().sort()
         if len(repeated):
-            raise TableError(f"dataset {self.name!r}: members of tars that are several items: {_some(repeated)}.")
+            raise TableError(f"dataset {quoted(self.name)}: members of tars that are several items: {_some(repeated)}.")
 
     def _check_disjoint(self) -> None:
         finest = self.levels[0]
@@ -176,9 +177,9 @@ class Catalog:
         shared = self.items.filter(~in_train & pl.col(finest).is_in(train.implode()))
         if not shared.is_empty():
             raise HierarchyError(
-                f"dataset {self.name!r}: {shared[finest].n_unique()} classes of level {finest!r} are in train and in "
-                f"{', '.join(shared['split'].unique().sort())}: {_some(shared[finest].unique().sort())}; expected "
-                "splits without common classes. Correct the lists."
+                f"dataset {quoted(self.name)}: {shared[finest].n_unique()} classes of level {quoted(finest)} are in "
+                f"train and in {', '.join(shared['split'].unique().sort())}: {_some(shared[finest].unique().sort())}; "
+                "expected splits without common classes. Correct the lists."
             )
 
 
@@ -220,29 +221,31 @@ def safe_key(text: str) -> str:
 def _check_names(items: pl.DataFrame, name: str) -> None:
     for column in _ITEM_COLUMNS:
         if items[column].null_count():
-            raise TableError(f"dataset {name!r}: {items[column].null_count()} items have no {column}.")
+            raise TableError(f"dataset {quoted(name)}: {items[column].null_count()} items have no {column}.")
     long = pl.col("key").str.len_bytes() > LONGEST_KEY
     unsafe = items.filter(long | ~pl.col("key").str.contains(f"^{KEY_PATTERN}$"))["key"]
     if len(unsafe):
         raise TableError(
-            f"dataset {name!r}: unsafe keys: {_some(unsafe)}; expected letters, digits and _ - = between single /, at "
-            f"most {LONGEST_KEY} of them."
+            f"dataset {quoted(name)}: unsafe keys: {_some(unsafe)}; expected letters, digits and _ - = between "
+            f"single /, at most {LONGEST_KEY} of them."
         )
     _check_length(items, ["file"], _LONGEST_FILE, name)
     odd = items.filter(pl.col("file").str.contains(r"[\x00-\x1f\x7f]"))["file"]
     if len(odd):
-        raise TableError(f"dataset {name!r}: files with control characters in their names: {_some(odd)}.")
+        raise TableError(f"dataset {quoted(name)}: files with control characters in their names: {_some(odd)}.")
     repeated = items.filter(pl.col("key").is_duplicated()).sort("key", "file")
     if not repeated.is_empty():
         both = repeated.filter(pl.col("key") == repeated["key"][0])["file"]
         raise TableError(
-            f"dataset {name!r}: {repeated['key'].n_unique()} keys are those of several items, the first "
-            f"{repeated['key'][0]!r} of {_some(both)}. Rename the files, or leave out the repeated rows."
+            f"dataset {quoted(name)}: {repeated['key'].n_unique()} keys are those of several items, the first "
+            f"{quoted(repeated['key'][0])} of {_some(both)}. Rename the files, or leave out the repeated rows."
         )
     splits = items["split"].unique().sort()
     odd = splits.filter(~splits.str.contains(f"^{SPLIT_PATTERN}$"))
     if len(odd):
-        raise TableError(f"dataset {name!r}: unsafe names of splits: {_some(odd)}; expected letters, digits and _.")
+        raise TableError(
+            f"dataset {quoted(name)}: unsafe names of splits: {_some(odd)}; expected letters, digits and _."
+        )
 
 
 def _check_length(items: pl.DataFrame, columns: Sequence[str], most: int, name: str) -> None:
@@ -250,15 +253,17 @@ def _check_length(items: pl.DataFrame, columns: Sequence[str], most: int, name: 
     for column in columns:
         long = items.filter(pl.col(column).str.len_bytes() > most)[column]
         if len(long):
-            raise TableError(f"dataset {name!r}: {column} {short(long[0])} is longer than {most} bytes; shorten it.")
+            raise TableError(
+                f"dataset {quoted(name)}: {column} {short(long[0])} is longer than {most} bytes; shorten it."
+            )
 
 
 def _check_table(table: pl.DataFrame | None, name: str, dataset: str) -> None:
     expected = dict.fromkeys(_TABLES[name], pl.String)
     if table is not None and set(table.schema.items()) != set(expected.items()):
         raise TableError(
-            f"dataset {dataset!r}: its {name} have the columns {dict(table.schema)}; expected {', '.join(expected)}, "
-            "all text."
+            f"dataset {quoted(dataset)}: its {name} have the columns {dict(table.schema)}; expected "
+            f"{', '.join(expected)}, all text."
         )
 
 

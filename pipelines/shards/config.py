@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hgld.data.format import MOST_PIXELS
+from hgld.data.format import MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError
 from hgld.settings import bound_problems, setting
 
 MEGABYTE = 1 << 20
-_MAX_FILE_MB = 512  # the limit of hgld verify, too
+_MAX_FILE_MB = MAX_IMAGE_BYTES >> 20
 
 
 @dataclass(frozen=True)

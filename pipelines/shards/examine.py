@@ -28,7 +28,7 @@ import simplejpeg
 from hgld.data.format import BOX, IMAGE_FORMATS
 from hgld.data.images import ImageHeader, open_image, read_header, rgb_pixels, turn_of, turned
 from hgld.data.tar import ByteStream, Member, stream_members
-from hgld.errors import ImageError, InputError
+from hgld.errors import ImageError, InputError, quoted
 from hgld.files import aside_of, put_in_place
 from hgld.pipelines.shards.catalog import Container
 from hgld.pipelines.shards.image_facts import check_decodes
@@ -372,7 +372,7 @@ def _member_row(
 ) -> dict[str, Any]:
     if member.fault is not None:
         too_large = member.kind == "file" and member.size > unit.options.max_bytes
-        return _rejected("too-large" if too_large else "unsafe-path", f"{member.name!r} {member.fault}")
+        return _rejected("too-large" if too_large else "unsafe-path", f"{quoted(member.name)} {member.fault}")
     return _row(data, box, unit.options, spool, member.offset)
 
 

@@ -14,7 +14,7 @@ from hgld.data.format import BOX
 from hgld.data.index import index_schema, item_json
 from hgld.data.storage import advise
 from hgld.data.tar import END_OF_ARCHIVE, member_header, padding
-from hgld.errors import ImageError, InputError, StorageError
+from hgld.errors import ImageError, InputError, StorageError, quoted
 from hgld.pipelines.shards.examine import read_inside
 from hgld.pipelines.shards.output import ShardOutput
 from hgld.pipelines.stage import UnitRecord
@@ -163,7 +163,7 @@ class _Sources:
         except ImageError as error:
             raise InputError(f"{where}: {error}; it was readable when it was examined. {_AGAIN}") from error
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise InputError(f"{where}: the bytes of {row['key']!r} changed since they were examined. {_AGAIN}")
+            raise InputError(f"{where}: the bytes of {quoted(row['key'])} changed since they were examined. {_AGAIN}")
         return data
 
     def _bytes(self, row: Mapping[str, Any]) -> bytes:

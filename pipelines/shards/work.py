@@ -21,7 +21,7 @@ import polars as pl
 
 import hgld
 from hgld.data.format import MANIFEST, MAX_MANIFEST_BYTES, Manifest
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.files import file_lock, sync, write_atomic
 from hgld.pipelines.hierarchy.config import key_fields
 from hgld.pipelines.shards import examine, pack
@@ -169,8 +169,8 @@ def finished_dataset(output: ShardOutput, key: str) -> Manifest | None:
     manifest = Manifest.from_json(data, f"{output.root}/{MANIFEST}")
     if manifest.provenance.get("build_key") != key:
         raise ConfigError(
-            f"{output.root} holds the dataset {manifest.name!r}, built from other lists or with other options. Choose "
-            "another --out, or delete that one first."
+            f"{output.root} holds the dataset {quoted(manifest.name)}, built from other lists or with other "
+            "options. Choose another --out, or delete that one first."
         )
     sizes = output.sizes()
     expected = {shard.name: shard.bytes for shard in manifest.shards}

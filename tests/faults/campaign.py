@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hgld.errors import HgldError
+from hgld.pipelines import executor
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
@@ -107,7 +108,7 @@ def make_samples(samples: dict[str, Path]) -> None:
 
 
 def run(cases: Sequence[tuple[str, int]], work: Path) -> Iterator[Outcome]:
-    """Judge cases in a process of their own, so that a crash or a hang is a verdict too; another goes on."""
+    """Judge cases in a process of their own: a crash or a hang is a verdict too, and another goes on with the rest."""
     names = list(dict.fromkeys(name for name, _ in cases))
     samples = {name: work / "samples" / str(number) for number, name in enumerate(names)}
     make_samples(samples)
@@ -121,7 +122,7 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
     told, tells = _SPAWN.Pipe(duplex=False)
     stack = work / "stack.txt"
     stack.write_bytes(b"")
-    child = _SPAWN.Process(target=_judge_all, args=(cases, samples, work, tells, stack), daemon=True)
+    child = _SPAWN.Process(target=_judge_all, args=(cases, samples, work, tells, stack))
     child.start()
     tells.close()
     count, hangs = 0, False
@@ -156,6 +157,7 @@ def _judge_all(
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # polars says on stderr that it panics
     before = _stamps(samples)
+    executor.START = "fork"  # a process for each MATLAB file: this takes milliseconds, and nothing else runs here
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGUSR1, file)
@@ -203,5 +205,7 @@ def keep(outcome: Outcome, work: Path) -> Path:
     shutil.rmtree(sample, ignore_errors=True)
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
     make_samples({outcome.reader: sample})
-    write_case(outcome.reader, outcome.number, sample, place)
+    with tempfile.TemporaryDirectory(dir=work) as case:
+        write_case(outcome.reader, outcome.number, sample, Path(case))
+        shutil.copytree(case, place, dirs_exist_ok=True)
     return place

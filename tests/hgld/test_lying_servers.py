@@ -1,6 +1,8 @@
 """Servers that lie, read by all that reads from one: each reading ends in time, in little memory, in one line."""
 
 import hashlib
+import math
+import re
 import resource
 import socket
 import time
@@ -234,6 +236,24 @@ def test_only_bytes_that_were_asked_for_lengthen_a_reading():
     for _ in range(3):
         watch.came(1_000_000)
     assert deadline.left() <= 100 + 50 / 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"slowest": 0}, "slowest is 0; expected bytes a second, more than 0"),
+        ({"whole": -1}, "whole is -1; expected seconds"),
+        ({"headers": math.nan}, "headers is nan; expected seconds"),
+        ({"silence": math.inf}, "silence is inf; expected seconds, more than 0 and at most 1e"),
+        ({"connect": "20"}, "connect is '20'; expected seconds"),
+        ({"attempts": 0}, "attempts is 0; expected a whole number from 1 on"),
+        ({"redirects": 2.5}, "redirects is 2.5; expected a whole number from 0 on"),
+        (5, "5; expected HttpLimits or a mapping"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(limits, said):
+    with pytest.raises(ConfigError, match=f"limits of http.*: {re.escape(said)}"):
+        ShardStorage("http://127.0.0.1:9", {"limits": limits}).exists("dataset.json")
 
 
 def test_unknown_options_of_http_are_refused():

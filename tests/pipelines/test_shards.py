@@ -12,9 +12,8 @@ import pytest
 import hgld
 from hgld import Hierarchy
 from hgld.data import index as dataset_files
-from hgld.data.format import BOX, MOST_PIXELS
+from hgld.data.format import BOX, MAX_IMAGE_BYTES, MOST_PIXELS
 from hgld.errors import ConfigError, InputError, StorageError
-from hgld.pipelines.check.scan import LARGEST_MEMBER
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.shards import output, work
 from hgld.pipelines.shards.build import build_catalog, build_shards, plan_build
@@ -383,7 +382,7 @@ def test_the_manifest_source_end_to_end(release, tmp_path):
         ({"group_size": 0}, "--group-size is 0; expected 1 or more"),
         ({"quality": 101}, "--quality is 101; expected 100 at most"),
         ({"max_pixels": MOST_PIXELS + 1}, "--max-pixels"),
-        ({"max_file_mb": (LARGEST_MEMBER >> 20) + 1}, "--max-file-mb"),
+        ({"max_file_mb": (MAX_IMAGE_BYTES >> 20) + 1}, "--max-file-mb"),
         ({"spool": "never", "resize": 100}, "--spool never"),
         ({"ray_address": "auto"}, "--ray-address"),
     ],

@@ -314,6 +314,12 @@ def test_addresses_that_nobody_can_have_are_refused_before_anything_is_asked(pla
         PoliteClient((place,))
 
 
+def test_addresses_with_a_password_are_refused_without_showing_it():
+    with pytest.raises(ConfigError, match=r"http://127.0.0.1/api.php' is given with a name or password") as caught:
+        PoliteClient(("http://me:s3cret@127.0.0.1/api.php",))
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "place", ["http://[::1]:8080/api.php", "https://wiki.example.org./api.php", "http://bücher.de/"]
 )

@@ -1,6 +1,7 @@
 """``hgld calibrate`` and the answers of ``hgld search``: files, bounds, classes within, texts, and refusals."""
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,26 @@ def test_the_report_shows_risk_over_coverage(hgld, world, tmp_path):
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
     assert page.count("Risk and coverage, ") >= 2
     assert "expected calibration error" in page
+
+
+@pytest.mark.slow
+def test_a_damaged_calibration_stops_only_what_takes_it(hgld, world, tmp_path):
+    run = shutil.copytree(world / "run", tmp_path / "run")
+    (run / "log.csv").write_text("step,epoch,loss\n1,0,2.5\n2,0,1.5\n")
+    (run / "calibration.json").write_text("[")
+    search = [str(run) if word == "run" else word for word in SEARCH]
+    code, out, err = hgld(*search, "--json")
+    assert (code, "answer" in json.loads(out)["queries"][0]) == (0, False)
+    assert err.startswith(f"{run}/calibration.json: not JSON")
+    for asked in (("--bound", "0.5"), ("--calibration", str(run / "calibration.json"))):
+        code, _, err = hgld(*search, *asked)
+        assert code == 2
+        assert f"{run}/calibration.json: not JSON" in err
+    code, _, err = hgld("report", str(run), "--out", str(tmp_path / "r.html"))
+    said = f"answers are not shown: {run}/calibration.json: not JSON"
+    assert code == 0
+    assert err.startswith(said)
+    assert said in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -104,6 +104,8 @@ def calibration_of(
 ) -> tuple[Calibration | None, str]:
     """Return the calibration to answer with, and the reason for which a run's own is not taken.
 
+    A run's own file is taken without being asked for, so one that is damaged or of another model is no error here.
+
     Args:
         embedder: the model that answers.
         run: folder of the model's run; None: a network.
@@ -111,12 +113,17 @@ def calibration_of(
         dataset: that is searched.
 
     Raises:
-        InputError: the file cannot be read, or the one that is given is of other levels or another model.
+        InputError: the file that is given cannot be read, or is of other levels or another model.
     """
     file = given or (None if run is None else run / CALIBRATION)
     if file is None or (given is None and not file.is_file()):
         return None, ""
-    found = Calibration.load(file)
+    try:
+        found = Calibration.load(file)
+    except InputError as error:
+        if given is not None:
+            raise
+        return None, f"{error} No answers until then."
     reason = _misfit(found, embedder, dataset)
     if reason and given is not None:
         raise InputError(f"{file}: {reason}. Calibrate again: hgld calibrate.")

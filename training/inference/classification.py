@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
 from hgld.data.dataset import ShardDataset
-from hgld.errors import ConfigError, InputError, SchemaError
+from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
@@ -100,7 +100,9 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
         InputError: no item is of one of its classes.
     """
     if level not in dataset.levels:
-        raise ConfigError(f"the classifier's classes are of level {level!r}; {dataset!r} has no such level.")
+        raise ConfigError(
+            f"the classifier's classes are of level {quoted(level)}; {quoted(dataset)} has no such level."
+        )
     column = dataset.levels.index(level)
     places = {name: place for place, name in enumerate(names)}
     of_class = torch.tensor([places.get(name, -1) for name in dataset.hierarchy.names[column]], dtype=torch.int64)
@@ -108,8 +110,8 @@ def targets_of(dataset: ShardDataset, level: str, names: Sequence[str]) -> Tenso
     targets = torch.where(labels >= 0, of_class[labels.clamp(min=0)], -1)
     if not (targets >= 0).any():
         raise InputError(
-            f"{dataset!r}: no item is of one of the {len(names)} classes that the classifier learned (the first is "
-            f"{names[0]!r}). Measure top-k on a split with the classes of training, and others by retrieval."
+            f"{quoted(dataset)}: no item is of one of the {len(names)} classes that the classifier learned (the first "
+            f"is {quoted(names[0])}). Measure top-k on a split with the classes of training, and others by retrieval."
         )
     return targets
 
@@ -180,7 +182,8 @@ def read_classifier(checkpoint: Path, config: TrainConfig) -> Classifier | None:
     level, names = record.get("level"), record.get("names", ())
     if record.get("schema_version") != SCHEMA_VERSION:
         raise SchemaError(
-            f"{file}: schema version is {record.get('schema_version')!r}; this hgld reads version {SCHEMA_VERSION}."
+            f"{file}: schema version is {quoted(record.get('schema_version'))}; this hgld reads version "
+            f"{SCHEMA_VERSION}."
         )
     if not isinstance(level, str) or not _is_names(names):
         raise InputError(f"{file}: expected a level and a list of different names of classes. Restore the file.")

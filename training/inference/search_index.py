@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hgld.data.dataset import ShardDataset
 from hgld.data.format import SEARCH
-from hgld.errors import ConfigError, InputError, StorageError, takes_extra
+from hgld.errors import ConfigError, InputError, StorageError, quoted, takes_extra
 from hgld.evaluation.scores import prepare_embeddings
 from hgld.files import aside_of, write_folder
 from hgld.training.config import read_json_object
@@ -150,7 +150,8 @@ def read_index(path: Path, kind: IndexKind, items: int, dimensions: int) -> Fais
         size = path.stat().st_size
         if magic != _MAGIC[kind] or size > most:
             raise InputError(
-                f"{path}: {size:,} bytes that begin with {magic!r}; expected {_MAGIC[kind]!r}, at most {most:,}."
+                f"{path}: {size:,} bytes that begin with {quoted(magic)}; expected {quoted(_MAGIC[kind])}, at "
+                f"most {most:,}."
             )
         index = FaissIndex(faiss().read_index(str(path)), kind)
     except (OSError, RuntimeError) as error:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld.data.views import TestView
-from hgld.errors import ConfigError, InputError, MissingResourceError
+from hgld.errors import ConfigError, InputError, MissingResourceError, quoted
 from hgld.training.models.backbone import IMAGENET_MEAN, IMAGENET_STD, USUAL_VIEW, Backbone, BackboneOptions
 
 _MOST_BYTES = 1 << 31  # a protobuf cannot be larger
@@ -114,7 +114,7 @@ def onnx_network(name: str, options: BackboneOptions) -> Backbone:
         InputError: it cannot be read, or is no network of images.
     """
     if options.pretrained not in ("default", "none"):
-        raise ConfigError(f"onnx:{name} holds its own weights; leave {options.pretrained!r} out.")
+        raise ConfigError(f"onnx:{name} holds its own weights; leave {quoted(options.pretrained)} out.")
     path = Path(name).expanduser()
     module = OnnxNetwork(path, token=options.token)
     height, width = module.shape[1:3] if module.channels_last else module.shape[2:4]
@@ -166,10 +166,10 @@ def _record(path: Path) -> dict[str, Any] | None:
         size = resize["width"] if squashed else steps["center_crop"]["size"]
         short = size if squashed else resize["short_side"]
         if not all(type(number) is int and 0 < number < 1 << 15 for number in (size, short)):
-            raise ValueError(f"sizes {size!r} and {short!r}")
+            raise ValueError(f"sizes {quoted(size)} and {quoted(short)}")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
-            f"{place}: not a record of hgld export ({error!r}). Remove or rename it, and images are prepared as for "
-            "ImageNet."
+            f"{place}: not a record of hgld export ({quoted(error)}). Remove or rename it, and images are "
+            "prepared as for ImageNet."
         ) from error
     return {"size": size, "resize": short, "geometry": "squash" if squashed else "crop"}

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from hgld.errors import InputError, MissingResourceError, some
+from hgld.errors import InputError, MissingResourceError, quoted, some
 
 _MOST_BYTES = 64 << 30
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
@@ -41,8 +41,8 @@ def weights_file(pretrained: str) -> Path | None:
         return path
     if path.suffix in _SUFFIXES or len(path.parts) > 1:
         raise MissingResourceError(
-            f"weights {pretrained!r}: there is no such file. Expected a file of weights ({', '.join(_SUFFIXES)}), "
-            "default, or none."
+            f"weights {quoted(pretrained)}: there is no such file. Expected a file of weights "
+            f"({', '.join(_SUFFIXES)}), default, or none."
         )
     return None
 
@@ -94,7 +94,7 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
     for name, tensor in weights.items():
         short = _own_name(name, expected)
         if short in given:
-            raise InputError(f"{source}: holds two weights that could be {short!r}. Keep one model in the file.")
+            raise InputError(f"{source}: holds two weights that could be {quoted(short)}. Keep one model in the file.")
         given[short] = tensor
     other = [name for name in given if name not in expected]
     foreign = [n for n in other if n not in unused and n.partition(".")[0] not in _NOT_OF_A_BACKBONE]
@@ -120,13 +120,13 @@ def load_into(module: nn.Module, weights: Mapping[str, Tensor], source: str, unu
 
 def _read_pickled(path: Path) -> object:
     if path.suffix not in _SUFFIXES:
-        raise InputError(f"{path}: suffix {path.suffix!r}; expected weights as {', '.join(_SUFFIXES)}.")
+        raise InputError(f"{path}: suffix {quoted(path.suffix)}; expected weights as {', '.join(_SUFFIXES)}.")
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
         if packed:  # torch.save stores; a compressed member could be any number of times its size
             raise InputError(
-                f"{path}: its member {packed[0]!r} is compressed, as torch.save writes none. Save it again."
+                f"{path}: its member {quoted(packed[0])} is compressed, as torch.save writes none. Save it again."
             )
     # torch warns of a pickle protocol that torch.save does not write, and then reads or refuses the file.
     with warnings.catch_warnings():
@@ -144,7 +144,9 @@ def _tensors(found: object, path: Path) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = {}
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, Tensor):
-            raise InputError(f"{path}: {name!r} is {type(value).__name__}; expected tensors by name and nothing else.")
+            raise InputError(
+                f"{path}: {quoted(name)} is {type(value).__name__}; expected tensors by name and nothing else."
+            )
         weights[name] = value
     return weights
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.evaluation.evaluate import EvaluationOptions, Progress
 from hgld.evaluation.judgements import LabelRelevance, ListRelevance
 from hgld.evaluation.protocols.benchmark import Benchmark
@@ -63,7 +63,7 @@ def evaluate_copydays(
     missing = ~np.isin(copies, originals)
     if missing.any():
         raise InputError(
-            f"query {query_names[int(missing.argmax())]!r} has no original ({int(missing.sum())} such queries); "
+            f"query {quoted(query_names[int(missing.argmax())])} has no original ({int(missing.sum())} such queries); "
             f"expected {copies[missing][0] * _BLOCK}.jpg among the originals."
         )
     gallery = original_embeddings if distractors is None else stack_gallery(original_embeddings, distractors)

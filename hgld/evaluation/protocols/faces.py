@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import torch
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.evaluation.evaluate import EvaluationOptions
 from hgld.evaluation.protocols.benchmark import Benchmark, EmbeddedSplit
 from hgld.evaluation.protocols.labelled import rank_by_labels
@@ -60,7 +60,9 @@ def _averaged(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndarray) -> t
     named = own.join(framed, on="key", how="left", maintain_order="left")
     if len(named) > len(own):
         twice = named.filter(pl.col("key").is_duplicated())["key"][0]
-        raise InputError(f"dataset {benchmark.name}: {twice!r} is a frame of several templates; expected one at most.")
+        raise InputError(
+            f"dataset {benchmark.name}: {quoted(twice)} is a frame of several templates; expected one at most."
+        )
     item = named.select(pl.coalesce("list", pl.format("image {}", "key")))["list"]
     names, member = np.unique(item.to_numpy(), return_inverse=True)
     labels = np.full((len(names), split.labels.shape[1]), -1)
@@ -68,7 +70,8 @@ def _averaged(benchmark: Benchmark, split: EmbeddedSplit, rows: np.ndarray) -> t
     torn = np.flatnonzero(labels[member, 0] != split.labels[rows, 0])
     if len(torn):
         raise InputError(
-            f"dataset {benchmark.name}: the list {item[int(torn[0])]!r} has frames of several identities; expected one."
+            f"dataset {benchmark.name}: the list {quoted(item[int(torn[0])])} has frames of several identities; "
+            "expected one."
         )
     vectors = torch.as_tensor(split.vectors[rows]).double()
     unit = (vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)).cpu()

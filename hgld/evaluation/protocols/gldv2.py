@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import InputError, StorageError, TableError, excerpt
+from hgld.errors import InputError, StorageError, TableError, excerpt, quoted
 from hgld.evaluation.evaluate import EvaluationOptions, Progress, evaluate_judged
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.neighbors import nearest_neighbors
@@ -60,9 +60,9 @@ def read_retrieval_solution(path: str | Path) -> RetrievalSolution:
     parts: dict[str, dict[str, tuple[str, ...]]] = {half: {} for half in _USAGES.values()}
     seen: set[str] = set()
     for row, (test_image, images, usage) in enumerate(table.iter_rows(), start=2):
-        where = f"{file}: row {row}, image {test_image!r}"
+        where = f"{file}: row {row}, image {quoted(test_image)}"
         if usage not in _USAGES:
-            raise TableError(f"{where}: Usage is {usage!r}; expected {', '.join(_USAGES)}.")
+            raise TableError(f"{where}: Usage is {quoted(usage)}; expected {', '.join(_USAGES)}.")
         if test_image is None or test_image in seen:
             raise TableError(f"{where}: expected every test image once.")
         seen.add(test_image)
@@ -137,11 +137,13 @@ def write_submission(path: str | Path, retrieved: Mapping[str, Sequence[str]]) -
     lines = ["id,images\n"]
     for query, images in retrieved.items():
         if len(images) > DEPTH:
-            raise InputError(f"test image {query!r} has {len(images)} retrieved images; expected at most {DEPTH}.")
+            raise InputError(
+                f"test image {quoted(query)} has {len(images)} retrieved images; expected at most {DEPTH}."
+            )
         wrong = [name for name in (query, *images) if not _ID.match(name)]
         if wrong:
             raise InputError(
-                f"test image {query!r}: {wrong[0]!r} is not an image id; expected letters, digits, _ and -."
+                f"test image {quoted(query)}: {quoted(wrong[0])} is not an image id; expected letters, digits, _ and -."
             )
         lines.append(f"{query},{' '.join(images)}\n")
     try:
@@ -160,7 +162,7 @@ def read_submission(path: str | Path) -> dict[str, list[str]]:
     retrieved: dict[str, list[str]] = {}
     for row, (test_image, images) in enumerate(_read_table(file, ["id", "images"]).iter_rows(), start=2):
         if test_image is None or test_image in retrieved:
-            raise TableError(f"{file}: row {row}, image {test_image!r}: expected every test image once.")
+            raise TableError(f"{file}: row {row}, image {quoted(test_image)}: expected every test image once.")
         retrieved[test_image] = str(images or "").split()
     return retrieved
 
@@ -183,7 +185,7 @@ def score_submission(retrieved: Mapping[str, Sequence[str]], solution: Retrieval
     """
     unknown = retrieved.keys() - solution.public.keys() - solution.private.keys() - solution.ignored
     if unknown:
-        raise InputError(f"test image {min(unknown)!r} is not in the solution ({len(unknown)} such images).")
+        raise InputError(f"test image {quoted(min(unknown))} is not in the solution ({len(unknown)} such images).")
     relevant = {**solution.public, **solution.private}
     values = np.array([_average_precision(retrieved.get(query, ()), relevant[query]) for query in relevant])
     missing = sum(query not in retrieved for query in relevant)
@@ -316,7 +318,7 @@ def evaluate_gldv2(
     lost += sorted({image for images in relevant.values() for image in images if image not in places})
     if lost:
         raise InputError(
-            f"image {lost[0]!r} of the solution has no embedding ({len(lost)} such images); embed them too."
+            f"image {quoted(lost[0])} of the solution has no embedding ({len(lost)} such images); embed them too."
         )
     graded = [[np.array([places[image] for image in images], np.int64)] for images in relevant.values()]
     report = evaluate_judged(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.evaluation.protocols.trapezoid import read_list_lines
 
 _HEADER = ["image_name", "item_id", "evaluation_status"]
@@ -31,10 +31,14 @@ def read_in_shop(path: str | Path) -> pl.DataFrame:
         raise TableError(f"{file}: expected the number of images, then the header {' '.join(_HEADER)}.")
     rows = [words for words in lines[2:] if words]
     if lines[0] != [str(len(rows))]:
-        raise TableError(f"{file}: {len(rows)} images; its first line says {' '.join(lines[0])!r}. Is the file whole?")
+        raise TableError(
+            f"{file}: {len(rows)} images; its first line says {quoted(' '.join(lines[0]))}. Is the file whole?"
+        )
     for number, row in enumerate(rows, start=3):
         if len(row) != len(_HEADER) or row[2] not in _SPLITS:
-            raise TableError(f"{file}: row {number} is {' '.join(row)[:80]!r}; expected an image, an item and a split.")
+            raise TableError(
+                f"{file}: row {number} is {quoted(' '.join(row)[:80])}; expected an image, an item and a split."
+            )
     schema = {"image": pl.String, "item": pl.String, "split": pl.String}
     table = pl.DataFrame(rows, schema=schema, orient="row")
     label = (pl.col("item").rank("dense") - 1).cast(pl.Int32).alias("label")

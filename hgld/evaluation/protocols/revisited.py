@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.evaluation.evaluate import EvaluationOptions, Progress
 from hgld.evaluation.judgements import ListRelevance
 from hgld.evaluation.protocols.benchmark import Benchmark
@@ -97,7 +97,7 @@ def _indices(file: Path, entry: Any, part: str, number: int, num_images: int) ->
         values = values.ravel().tolist()  # a list of none may be an array of floats
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < num_images for v in values):
         raise InputError(
-            f"{file}: gnd[{number}][{part!r}] is not a list of indices into the {num_images} images of imlist."
+            f"{file}: gnd[{number}][{quoted(part)}] is not a list of indices into the {num_images} images of imlist."
         )
     return np.array(values, np.int64)
 

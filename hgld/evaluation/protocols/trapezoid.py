@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.judgements import RelevanceBlock, RelevanceSource
 from hgld.evaluation.report import RetrievalReport
@@ -34,7 +34,7 @@ def image_numbers(names: Sequence[str]) -> np.ndarray:
     matches = [_NUMBER.search(name) for name in names]
     if None in matches:
         raise InputError(
-            f"image {names[matches.index(None)]!r} has no number at its end; expected one as in 100001.jpg."
+            f"image {quoted(names[matches.index(None)])} has no number at its end; expected one as in 100001.jpg."
         )
     return np.array([int(match[1]) for match in matches if match], np.int64)
 
@@ -175,8 +175,9 @@ def evaluate_trapezoid(
     for name, judgements in tasks.items():
         if judgements.shape != (len(query), len(gallery)) or judgements.num_levels != 1:
             raise InputError(
-                f"judgements {name!r} are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items and "
-                f"{judgements.num_levels} levels; expected {len(query)}, {len(gallery)} and 1, as the embeddings are."
+                f"judgements {quoted(name)} are of {judgements.shape[0]} queries, {judgements.shape[1]} gallery items "
+                f"and {judgements.num_levels} levels; expected {len(query)}, {len(gallery)} and 1, as the embeddings "
+                "are."
             )
     names = [f"{metric}{'/' if task else ''}{task}" for task in tasks for metric in _metrics(precision_at)]
     rows = block_rows(len(query), len(gallery), query.device, chunk_size)

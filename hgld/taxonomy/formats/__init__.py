@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from hgld.errors import ConfigError, SchemaError
+from hgld.errors import ConfigError, SchemaError, quoted
 from hgld.files import write_atomic, write_folder
 from hgld.hierarchy import Hierarchy
 from hgld.taxonomy.format_names import AUTO
@@ -171,7 +171,7 @@ def read_taxonomy(path: str | Path, format: str = AUTO, *, columns: Sequence[str
 
 def _read(document: Document, format: str, columns: Sequence[str]) -> Taxonomy:  # noqa: A002
     if format != AUTO and format not in FORMATS:
-        raise ConfigError(f"there is no format {format!r}; expected {AUTO} or one of {', '.join(FORMATS)}.")
+        raise ConfigError(f"there is no format {quoted(format)}; expected {AUTO} or one of {', '.join(FORMATS)}.")
     are_columns = format == AUTO and columns and set(columns) <= set(document.columns)
     if format == level_columns.FORMAT or are_columns:
         return level_columns.read_level_columns(document, columns)
@@ -231,7 +231,8 @@ def write_hierarchy(hierarchy: Hierarchy, path: str | Path, format: str = AUTO) 
     written = [known for known, facts in FORMATS.items() if facts.text or facts.fill or known in _OWN]
     if name not in written:
         raise ConfigError(
-            f"{file}: {f'the format {format!r} is not written' if format != AUTO else 'its end names no format'}; "
+            f"{file}: "
+            f"{f'the format {quoted(format)} is not written' if format != AUTO else 'its end names no format'}; "
             f"expected one of {', '.join(written)}."
         )
     if name == ranked_hierarchy.PARQUET:

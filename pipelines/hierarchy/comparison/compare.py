@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, quoted
 from hgld.pipelines.hierarchy.comparison.label_tables import (
     FILE,
     IDS,
@@ -228,7 +228,7 @@ def _asked(spelled: str, flag: str) -> tuple[str, str] | None:
         return None
     a, equals, b = (part.strip() for part in spelled.partition("="))
     if not a or (equals and not b):
-        raise ConfigError(f"{flag} {spelled!r}: expected a column, or A=B where the tables call it differently.")
+        raise ConfigError(f"{flag} {quoted(spelled)}: expected a column, or A=B where the tables call it differently.")
     return a, b or a
 
 
@@ -341,7 +341,7 @@ def _keys_of_items(table: LabelTable, cells: pl.DataFrame, on: str) -> pl.Expr:
         expected = "a whole number" if on == LANDMARK else "the item that the row is about"
         file = table.place / row[FILE] if table.place.is_dir() else table.place
         raise TableError(
-            f"{file}, line {row[ROW]}: {on} is {(row[KEY] or '')[:80]!r}; expected {expected}. Correct the row."
+            f"{file}, line {row[ROW]}: {on} is {quoted((row[KEY] or '')[:80])}; expected {expected}. Correct the row."
         )
     return pl.col(KEY).cast(pl.Int64) if on == LANDMARK else pl.col(KEY)
 
@@ -367,9 +367,9 @@ def _refuse_contradictions(side: str, table: LabelTable, on: str, items: pl.Data
     differs = next(column for column in called if first[column] != second[column])
     what = "landmark" if on == LANDMARK else on
     raise TableError(
-        f"{table.place}: {what} {first[KEY]} has the {called[differs]} {first[differs]!r} in line {first[ROW]} and "
-        f"{second[differs]!r} in line {second[ROW]}; expected one row an item. Delete the wrong row, or tell the lists "
-        f"of different splits apart by a column {SPLIT!r}."
+        f"{table.place}: {what} {first[KEY]} has the {called[differs]} {quoted(first[differs])} in line {first[ROW]} "
+        f"and {quoted(second[differs])} in line {second[ROW]}; expected one row an item. Delete the wrong row, or tell "
+        f"the lists of different splits apart by a column {SPLIT!r}."
     )
 
 

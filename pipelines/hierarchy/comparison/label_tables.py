@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import TableError, excerpt
+from hgld.errors import TableError, excerpt, quoted
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.csv_rows import CsvText
 
@@ -93,7 +93,7 @@ class LabelTable:
             return wanted
         if wanted in NAMES and self.name is not None:
             return self.name
-        raise TableError(f"{self.place} lacks the column {wanted!r}; found {_shown(self.found)}.")
+        raise TableError(f"{self.place} lacks the column {quoted(wanted)}; found {_shown(self.found)}.")
 
 
 def _files(place: Path) -> list[Path]:

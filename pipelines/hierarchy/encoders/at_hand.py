@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from hgld.errors import MissingResourceError
+from hgld.errors import MissingResourceError, quoted
 
 VARIABLE = "HGLD_SENTENCE_ENCODER"
 PREFERRED = (  # by the averages that sentence-transformers publishes; multilingual ones last, for English comes first
@@ -87,8 +87,8 @@ def _sentence_encoders() -> Iterator[AtHand]:
     if named:
         if not _is_whole(Path(named)):
             raise MissingResourceError(
-                f"{VARIABLE} is {named!r}: not a folder with modules.json and weights, as SentenceTransformer.save "
-                "writes it. Correct or unset it, or give --encoder."
+                f"{VARIABLE} is {quoted(named)}: not a folder with modules.json and weights, as "
+                "SentenceTransformer.save writes it. Correct or unset it, or give --encoder."
             )
         yield AtHand(f"sbert:{named}", f"{VARIABLE} names it")
     cached = {path.name.rpartition("--")[2]: path for path in _cache().glob("models--*") if path.is_dir()}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError, takes_extra
+from hgld.errors import ConfigError, MissingResourceError, quoted, takes_extra
 from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
 from hgld.pipelines.stage import Progress, silent
 
@@ -104,5 +104,5 @@ def _check(folder: Path) -> None:
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:
         raise ConfigError(
-            f"{listing}: module {foreign[0]!r} is code from outside sentence-transformers; it is not run."
+            f"{listing}: module {quoted(foreign[0])} is code from outside sentence-transformers; it is not run."
         )

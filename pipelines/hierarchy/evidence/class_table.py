@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.hierarchy.groups.kmeans import unit
 
 KEYS = ("name", "id", "key")
@@ -39,7 +39,7 @@ def table_files(file: Path) -> list[Path]:
     if file.suffix == ".parquet":
         return [file]
     if file.suffix != ".npy":
-        raise TableError(f"--class-embeddings {file}: found a file of kind {file.suffix or 'none'!r}. {_WAY_OUT}")
+        raise TableError(f"--class-embeddings {file}: found a file of kind {quoted(file.suffix or 'none')}. {_WAY_OUT}")
     for suffix in (".txt", ".parquet", ".csv"):
         if file.with_suffix(suffix).is_file():
             return [file, file.with_suffix(suffix)]
@@ -63,7 +63,7 @@ def read_class_table(file: Path) -> tuple[list[str], np.ndarray]:
         )
     wrong = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if wrong.size:
-        where = f"{file}, row {wrong[0] + 1} ({keys[wrong[0]][:80]!r})"
+        where = f"{file}, row {wrong[0] + 1} ({quoted(keys[wrong[0]][:80])})"
         raise TableError(f"{where}: holds numbers that are not finite. Leave it out.")
     places: dict[str, int] = {}
     of_row = np.array([places.setdefault(key, len(places)) for key in keys], dtype=np.int64)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.hierarchy.names.clean import name_key
 from hgld.pipelines.hierarchy.names.name_tables import NAME, SHOWN, NameTable, check_lengths
 
@@ -87,8 +87,8 @@ def _rows(file: Path, table: NameTable) -> dict[str, tuple[int, Mapping[str, str
             )
         if key in rows:
             raise TableError(
-                f"{file}: the group {cells[NAME][:SHOWN]!r} stands in line {rows[key][0]} and in line {line}; expected "
-                "each once. Join the two rows; several seeds are separated by |."
+                f"{file}: the group {quoted(cells[NAME][:SHOWN])} stands in line {rows[key][0]} and in line "
+                f"{line}; expected each once. Join the two rows; several seeds are separated by |."
             )
         if key == NONE:
             raise TableError(
@@ -110,8 +110,8 @@ def _above(file: Path, line: int, key: str, parent: Mapping[str, str], spelling:
         key = name_key(parent[key])
         if key in seen:
             raise TableError(
-                f"{file}, line {line}: {spelling[key][:SHOWN]!r} lies below itself by its parents; expected a tree. "
-                "Correct the column 'parent'."
+                f"{file}, line {line}: {quoted(spelling[key][:SHOWN])} lies below itself by its parents; "
+                "expected a tree. Correct the column 'parent'."
             )
         seen.add(key)
         above.append(spelling.get(key) or next(name for name in parent.values() if name_key(name) == key))

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hgld.data.format import COLUMNS_BESIDE_LEVELS, check_levels
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.pipelines.hierarchy.config import BuildConfig
 from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
 
@@ -140,7 +140,7 @@ def check_names(names: tuple[str, ...]) -> None:
         raise ConfigError(f"--levels {','.join(names)}: expected at least two levels, as in --levels item,group.")
     if taken := [name for name in names[1:] if name in _RESERVED]:
         columns = ", ".join(sorted({*_RESERVED, *COLUMNS_BESIDE_LEVELS}))
-        raise ConfigError(f"--levels: no level above the items can be called {taken[0]!r}; taken are {columns}.")
+        raise ConfigError(f"--levels: no level above the items can be called {quoted(taken[0])}; taken are {columns}.")
 
 
 def _check_top(top: tuple[str, ...]) -> None:
@@ -160,8 +160,8 @@ def _check_numbers(config: BuildConfig) -> None:
 
 def _too_few(names: tuple[str, ...], numbers: tuple[int, ...], top: tuple[str, ...]) -> str:
     return (
-        f"--levels {','.join(names)} has {len(names) - 2} levels above {names[1]!r}, but {_asked(numbers, top)} ask "
-        f"for {len(numbers) + bool(top)}. Name as many levels, or leave numbers out."
+        f"--levels {','.join(names)} has {len(names) - 2} levels above {quoted(names[1])}, but "
+        f"{_asked(numbers, top)} ask for {len(numbers) + bool(top)}. Name as many levels, or leave numbers out."
     )
 
 

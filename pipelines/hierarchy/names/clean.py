@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from hgld.errors import InputError, SchemaError, TableError
+from hgld.errors import InputError, SchemaError, TableError, quoted
 from hgld.pipelines.hierarchy.config import CleanConfig, key_fields
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.landmark_tables import ITEMS, with_item_columns
@@ -82,7 +82,7 @@ class NameRules:
         version = data.get("schema_version") if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
             raise SchemaError(
-                f"{path}: schema version is {version!r}; this hgld reads rules of version {SCHEMA_VERSION}."
+                f"{path}: schema version is {quoted(version)}; this hgld reads rules of version {SCHEMA_VERSION}."
             )
         try:
             rewrites = tuple(
@@ -98,7 +98,7 @@ class NameRules:
             return cls(int(data["max_length"]), rewrites, irrelevances)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{path}: a rule is incomplete ({error!r}); expected max_length, "
+                f"{path}: a rule is incomplete ({quoted(error)}); expected max_length, "
                 "rewrite (pattern, replacement, reason) and irrelevant (pattern, reason, optional class_ids)."
             ) from error
 
@@ -121,7 +121,7 @@ class NameRules:
                 name = rule.pattern.sub(rule.replacement, name)
             if name == before:
                 return name
-        raise InputError(f"the rewrite rules never settle on {raw!r}: two of them undo each other. Change one.")
+        raise InputError(f"the rewrite rules never settle on {quoted(raw)}: two of them undo each other. Change one.")
 
     def irrelevance(self, name: str, class_id: str | None = None) -> str | None:
         """Return the reason why a canonical name, or its class, does not say what a landmark is; None if it does."""
@@ -136,7 +136,7 @@ def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
     try:
         return re.compile(rule["pattern"])
     except re.error as error:
-        raise InputError(f"{path}: {rule['pattern']!r} is not a regular expression ({error}).") from error
+        raise InputError(f"{path}: {quoted(rule['pattern'])} is not a regular expression ({error}).") from error
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.hierarchy.scrape.titles import category_title
 from hgld.pipelines.stage import Progress, StageResult, StageRun, run_stage, write_dropped
@@ -150,14 +150,16 @@ def _read_table(split: str, path: Path, named: bool) -> tuple[list[Landmark], li
     wanted = [ID, CATEGORY, NAME] if named else [ID, CATEGORY]
     for line, (number, category, *names) in CsvText.read(path).select(wanted):
         if not _WHOLE_NUMBER.fullmatch(number.strip()):
-            raise TableError(f"{path}, line {line}: {ID} is {number[:80]!r}; expected a whole number. Correct the row.")
+            raise TableError(
+                f"{path}, line {line}: {ID} is {quoted(number[:80])}; expected a whole number. Correct the row."
+            )
         landmark = int(number)
         first = seen.setdefault(landmark, (line, category, []))
         if first[1] != category:
             raise TableError(
-                f"{path}: landmark {landmark} has the category {first[1]!r} in line {first[0]} and {category!r} in "
-                f"line {line}; expected one category a landmark. Delete the wrong row, or give the tables of "
-                "different id spaces different splits (--landmarks train=... --landmarks index=...)."
+                f"{path}: landmark {landmark} has the category {quoted(first[1])} in line {first[0]} and "
+                f"{quoted(category)} in line {line}; expected one category a landmark. Delete the wrong row, or give "
+                "the tables of different id spaces different splits (--landmarks train=... --landmarks index=...)."
             )
         told = [name for name in names if name.strip() and name not in first[2]]
         if first[0] != line and not told:

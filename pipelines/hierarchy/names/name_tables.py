@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.csv_rows import read_text
 
 NAME = "name"
@@ -82,7 +82,9 @@ class NameTable:
         if self.header is None:
             first = _lines(self.text)[0].strip()
             if first.lower() in _OTHER_HEADERS:
-                return (f"the first line, {first!r}, was taken as a name; if it is a header, write {NAME!r} there.",)
+                return (
+                    f"the first line, {quoted(first)}, was taken as a name; if it is a header, write {NAME!r} there.",
+                )
             return ()
         ignored = [cell[:SHOWN] for cell in self.header if cell and cell not in self.columns]
         return (f"ignored columns: {', '.join(ignored[:20])}.",) if ignored else ()
@@ -103,7 +105,7 @@ class NameTable:
                 if len(cells) > len(header):
                     raise TableError(
                         f"{self.file}, line {begins}: {len(cells)} cells where the header has {len(header)}; a cell "
-                        f'with {self.delimiter!r} in it needs double quotes around it ("...").'
+                        f'with {quoted(self.delimiter)} in it needs double quotes around it ("...").'
                     )
                 yield (
                     begins,
@@ -148,7 +150,7 @@ def _column(cell: str, known: Mapping[str, str]) -> str:
 def _check_header(file: Path, cells: Sequence[str], columns: Sequence[str]) -> None:
     twice = sorted({cell for cell in cells if cell in columns and cells.count(cell) > 1})
     if twice:
-        raise TableError(f"{file} has the column {twice[0]!r} twice; expected it once. Rename the other one.")
+        raise TableError(f"{file} has the column {quoted(twice[0])} twice; expected it once. Rename the other one.")
 
 
 def _lines(text: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 from hgld.pipelines.hierarchy.config import ReviewConfig
 from hgld.pipelines.hierarchy.groups import doubt
 from hgld.pipelines.hierarchy.review.decisions.agreement import Conflict, Settlement, settle
@@ -191,8 +191,8 @@ def reviewed_names(
             )
         elif claim is None:
             raise TableError(
-                f"stage 'review': {row['name']!r} stands in no group, but no decision drops it. Remove the folder "
-                "stages/cluster and run the same command again."
+                f"stage 'review': {quoted(row['name'])} stands in no group, but no decision drops it. Remove "
+                "the folder stages/cluster and run the same command again."
             )
         else:
             reason = "dropped by decision" if claim.via is None else "dropped with its group by decision"
@@ -364,9 +364,8 @@ def _unmatched_note(miss: Unmatched) -> str:
 
 def _conflict_note(conflict: Conflict) -> str:
     sides = ", ".join(f"{side.who}: {side.verdict}" for side in conflict.verdicts)
-    return (
-        f"Conflict about the {conflict.kind} {conflict.of!r} ({sides}): none is applied until an adjudicator decides."
-    )
+    about = f"{conflict.kind} {quoted(conflict.of)} ({sides})"
+    return f"Conflict about the {about}: none is applied until an adjudicator decides."
 
 
 def _few(notes: list[str], what: str) -> list[str]:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.pipelines.hierarchy.review.decisions.agreement import settle
 from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
 from hgld.pipelines.hierarchy.review.decisions.decisions import ACTIONS, MOST_NAMES, Decision, Entry, GiveItem
@@ -240,7 +240,7 @@ class Review:
     def _decision(self, given: Mapping[str, Any], when: datetime) -> Decision:
         decision = _decision(given, self.journal.who, when)
         if isinstance(decision, GiveItem) and not self.tables.has_item(decision.split, decision.id):
-            raise InputError(f"there is no item {decision.id!r} of the split {decision.split!r}.")
+            raise InputError(f"there is no item {quoted(decision.id)} of the split {quoted(decision.split)}.")
         return decision
 
     # -- views ----------------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ class Review:
         placed = self._view.placed
         group = placed.find(label)
         if group is None:
-            raise InputError(f"there is no group {label!r}.")
+            raise InputError(f"there is no group {quoted(label)}.")
         table = reviewed_groups(self.tables.names, self.tables.place, self.tables.groups, placed, only=group)
         row = table.row(0, named=True)
         return {
@@ -476,7 +476,7 @@ class Review:
         if not 1 <= len(names) <= MOST_NAMES:
             raise InputError(f"{len(names)} names; expected 1 to {MOST_NAMES}.")
         if (unknown := next((name for name in names if name not in self._view.names), None)) is not None:
-            raise InputError(f"there is no name {unknown!r}.")
+            raise InputError(f"there is no name {quoted(unknown)}.")
         return propose(names, self.tables, set(self._view.groups))
 
     def team(self) -> dict[str, Any]:
@@ -499,7 +499,7 @@ def _list_key(proposal: Proposal) -> tuple[str, str]:
 def _decision(given: Mapping[str, Any], who: str, when: datetime) -> Decision:
     kind = ACTIONS.get(given["action"]) if isinstance(given.get("action"), str) else None
     if kind is None:
-        raise InputError(f"action is {str(given.get('action'))[:50]!r}; expected one of {', '.join(ACTIONS)}.")
+        raise InputError(f"action is {quoted(str(given.get('action'))[:50])}; expected one of {', '.join(ACTIONS)}.")
     values: dict[str, Any] = {}
     for field, value in given.items():
         if field == "action":
@@ -507,7 +507,7 @@ def _decision(given: Mapping[str, Any], who: str, when: datetime) -> Decision:
         listed = field in ("names", "groups")
         whole = isinstance(value, list) and all(isinstance(v, str) for v in value) if listed else isinstance(value, str)
         if not whole or not (listed or field in _FIELDS) or field not in kind.__dataclass_fields__:
-            raise InputError(f"{kind.action}: {field[:50]!r} is unexpected, or its value has the wrong type.")
+            raise InputError(f"{kind.action}: {quoted(field[:50])} is unexpected, or its value has the wrong type.")
         values[field] = tuple(value) if listed else value
     try:
         return kind(who=who, when=when, **values)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
-from hgld.errors import ConfigError, InputError, ServiceError
+from hgld.errors import ConfigError, InputError, ServiceError, quoted
 from hgld.pipelines.hierarchy.config import ScrapeConfig
 from hgld.pipelines.hierarchy.scrape.commons import category_pages
 from hgld.pipelines.hierarchy.scrape.infobox import instance_of
@@ -191,7 +191,7 @@ class Asking:
             self._answered, self._failed_in_a_row = True, 0
             self._keep_failures()
         else:
-            self._count_failure(AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {keys[0]!r}, ...)"))
+            self._count_failure(AnswerError("unanswered", f"{_LEFT_OUT} ({question} of {quoted(keys[0])}, ...)"))
 
     def _count_failure(self, failure: AnswerError) -> None:
         self._failed_in_a_row += 1

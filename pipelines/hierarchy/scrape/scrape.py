@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.pipelines.hierarchy.config import ScrapeConfig, key_fields
 from hgld.pipelines.hierarchy.names.landmark_tables import (
     CLASSES,
@@ -173,7 +173,7 @@ def check_options(config: ScrapeConfig) -> None:
     """Refuse statuses that are none, and a rate that asks nothing; ConfigError."""
     unknown = [status for status in config.refresh if status not in STATUSES]
     if unknown:
-        raise ConfigError(f"--refresh {unknown[0]!r} is not a status; expected some of {', '.join(STATUSES)}.")
+        raise ConfigError(f"--refresh {quoted(unknown[0])} is not a status; expected some of {', '.join(STATUSES)}.")
     if config.rate <= 0:
         raise ConfigError(f"rate is {config.rate:g} requests a second; expected more than 0.")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from hgld.errors import ConfigError, SchemaError, StorageError
+from hgld.errors import ConfigError, SchemaError, StorageError, quoted
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
 from hgld.pipelines.hierarchy.scrape.wikidata import Entity, LabelMatch
 
@@ -197,8 +197,8 @@ class ScrapeStore:
         for name, value in source.items():
             if known.get(name) != value:
                 raise ConfigError(
-                    f"{self.path} holds answers with {name} {known.get(name)!r}, and this run asks with {value!r}. "
-                    "Build into a new folder, or delete the file to scrape anew."
+                    f"{self.path} holds answers with {name} {quoted(known.get(name))}, and this run asks with "
+                    f"{quoted(value)}. Build into a new folder, or delete the file to scrape anew."
                 )
 
     def _load(self) -> None:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, quoted
 from hgld.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def source_name(name: str) -> str:
     found = by_card.get(name, name)
     if found not in source_names():
         near = get_close_matches(name, source_names(), n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are {', '.join(source_names())}."
-        raise ConfigError(f"there is no dataset {name!r}. {hint}")
+        hint = f"Did you mean {quoted(near[0])}?" if near else f"There are {', '.join(source_names())}."
+        raise ConfigError(f"there is no dataset {quoted(name)}. {hint}")
     return found
 
 

@@ -14,16 +14,16 @@ layouts::
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog, safe_key
-from hgld.pipelines.shards.sources.release import keep_splits, read_bytes, read_mat, refuse_options, relative_path
+from hgld.pipelines.shards.sources.release import keep_splits, read_bytes, read_mats, refuse_options, relative_path
 from hgld.pipelines.shards.sources.taxonomies import classes_of
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _read_release(source: Path) -> _Release:
 
 
 def _read_whole(path: Path) -> _Release:
-    found = _read_mat(path, "annotations", "class_names")
+    (found,) = _read_mats({path: ("annotations", "class_names")})
     images = [
         (where, file, number, LISTS[flag != 0])
         for where, file, number, flag in _annotated(path, found["annotations"], "relative_im_path", "class", "test")
@@ -173,18 +173,22 @@ def _read_parts(source: Path) -> _Release:
     devkit = source / "devkit"
     meta, train = devkit / "cars_meta.mat", devkit / "cars_train_annos.mat"
     test = next((f for f in (source / WITH_LABELS, devkit / WITH_LABELS) if f.is_file()), source / WITH_LABELS)
-    classes = _texts(meta, _read_mat(meta, "class_names")["class_names"])
+    found = _read_mats({meta: ("class_names",), train: ("annotations",), test: ("annotations",)})
+    classes = _texts(meta, found[0]["class_names"])
     images = []
-    for path, folder, name in ((train, "cars_train", LISTS[0]), (test, "cars_test", LISTS[1])):
-        annotations = _read_mat(path, "annotations")["annotations"]
-        for where, file, number in _annotated(path, annotations, "fname", "class"):
+    for path, folder, name, read in (
+        (train, "cars_train", LISTS[0], found[1]),
+        (test, "cars_test", LISTS[1], found[2]),
+    ):
+        for where, file, number in _annotated(path, read["annotations"], "fname", "class"):
             images.append((where, f"{folder}/{file}", number, name))
     return _Release(classes, images, (meta, train, test))
 
 
-def _read_mat(path: Path, *variables: str) -> dict[str, Any]:
-    refuse_large_mat(path, OBTAIN, most=_MOST_BYTES)
-    return read_mat(path, variables, OBTAIN)
+def _read_mats(wanted: Mapping[Path, Sequence[str]]) -> list[dict[str, Any]]:
+    for path in wanted:
+        refuse_large_mat(path, OBTAIN, most=_MOST_BYTES)
+    return read_mats(wanted, OBTAIN)
 
 
 def _annotated(path: Path, annotations: np.ndarray, name: str, *numbers: str) -> Iterator[tuple[Any, ...]]:
@@ -192,7 +196,9 @@ def _annotated(path: Path, annotations: np.ndarray, name: str, *numbers: str) ->
     fields = annotations.dtype.names or ()
     missing = [field for field in (name, *numbers) if field not in fields]
     if missing:
-        raise TableError(f"{path}: its annotations lack {missing[0]!r}; found {', '.join(fields) or 'no fields'}.")
+        raise TableError(
+            f"{path}: its annotations lack {quoted(missing[0])}; found {', '.join(fields) or 'no fields'}."
+        )
     for index, entry in enumerate(annotations.ravel(), start=1):
         where = f"{path}, annotation {index}"
         file = relative_path(_text(where, entry[name]), where)

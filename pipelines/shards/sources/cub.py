@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog, safe_key
 from hgld.pipelines.shards.sources.release import (
     find_folder,
@@ -23,7 +23,6 @@ from hgld.pipelines.shards.sources.release import (
     read_words,
     refuse_options,
     relative_path,
-    shown,
     whole_number,
 )
 from hgld.pipelines.shards.sources.taxonomies import classes_of
@@ -63,8 +62,8 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
         file = relative_path(path, where)
         if classes.get(number) != file.rpartition("/")[0] or flag not in OFFICIAL:
             raise TableError(
-                f"{where}: {shown(path)} is of class {number}, {classes.get(number)!r}; expected it in that class's "
-                "folder. Do the lists belong together?"
+                f"{where}: {quoted(path)} is of class {number}, {quoted(classes.get(number))}; expected it in "
+                "that class's folder. Do the lists belong together?"
             )
         key = safe_key(file.rpartition(".")[0])
         rows.append((key, "train" if number <= len(classes) // 2 else "test", file, *tree[number]))
@@ -90,7 +89,7 @@ def _read_numbered(path: Path) -> dict[int, str]:
     """Read a list with a number and a word a line."""
     found: dict[int, str] = {}
     for word, value in read_words(path, ("number", "value"), OBTAIN):
-        where = f"{path}, {shown(word)}"
+        where = f"{path}, {quoted(word)}"
         number = whole_number(word, where, "the number")
         if number in found:
             raise TableError(f"{where} stands there twice; expected every number once.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog, safe_key
 from hgld.pipelines.shards.sources.release import (
     find_folder,
@@ -28,7 +28,6 @@ from hgld.pipelines.shards.sources.release import (
     read_lines,
     refuse_options,
     relative_path,
-    shown,
     whole_number,
 )
 
@@ -154,11 +153,11 @@ def _read_list(path: Path, columns: Sequence[str], kind: str) -> Iterator[tuple[
         where = f"{path}, line {number}"
         if number == 1:
             if not line.startswith(header):
-                raise TableError(f"{where} is {shown(line)}; expected the header {header!r}.")
+                raise TableError(f"{where} is {quoted(line)}; expected the header {quoted(header)}.")
             line = line.removeprefix(header)
             if not line.strip():
                 continue
         name, *labels = (cell.strip() for cell in line.split(","))
         if len(labels) != len(columns) - 1:
-            raise TableError(f"{where} is {shown(line)}: {1 + len(labels)} cells; expected {header}.")
+            raise TableError(f"{where} is {quoted(line)}: {1 + len(labels)} cells; expected {header}.")
         yield where, relative_path(name, where), labels

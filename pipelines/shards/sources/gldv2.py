@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import ConfigError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError, quoted
 from hgld.pipelines.hierarchy.scrape.titles import category_title
 from hgld.pipelines.shards.catalog import Catalog, Container
 from hgld.pipelines.shards.sources.release import need, read_csv, refuse_options
@@ -51,7 +51,7 @@ def tar_name(split: str, number: int) -> str:
         ConfigError: there is no such split, or no tar of that number.
     """
     if split not in TARS:
-        raise ConfigError(f"GLDv2 has no split {split!r}; its splits are {', '.join(TARS)}.")
+        raise ConfigError(f"GLDv2 has no split {quoted(split)}; its splits are {', '.join(TARS)}.")
     if not 0 <= number < TARS[split]:
         raise ConfigError(f"GLDv2's {split} set has no tar {number}; its tars are 0-{TARS[split] - 1}.")
     return f"{split}/images_{number:03d}.tar"
@@ -87,7 +87,7 @@ def parse_checksum(text: str, name: str, where: str) -> str:
     """
     match = _MD5.match(text.strip())
     if match is None or match[2].rpartition("/")[2] != name:
-        raise InputError(f"{where} says {text.strip()[:80]!r}; expected 32 hex digits and {name}. Fetch it anew.")
+        raise InputError(f"{where} says {quoted(text.strip()[:80])}; expected 32 hex digits and {name}. Fetch it anew.")
     return match[1].lower()
 
 
@@ -198,7 +198,9 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     refuse_options(options, ("labels", "distractors"), "gldv2")
     wanted = tuple(dict.fromkeys(options.splits)) or tuple(SPLITS)
     if unknown := [split for split in wanted if split not in SPLITS]:
-        raise ConfigError(f"gldv2 has no split {unknown[0]!r}; its splits are {', '.join(SPLITS)}. Correct --splits.")
+        raise ConfigError(
+            f"gldv2 has no split {quoted(unknown[0])}; its splits are {', '.join(SPLITS)}. Correct --splits."
+        )
     lists = _Lists(source, options.labels)
     parts: dict[str, tuple[pl.DataFrame, pl.DataFrame]] = {}
     if "train" in wanted:
@@ -312,7 +314,8 @@ def _check_ids(items: pl.DataFrame, source: Path) -> None:
     if not odd.is_empty():
         row = odd.row(0, named=True)
         raise TableError(
-            f"{source}: the {row['split']} list has the image {str(row['key'])[:80]!r}; expected ids of 16 hex digits."
+            f"{source}: the {row['split']} list has the image {quoted(str(row['key'])[:80])}; expected ids of "
+            "16 hex digits."
         )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from hgld.errors import ConfigError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError, quoted
 from hgld.pipelines.shards.catalog import DROPPED, Catalog
 from hgld.pipelines.shards.sources.cars196 import refuse_large_mat
 from hgld.pipelines.shards.sources.folders import find_images
@@ -28,9 +28,8 @@ from hgld.pipelines.shards.sources.image_files import keys_of_paths
 from hgld.pipelines.shards.sources.release import (
     read_csv,
     read_lines,
-    read_mat,
+    read_mats,
     refuse_options,
-    shown,
     whole_number,
 )
 
@@ -67,7 +66,7 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
     dropped: list[tuple[str, str, str, str]] = []
     sources: tuple[Path, ...] = ()
     if unknown := [split for split in options.splits if split not in FOLDERS]:
-        raise ConfigError(f"imagenet has no split {unknown[0]!r}; its splits are train, val. Correct --splits.")
+        raise ConfigError(f"imagenet has no split {quoted(unknown[0])}; its splits are train, val. Correct --splits.")
     for split in [split for split in FOLDERS if not options.splits or split in options.splits]:
         folder = _folder(source, split)
         images, others = find_images(source / folder)
@@ -97,7 +96,9 @@ def _folder(source: Path, split: str) -> str:
     places = [f"{inside}{name}" for inside in _INSIDE for name in FOLDERS[split]]
     found = next((place for place in places if (source / place).is_dir()), None)
     if found is None:
-        raise InputError(f"{source} holds no {' or '.join(places)}; expected a folder for split {split!r}. {OBTAIN}")
+        raise InputError(
+            f"{source} holds no {' or '.join(places)}; expected a folder for split {quoted(split)}. {OBTAIN}"
+        )
     return found
 
 
@@ -130,7 +131,7 @@ def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
             where = f"{truth}, line {number}"
             synset = synsets.get(whole_number(line.strip(), where, "the synset"))
             if synset is None:
-                raise TableError(f"{where} is {shown(line)}; expected 1 to {max(synsets)}, the synsets of {meta}.")
+                raise TableError(f"{where} is {quoted(line)}; expected 1 to {max(synsets)}, the synsets of {meta}.")
             found[f"ILSVRC2012_val_{number:08d}"] = synset
         return found, (truth, meta)
     solution = source / _SOLUTION
@@ -138,7 +139,7 @@ def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
         table = read_csv(solution, ("ImageId", "PredictionString"), OBTAIN, filled=("ImageId", "PredictionString"))
         first = {image: answer.split(" ", 1)[0] for image, answer in table.iter_rows()}
         if wrong := next((image for image, synset in first.items() if not _SYNSET.match(synset)), None):
-            raise TableError(f"{solution}: {shown(wrong)} is {shown(first[wrong])}; expected a synset as n01440764.")
+            raise TableError(f"{solution}: {quoted(wrong)} is {quoted(first[wrong])}; expected a synset as n01440764.")
         return first, (solution,)
     return {}, ()
 
@@ -146,7 +147,7 @@ def _stated(source: Path) -> tuple[dict[str, str], tuple[Path, ...]]:
 def _synsets(meta: Path) -> dict[int, str]:
     """Return the WordNet ids of the development kit's classes by their numbers."""
     refuse_large_mat(meta, OBTAIN, most=_MOST_BYTES)
-    synsets = read_mat(meta, ("synsets",), OBTAIN)["synsets"]
+    synsets = read_mats({meta: ("synsets",)}, OBTAIN)[0]["synsets"]
     if {"ILSVRC2012_ID", "WNID"} - set(synsets.dtype.names or ()):
         raise TableError(f"{meta}: its synsets lack ILSVRC2012_ID or WNID. {OBTAIN}")
     found = {}

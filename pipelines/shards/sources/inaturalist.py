@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.sources.release import (
     keep_splits,
@@ -28,7 +28,6 @@ from hgld.pipelines.shards.sources.release import (
     read_lines,
     refuse_options,
     relative_path,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def _read(source: Path, options: "SourceConfig", name: str, levels: tuple[str, .
     lost = items.filter(pl.col("species").is_null())
     if not lost.is_empty():
         raise TableError(
-            f"{lists[lost['split'][0]]}: {lost['file'][0]!r} is of the category {lost['category'][0]}, which "
+            f"{lists[lost['split'][0]]}: {quoted(lost['file'][0])} is of the category {lost['category'][0]}, which "
             f"{categories} does not have. Take the files of one release (2018)."
         )
     _check_supercategories(items, categories)
@@ -105,7 +104,7 @@ def _read_splits(lists: Mapping[str, Path]) -> pl.DataFrame:
             file = relative_path(line.strip(), where)
             match = _PATH.match(file)
             if match is None:
-                raise TableError(f"{where} is {shown(line)}; expected train_val2018/SUPERCATEGORY/CATEGORY/IMAGE.jpg.")
+                raise TableError(f"{where} is {quoted(line)}; expected train_val2018/SUPERCATEGORY/CATEGORY/IMAGE.jpg.")
             rows.append((f"{match[1]}/{match[2]}/{match[3]}", split, file, match[1], int(match[2])))
     schema = {"key": pl.String, "split": pl.String, "file": pl.String, "folder": pl.String, "category": pl.Int64}
     return pl.DataFrame(rows, schema=schema, orient="row")
@@ -133,7 +132,8 @@ def _category(path: Path, entry: Mapping[str, Any], wanted: Sequence[str]) -> di
     missing = [field for field in wanted if entry.get(field) in (None, "")]
     if missing or not isinstance(entry["id"], int):
         raise TableError(
-            f"{path}: category {str(entry.get('id'))[:20]!r} lacks {', '.join(missing) or 'a number as id'}; expected "
+            f"{path}: category {quoted(str(entry.get('id'))[:20])} lacks "
+            f"{', '.join(missing) or 'a number as id'}; expected "
             f"{', '.join(wanted)} in every category, as in the release of 2018."
         )
     return {field: entry["id"] if field == "id" else str(entry[field]) for field in wanted}
@@ -159,6 +159,6 @@ def _check_supercategories(items: pl.DataFrame, categories: Path) -> None:
     if not wrong.is_empty():
         row = wrong.row(0, named=True)
         raise TableError(
-            f"{categories}: category {row['category']} has the super-category {row['supercategory']!r}, its image "
-            f"{row['file']!r} lies under {row['folder']!r}. Take the files of one release (2018)."
+            f"{categories}: category {row['category']} has the super-category {quoted(row['supercategory'])}, "
+            f"its image {quoted(row['file'])} lies under {quoted(row['folder'])}. Take the files of one release (2018)."
         )

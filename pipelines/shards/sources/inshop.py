@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.sources.release import keep_splits, need, refuse_options, relative_path
 
@@ -68,10 +68,10 @@ def read(source: Path, options: "SourceConfig") -> Catalog:
 
 def _place(image: str, path: Path) -> tuple[str, str, str]:
     """Return the file, department and category of ``img/WOMEN/Denim/id_00000001/02_1_front.jpg``."""
-    file = relative_path(image, f"{path}, image {image[:80]!r}")
+    file = relative_path(image, f"{path}, image {quoted(image[:80])}")
     parts = file.split("/")
     if len(parts) != 5 or parts[0] != "img" or "." not in parts[-1]:
-        raise TableError(f"{path}: image {image[:80]!r}; expected img/DEPARTMENT/CATEGORY/ITEM/IMAGE.jpg.")
+        raise TableError(f"{path}: image {quoted(image[:80])}; expected img/DEPARTMENT/CATEGORY/ITEM/IMAGE.jpg.")
     return file, parts[1], parts[2]
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import InputError, TableError
+from hgld.errors import InputError, TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.sources.image_files import keys_of_paths
 from hgld.pipelines.shards.sources.release import (
@@ -25,7 +25,6 @@ from hgld.pipelines.shards.sources.release import (
     read_lines,
     refuse_options,
     relative_path,
-    shown,
     whole_number,
 )
 
@@ -98,7 +97,7 @@ def _read_list(path: Path) -> list[tuple[str, str]]:
         words = line.split()
         where = f"{path}, line {number}"
         if len(words) not in _WORDS:
-            raise TableError(f"{where} is {shown(line)}; expected an address, a landmark and perhaps a box of four.")
+            raise TableError(f"{where} is {quoted(line)}; expected an address, a landmark and perhaps a box of four.")
         found.append((words[0], f"{whole_number(words[1], where, 'the landmark'):03d}"))
         if not _ADDRESS.match(words[0]):
             relative_path(words[0], where)

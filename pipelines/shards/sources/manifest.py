@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, TableError, excerpt
+from hgld.errors import ConfigError, TableError, excerpt, quoted
 from hgld.pipelines.csv_rows import CsvText
 from hgld.pipelines.shards.catalog import DROPPED, Catalog, check_level_names
 from hgld.pipelines.shards.class_split import draw_classes
@@ -260,8 +260,8 @@ def _refuse_contradictions(table: pl.DataFrame, source: Path, values: list[str])
     first, second = twice.head(2).rows(named=True)
     column = next(value for value in values if first[value] != second[value])
     raise TableError(
-        f"{source}: {first['file']!r} has the {column} {first[column]!r} in row {first['row']} and {second[column]!r} "
-        f"in row {second['row']}; expected one row an image. Delete the wrong row."
+        f"{source}: {quoted(first['file'])} has the {column} {quoted(first[column])} in row {first['row']} and "
+        f"{quoted(second[column])} in row {second['row']}; expected one row an image. Delete the wrong row."
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.data.tables import POLARS_FAULTS
-from hgld.errors import ConfigError, InputError, TableError
+from hgld.errors import ConfigError, InputError, TableError, quoted
+from hgld.pipelines.executor import ProcessEndedError, run_alone
 from hgld.pipelines.shards.catalog import DROPPED
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ MAX_LIST_BYTES = 1 << 30
 _MAX_LINE = 1 << 20  # characters; GLDv2's longest line lists some 10,000 images
 _MAX_PATH = 1024
 _SHOWN = 80
+_MAT_SECONDS = 120.0  # the largest of a release takes one
+_MAT_MEMORY = 2 << 30  # bytes
 _ALWAYS_TAKEN = {"seed", "splits"}
 
 
@@ -162,10 +165,10 @@ def read_words(path: Path, columns: Sequence[str], obtain: str, *, header: bool 
         if header:
             header = False
             if words != list(columns):
-                raise TableError(f"{path}, line {number} is {shown(line)}; expected the header {' '.join(columns)}.")
+                raise TableError(f"{path}, line {number} is {quoted(line)}; expected the header {' '.join(columns)}.")
         elif len(words) != len(columns):
             raise TableError(
-                f"{path}, line {number} is {shown(line)}: {len(words)} words; expected {' '.join(columns)}."
+                f"{path}, line {number} is {quoted(line)}: {len(words)} words; expected {' '.join(columns)}."
             )
         else:
             yield words
@@ -192,7 +195,7 @@ def read_csv(path: Path, columns: Sequence[str], obtain: str, *, filled: Sequenc
     missing = [column for column in columns if column not in table.columns]
     if missing:
         found = ", ".join(repr(name[:_SHOWN]) for name in table.columns[:20])
-        raise TableError(f"{path} lacks the column {missing[0]!r}; found {found}, expected {', '.join(columns)}.")
+        raise TableError(f"{path} lacks the column {quoted(missing[0])}; found {found}, expected {', '.join(columns)}.")
     for column in filled:
         if table[column].null_count():
             row = table[column].is_null().arg_true()[0] + 2
@@ -214,27 +217,54 @@ def read_json(path: Path, obtain: str) -> Any:
         raise TableError(f"{path}: not valid JSON ({_first_line(error)}). Is the file whole?") from error
 
 
-def read_mat(path: Path, variables: Sequence[str], obtain: str, *, most: int = 64 << 20) -> dict[str, Any]:
-    """Read variables of a MATLAB file (version 5) with scipy, cells as arrays; nothing in the file is executed.
+def read_mats(wanted: Mapping[Path, Sequence[str]], obtain: str, *, most: int = 64 << 20) -> list[dict[str, Any]]:
+    """Read variables of MATLAB files (version 5) with scipy, cells as arrays; nothing in a file is executed.
+
+    scipy's reader is native code that damaged files can crash, so all files are read in one process of their own.
+
+    Args:
+        wanted: the variables of every file.
+        obtain: where to get the release.
+        most: bytes of a file.
+
+    Returns:
+        the variables of every file by their names, in the order of ``wanted``.
 
     Raises:
-        InputError: the file is missing.
-        TableError: it cannot be read, is larger than ``most`` bytes, or lacks a variable.
+        InputError: a file is missing.
+        TableError: a file cannot be read, is larger than ``most`` bytes, or lacks a variable.
     """
+    asked = [(str(path), read_bytes(path, obtain, most=most), tuple(wanted[path])) for path in wanted]
+    try:
+        return run_alone(_load_mats, asked, seconds=_MAT_SECONDS, memory=_MAT_MEMORY)
+    except TableError as error:
+        raise TableError(f"{error} {obtain}") from None
+    except ProcessEndedError as error:
+        names = ", ".join(str(path) for path in wanted)
+        raise TableError(
+            f"{names}: not a MATLAB file of version 5 that can be read (its reader was ended: {error}). The file is "
+            f"damaged. {obtain}"
+        ) from error
+
+
+def _load_mats(asked: Sequence[tuple[str, bytes, Sequence[str]]]) -> list[dict[str, Any]]:
+    """Read variables (path, content, names), in whatever process this is."""
     import io
 
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
-    data = read_bytes(path, obtain, most=most)
-    try:
-        found = loadmat(io.BytesIO(data), variable_names=list(variables), verify_compressed_data_integrity=True)
-    except (MatReadError, ValueError, TypeError, NotImplementedError, OSError, KeyError, EOFError) as error:
-        raise TableError(f"{path}: not a MATLAB file of version 5 that can be read ({_first_line(error)}).") from error
-    missing = [name for name in variables if name not in found]
-    if missing:
-        raise TableError(f"{path} lacks the variable {missing[0]!r}; expected {', '.join(variables)}.")
-    return {name: found[name] for name in variables}
+    results = []
+    for path, data, names in asked:
+        try:
+            found = loadmat(io.BytesIO(data), variable_names=list(names), verify_compressed_data_integrity=True)
+        except Exception as error:  # noqa: BLE001  # scipy raises what its parts raise at damaged files
+            said = _first_line(error)
+            raise TableError(f"{path}: not a MATLAB file of version 5 that can be read ({said}).") from None
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise TableError(f"{path} lacks the variable {quoted(missing[0])}; expected {', '.join(names)}.")
+        results.append({name: found[name] for name in names})
+    return results
 
 
 def relative_path(text: str, where: str) -> str:
@@ -252,7 +282,7 @@ def relative_path(text: str, where: str) -> str:
     bad = not text or len(text) > _MAX_PATH or text.startswith("/") or ".." in parts or "\\" in text
     if bad or re.search(r"[\x00-\x1f\x7f]", text):
         raise TableError(
-            f"{where}: {shown(text)} is not a path inside the release; expected for example images/a/b.jpg."
+            f"{where}: {quoted(text)} is not a path inside the release; expected for example images/a/b.jpg."
         )
     return "/".join(part for part in parts if part not in ("", "."))
 
@@ -264,7 +294,7 @@ def whole_number(text: str, where: str, what: str) -> int:
         TableError: it is not a whole number.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise TableError(f"{where}: {what} is {shown(text)}; expected a whole number.")
+        raise TableError(f"{where}: {what} is {quoted(text)}; expected a whole number.")
     return int(text)
 
 
@@ -277,13 +307,10 @@ def keep_splits(items: pl.DataFrame, splits: Sequence[str], name: str) -> pl.Dat
     there = items["split"].unique().sort().to_list()
     unknown = [split for split in splits if split not in there]
     if unknown:
-        raise ConfigError(f"{name} has no split {unknown[0]!r}; its splits are {', '.join(there)}. Correct --splits.")
+        raise ConfigError(
+            f"{name} has no split {quoted(unknown[0])}; its splits are {', '.join(there)}. Correct --splits."
+        )
     return items.filter(pl.col("split").is_in(list(splits))) if splits else items
-
-
-def shown(text: str) -> str:
-    """Quote text from a file, shortened and made safe for a terminal."""
-    return repr(text[:_SHOWN] + ("..." if len(text) > _SHOWN else ""))
 
 
 def _first_line(error: Exception) -> str:

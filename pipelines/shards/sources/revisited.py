@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from hgld.data.format import BOX
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog, safe_key
 from hgld.pipelines.shards.sources.release import (
     find_folder,
@@ -25,7 +25,6 @@ from hgld.pipelines.shards.sources.release import (
     read_lines,
     refuse_options,
     relative_path,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def _read(source: Path, options: "SourceConfig", name: str, inside: str) -> Cata
 def _queries(truth: "RevisitedGroundTruth", images: str, ground_truth: Path) -> list[_Row]:
     rows = []
     for query, corners in zip(truth.queries, truth.boxes.tolist(), strict=True):
-        where = f"{ground_truth}, query {shown(query)}"
+        where = f"{ground_truth}, query {quoted(query)}"
         if not all(abs(corner) < _LARGEST for corner in corners):  # NaN is not smaller than anything
             raise TableError(f"{where}: the box {corners} cannot lie in an image.")
         left, top, right, bottom = (round(corner) for corner in corners)  # as PIL's crop does, in which it is published
@@ -111,7 +110,7 @@ def _queries(truth: "RevisitedGroundTruth", images: str, ground_truth: Path) -> 
 
 
 def _gallery(truth: "RevisitedGroundTruth", images: str, ground_truth: Path) -> list[_Row]:
-    files = [relative_path(f"{image}.jpg", f"{ground_truth}, image {shown(image)}") for image in truth.images]
+    files = [relative_path(f"{image}.jpg", f"{ground_truth}, image {quoted(image)}") for image in truth.images]
     return [
         (safe_key(image), "gallery", f"{images}/{file}", *[None] * 5)
         for image, file in zip(truth.images, files, strict=True)

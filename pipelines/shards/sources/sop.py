@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.shards.sources.release import (
     find_folder,
@@ -74,7 +74,7 @@ def _read_list(path: Path, split: str, folders: dict[int, str]) -> list[tuple[st
         number = whole_number(category, where, "super_class_id")
         if len(file.parts) != 2 or folders.setdefault(number, folder) != folder:
             raise TableError(
-                f"{where}: {stated!r} is listed in the category {number}, whose images lie in "
+                f"{where}: {quoted(stated)} is listed in the category {number}, whose images lie in "
                 f"{folders.get(number, folder)}/; expected one folder a category. Is the list whole?"
             )
         product_name = f"{whole_number(product, where, 'class_id'):05d}"

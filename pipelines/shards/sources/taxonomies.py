@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping
 from pathlib import Path
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 
 
 def read_taxonomy(table: str) -> dict[int, tuple[str, ...]]:
@@ -36,7 +36,7 @@ def classes_of(table: str, classes: Mapping[int, str], where: str) -> dict[int, 
     for number in sorted(expected.keys() | classes.keys()):
         if classes.get(number) != expected.get(number):
             raise TableError(
-                f"{where}: class {number} is {classes.get(number)!r}; expected {expected.get(number)!r}, as in "
-                f"{table}. Is it the release that the card names, and whole?"
+                f"{where}: class {number} is {quoted(classes.get(number))}; expected "
+                f"{quoted(expected.get(number))}, as in {table}. Is it the release that the card names, and whole?"
             )
     return taxonomy

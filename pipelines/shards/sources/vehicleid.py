@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from hgld.errors import TableError
+from hgld.errors import TableError, quoted
 from hgld.pipelines.shards.catalog import Catalog, safe_key
 from hgld.pipelines.shards.sources.release import (
     find_folder,
@@ -24,7 +24,6 @@ from hgld.pipelines.shards.sources.release import (
     read_words,
     refuse_options,
     relative_path,
-    shown,
     whole_number,
 )
 
@@ -90,7 +89,7 @@ def _read_pairs(path: Path, what: str, of: str, known: dict[str, int]) -> dict[s
     """Read a list with a word and a number a line, and add it to ``known``, which it must not contradict."""
     found: dict[str, int] = {}
     for word, number in read_words(path, (what, of), OBTAIN):
-        where = f"{path}, {what} {shown(word)}"
+        where = f"{path}, {what} {quoted(word)}"
         value = whole_number(number, where, of)
         name = relative_path(word, where) if what == "image" else str(whole_number(word, where, what))
         if known.setdefault(name, value) != value:

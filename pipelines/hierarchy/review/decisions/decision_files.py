@@ -32,7 +32,7 @@ from typing import Any, get_args
 
 import yaml
 
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
 from hgld.files import file_lock, sync
 from hgld.pipelines.hierarchy.review.decisions.decisions import ACTIONS, Decision, Entry, Role
 
@@ -92,7 +92,7 @@ class Node:
             if self.key is None:
                 self.key = child.text("a field's name")
                 if self.key in self.value:
-                    raise YamlTextError(f"the field {self.key!r} is given twice.", child.line)
+                    raise YamlTextError(f"the field {quoted(self.key)} is given twice.", child.line)
             else:
                 self.value[self.key], self.key = child, None
 
@@ -149,7 +149,7 @@ def read_tree(text: str) -> Node:
     return builder.root
 
 
-def quoted(text: str) -> str:
+def _yaml_quoted(text: str) -> str:
     """Return the text as a double-quoted YAML scalar on one line."""
     return yaml.safe_dump(text, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
 
@@ -213,13 +213,15 @@ def parse_decisions(text: str, path: Path) -> list[Entry]:
         version = header.pop("schema_version", None)
         if version is None or version.value != str(SCHEMA_VERSION):
             raise SchemaError(
-                f"{path}: schema_version is {None if version is None else version.value!r}; this hgld reads decisions "
-                f"of version {SCHEMA_VERSION}. Begin the file with 'schema_version: {SCHEMA_VERSION}'."
+                f"{path}: schema_version is {quoted(None if version is None else version.value)}; this hgld "
+                f"reads decisions of version {SCHEMA_VERSION}. Begin the file with 'schema_version: {SCHEMA_VERSION}'."
             )
         role = _role(header.pop("role", None))
         listed = header.pop("decisions", None)
         if header:
-            raise YamlTextError(f"unknown field {next(iter(header))!r}; expected schema_version, role, decisions.", 1)
+            raise YamlTextError(
+                f"unknown field {quoted(next(iter(header)))}; expected schema_version, role, decisions.", 1
+            )
         if listed is None:
             raise YamlTextError("the field 'decisions' is missing.", 1)
         nodes = [] if listed.value == "" else listed.sequence("decisions")
@@ -245,7 +247,7 @@ def _decision(node: Node) -> Decision:
         raise InputError(f"action is {found}; expected one of {', '.join(ACTIONS)}.")
     known = {f.name: f for f in fields(kind)}
     if unknown := [key for key in given if key not in known]:
-        raise InputError(f"{kind.action} has no field {unknown[0]!r}; its fields are {', '.join(known)}.")
+        raise InputError(f"{kind.action} has no field {quoted(unknown[0])}; its fields are {', '.join(known)}.")
     if (why := given.get("why")) is not None and why.value == "":
         del given["why"]
     required = [name for name, f in known.items() if f.default is MISSING]
@@ -271,7 +273,7 @@ def _when(text: str) -> datetime:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InputError(f"when is {text!r}; expected a time such as 2026-11-21T09:30:00Z or a day.") from error
+        raise InputError(f"when is {quoted(text)}; expected a time such as 2026-11-21T09:30:00Z or a day.") from error
     if len(text) == len("2026-11-21"):  # a day alone: its first moment, so that it comes before the day's other entries
         when = when.replace(tzinfo=UTC)
     return when
@@ -283,7 +285,7 @@ def _role(node: Node | None) -> Role:
     for role in get_args(Role):
         if node.value == role:
             return role
-    raise YamlTextError(f"role is {node.value!r}; expected {' or '.join(get_args(Role))}.", node.line)
+    raise YamlTextError(f"role is {quoted(node.value)}; expected {' or '.join(get_args(Role))}.", node.line)
 
 
 def _read_text(path: Path) -> str:
@@ -321,7 +323,7 @@ def file_header(role: Role = "annotator") -> str:
 def format_decision(decision: Decision) -> str:
     """Return a decision as an entry of a file: one field a line, its time last and quoted."""
     names = [f.name for f in fields(decision) if f.name not in ("who", "why", "when")]
-    return _entry_text(decision, [*names, "who", "why", "when"], quoted)
+    return _entry_text(decision, [*names, "who", "why", "when"], _yaml_quoted)
 
 
 def format_decision_as_before(decision: Decision) -> str:
@@ -335,13 +337,13 @@ def _entry_text(decision: Decision, order: Sequence[str], as_time: Callable[[str
     for name in order:
         value = getattr(decision, name)
         if isinstance(value, tuple):
-            lines += [f"  {name}:", *(f"  - {quoted(item)}" for item in value)]
+            lines += [f"  {name}:", *(f"  - {_yaml_quoted(item)}" for item in value)]
         elif isinstance(value, datetime):
             lines.append(f"  {name}: {as_time(_time_text(value))}")
         elif name == "top" and value in ("natural", "human-made"):  # as these were always written
             lines.append(f"  {name}: {value}")
         elif value is not None:
-            lines.append(f"  {name}: {quoted(value)}")
+            lines.append(f"  {name}: {_yaml_quoted(value)}")
     return "\n".join(lines) + "\n"
 
 

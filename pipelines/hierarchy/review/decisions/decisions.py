@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 
 MOST_NAMES = 10_000
 _MAX_TEXT = {"who": 100, "why": 5_000}
@@ -99,7 +99,7 @@ class Refuse(Decision):
         if (self.names is None) == (self.other is None):
             raise InputError("refuse: expected either names or other.")
         if self.group == self.other:
-            raise InputError(f"refuse: group and other are both {self.group!r}; expected two groups.")
+            raise InputError(f"refuse: group and other are both {quoted(self.group)}; expected two groups.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class Merge(Decision):
 
     def _check(self) -> None:
         if set(self.groups) == {self.to}:
-            raise InputError(f"merge: {self.to!r} is to be merged into itself; expected two groups.")
+            raise InputError(f"merge: {quoted(self.to)} is to be merged into itself; expected two groups.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class Split(Decision):
 
     def _check(self) -> None:
         if self.group == self.to:
-            raise InputError(f"split: group and to are both {self.to!r}; expected a new label.")
+            raise InputError(f"split: group and to are both {quoted(self.to)}; expected a new label.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +203,7 @@ def check_text(field: str, value: str) -> None:
     if not value.strip():
         raise InputError(f"{field} is empty.")
     if value != value.strip():
-        raise InputError(f"{field} is {value!r}; take away the spaces around it.")
+        raise InputError(f"{field} is {quoted(value)}; take away the spaces around it.")
     if len(value) > limit:
         raise InputError(f"{field} has {len(value)} characters; at most {limit} are read.")
     allowed = "\n\t" if field == "why" else ""
@@ -219,4 +219,4 @@ def _check_list(field: str, values: tuple[str, ...]) -> None:
         check_text(f"a member of {field}", value)
     if len(set(values)) != len(values):
         twice = min(value for value, count in Counter(values).items() if count > 1)
-        raise InputError(f"{field} names {twice!r} twice.")
+        raise InputError(f"{field} names {quoted(twice)} twice.")

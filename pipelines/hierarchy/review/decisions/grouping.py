@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
 
-from hgld.errors import some
+from hgld.errors import quoted, some
 from hgld.pipelines.hierarchy.review.decisions.decisions import (
     Accept,
     Decision,
@@ -272,7 +272,7 @@ class Grouping:
         if group is None:
             return
         if decision.to != decision.group and self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {decision.to!r}; to join the two, merge them")
+            self._miss(entry, f"there is already a group {quoted(decision.to)}; to join the two, merge them")
         elif isinstance(group, str):
             if decision.to != decision.group:  # else: a person named it so, which stands
                 self._rekey(group, self.target(decision.to), entry)
@@ -332,7 +332,7 @@ class Grouping:
 
     def _new(self, entry: Entry, decision: New) -> None:
         if self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {decision.to!r}; move the names there")
+            self._miss(entry, f"there is already a group {quoted(decision.to)}; move the names there")
             return
         target = self.target(decision.to)
         for name in self._known(entry, decision.names):
@@ -378,11 +378,13 @@ class Grouping:
             return
         levels = list(self.classes or ())
         if self.classes is not None and decision.level not in (None, *levels):
-            self._miss(entry, f"there is no level {decision.level!r} above the groups; there are {', '.join(levels)}")
+            self._miss(
+                entry, f"there is no level {quoted(decision.level)} above the groups; there are {', '.join(levels)}"
+            )
         elif self.classes is not None and not levels:
             self._miss(entry, "this build has no level above the groups")
         elif self.classes is not None and decision.top not in (known := self.classes[decision.level or levels[-1]]):
-            self._miss(entry, f"top is {decision.top!r}; expected {some(known, 8, ' or ')}")
+            self._miss(entry, f"top is {quoted(decision.top)}; expected {some(known, 8, ' or ')}")
         elif decision.level in (None, levels[-1] if levels else None):
             self.tops[group] = decision.top
             self.claims[Subject("top", group)] = Claim(decision.top, (entry,))
@@ -403,14 +405,17 @@ class Grouping:
         if group is None:
             return
         if self.find(decision.to) is not None:
-            self._miss(entry, f"there is already a group {decision.to!r}; move the names there")
+            self._miss(entry, f"there is already a group {quoted(decision.to)}; move the names there")
             return
         target = self.target(decision.to)
         for name in self._known(entry, decision.names):
             if self.place[name] == group:
                 self._claim_name(name, target, entry)
             else:
-                self._miss(entry, f"{name!r} is in {self.label_of(self.place[name])!r}, not in {decision.group!r}")
+                self._miss(
+                    entry,
+                    f"{quoted(name)} is in {quoted(self.label_of(self.place[name]))}, not in {quoted(decision.group)}",
+                )
 
     def _drop(self, entry: Entry, decision: Drop) -> None:
         if decision.group is not None and (group := self._group(entry, decision.group)) is not None:
@@ -451,21 +456,21 @@ class Grouping:
         group = self.target(label)
         if group in self.labels:
             return group
-        self._miss(entry, f"no group {label!r}{self._hint(label, self._live_labels())}")
+        self._miss(entry, f"no group {quoted(label)}{self._hint(label, self._live_labels())}")
         return None
 
     def _group(self, entry: Entry, label: str) -> GroupId | None:
         group = self.find(label)
         if group is None:
             emptied = label in self.labels.values()
-            said = f"the group {label!r} has no names any more" if emptied else f"no group {label!r}"
+            said = f"the group {quoted(label)} has no names any more" if emptied else f"no group {quoted(label)}"
             self._miss(entry, said + ("" if emptied else self._hint(label, self._live_labels())))
         return group
 
     def _known(self, entry: Entry, names: Iterable[str]) -> list[str]:
         for name in names:
             if name not in self.place:
-                self._miss(entry, f"no name {name!r}{self._hint(name, self.place)}")
+                self._miss(entry, f"no name {quoted(name)}{self._hint(name, self.place)}")
         return [name for name in names if name in self.place]
 
     def _live_labels(self) -> list[str]:
@@ -475,7 +480,7 @@ class Grouping:
         if len(self.unmatched) >= _MOST_HINTS:
             return ""
         close = get_close_matches(text, known, n=1, cutoff=0.8)
-        return f"; did you mean {close[0]!r}?" if close else ""
+        return f"; did you mean {quoted(close[0])}?" if close else ""
 
     def _miss(self, entry: Entry, reason: str) -> None:
         self.unmatched.append(Unmatched(entry, reason))

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.pipelines.hierarchy.review.decisions.agreement import LEAST_SHARED, Conflict, Settlement
 from hgld.pipelines.hierarchy.review.decisions.decisions import Decision, Entry
 from hgld.pipelines.hierarchy.review.decisions.grouping import Claim, Fate, Given, GroupId, Grouping, Subject
@@ -33,9 +33,9 @@ def check_annotators(journal: Journal, others: Sequence[Entry]) -> None:
         who = entry.decision.who
         if entry.role == "annotator" and files.setdefault(who, entry.file) != entry.file:
             raise InputError(
-                f"{entry.file}: its decisions are by {who!r}, who decides in {files[who]} too; the two would count as "
-                "one annotator. Two people need two names: open the page with --who NAME, and correct the field who of "
-                "what is written already. One person needs one file: put all decisions into it."
+                f"{entry.file}: its decisions are by {quoted(who)}, who decides in {files[who]} too; the two would "
+                "count as one annotator. Two people need two names: open the page with --who NAME, and correct the "
+                "field who of what is written already. One person needs one file: put all decisions into it."
             )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hgld.errors import InputError
+from hgld.errors import InputError, quoted
 from hgld.pipelines.hierarchy.review.decisions.decisions import MOST_NAMES
 from hgld.pipelines.hierarchy.review.decisions.grouping import Fate, Grouping
 
@@ -152,7 +152,7 @@ def answered(
     """
     known = set(proposal.names)
     if foreign := next((name for name in exceptions if name not in known), None):
-        raise InputError(f"{foreign!r} is no name of the proposal.")
+        raise InputError(f"{quoted(foreign)} is no name of the proposal.")
     said: list[DecisionFields]
     group = to or proposal.group
     settled = {name for one in also for name in _listed(one)}
