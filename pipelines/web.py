@@ -345,7 +345,7 @@ def _check(endpoints: tuple[str, ...], contact: str, rate: float, documented_rat
                 "~/.netrc, from which they are sent, and leave them out here."
             )
     if contact and (not re.fullmatch(r"[\x20-\x7e]{3,200}", contact) or not re.search(r"\S@\S|https?://\S", contact)):
-        raise ConfigError(f"contact is {contact!r}; expected a mail address or the URL of a page, in ASCII.")
+        raise ConfigError(f"contact is {quoted(contact)}; expected a mail address or the URL of a page, in ASCII.")
     real = [url for url in endpoints if is_wikimedia(url)]
     if real and not contact:
         raise ConfigError(
@@ -394,7 +394,7 @@ def _api_error(url: str, error: Any, patience: float) -> AnswerError:
     kind = re.sub(r"[^a-z0-9_-]", "", code.lower())[:40] or "unknown"
     return AnswerError(
         kind if kind == "maxlag" else f"api-{kind}",
-        f"{url} answered the API error {kind!r}: {excerpt(info)}",
+        f"{url} answered the API error {quoted(kind)}: {excerpt(info)}",
         transient=kind.startswith(_TRANSIENT_ERRORS),
         retry_after=patience,
     )

@@ -1,7 +1,10 @@
 """Every reader of files from outside, each with a small sound sample that the campaign mutates."""
 
 import io
+import json
 import pickle
+import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ from safetensors.torch import save_file
 
 import hgld
 from hgld import Hierarchy
+from hgld.answers import Calibration
 from hgld.data.dataset import open_dataset
 from hgld.data.decode import decode_batch
 from hgld.data.format import parse_item_json
@@ -25,26 +29,39 @@ from hgld.evaluation.embedding_files import read_embeddings, read_keys, read_lab
 from hgld.evaluation.evaluate import evaluate
 from hgld.evaluation.postprocess import Whitening
 from hgld.evaluation.protocols.gldv2 import read_retrieval_solution, read_submission
+from hgld.evaluation.protocols.in_shop import read_in_shop
 from hgld.evaluation.protocols.pickled_data import read_pickled_data
+from hgld.evaluation.protocols.revisited import read_revisited
+from hgld.evaluation.protocols.vehicle_id import read_vehicle_list
 from hgld.evaluation.report import RetrievalReport
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.check.verify import verify
 from hgld.pipelines.csv_rows import CsvText
+from hgld.pipelines.hierarchy.comparison.label_tables import LabelTable
 from hgld.pipelines.hierarchy.evidence.class_table import read_class_table
 from hgld.pipelines.hierarchy.groups.given_groups import GivenGroups
+from hgld.pipelines.hierarchy.landmark_images import find_images, read_image
+from hgld.pipelines.hierarchy.names.clean import RULES, NameRules
 from hgld.pipelines.hierarchy.names.landmark_tables import read_landmarks
+from hgld.pipelines.hierarchy.names.name_tables import NameTable
 from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
 from hgld.pipelines.hierarchy.scrape.infobox import instance_of
+from hgld.pipelines.hierarchy.scrape.wikidata import parse_entity
 from hgld.pipelines.shards.build import read_release
 from hgld.pipelines.shards.config import SourceConfig
 from hgld.pipelines.shards.image_facts import check_decodes
 from hgld.pipelines.shards.sources import OWN_DATA, SOURCES
 from hgld.pipelines.stage import silent
+from hgld.pipelines.web import AnswerError, _json_object
+from hgld.report_page.published import PublishedResults
 from hgld.samplers import EpochSampler
 from hgld.taxonomy.formats import FORMATS, read_taxonomy
 from hgld.training.config import read_config
 from hgld.training.inference.embedder import load_model
+from hgld.training.inference.search_index import KeptIndex
 from hgld.training.log import read_rows
+from hgld.training.models.backbones import BackboneOptions
+from hgld.training.models.onnx_network import onnx_network
 from hgld.training.models.weights import read_weights
 from tests.fake_releases.__main__ import maker
 from tests.fake_releases.pictures import jpeg, png
@@ -58,7 +75,8 @@ class Reader:
     Attributes:
         make: writes a sound sample into an empty folder.
         read: reads the folder's sample as the verbs do.
-        covers: the functions it stands for, ``module:name``, in the order in which bytes pass them.
+        covers: the functions it stands for, ``module:name``, in the order in which bytes pass them; a module alone
+            where they have names of their own.
     """
 
     make: Callable[[Path], object]
@@ -184,6 +202,28 @@ for _kind, _format in FORMATS.items():
         read_taxonomy(place, kind)
 
 
+def _both_trees(folder: Path) -> None:
+    _tree("").write(folder / "tree.json")
+    _tree("").write(folder / "tree.parquet")
+
+
+def _each(folder: Path, read: Callable[[Path], object]) -> None:
+    """Read every file of a folder; raise the first error behind the last."""
+    first: HgldError | None = None
+    for path in sorted(folder.iterdir()):
+        try:
+            read(path)
+        except HgldError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+@reader("hierarchy", _both_trees, "hgld/hierarchy.py:Hierarchy.read", "hgld/hierarchy.py:Hierarchy.from_json")
+def _(folder: Path) -> None:
+    _each(folder, Hierarchy.read)
+
+
 # -- embeddings, labels, results -------------------------------------------------------------------------------------
 
 
@@ -264,6 +304,49 @@ def _(folder: Path) -> None:
     Whitening.load(folder / "w.safetensors").apply(_table())
 
 
+def _calibration(folder: Path) -> None:
+    labels = np.repeat(np.arange(16), 4)
+    made = hgld.calibrate(_table(64), np.stack([labels, labels // 4], axis=1), levels=("fine", "coarse"))
+    made.save(folder / "calibration.json")
+
+
+@reader(
+    "calibration",
+    _calibration,
+    "hgld/answers/calibration.py:Calibration.load",
+    "hgld/answers/risk.py:LevelRisk.parse",
+)
+def _(folder: Path) -> None:
+    found = Calibration.load(folder / "calibration.json")
+    labels = np.arange(32)[:, None] // 2 // np.array([1, 4])
+    if found.levels == ("fine", "coarse"):
+        hgld.predict(_table(4), _table(32), labels, calibration=found, levels=found.levels)
+
+
+def _kept_index(folder: Path) -> KeptIndex:
+    return KeptIndex(folder / "all.ivf", "ivf", 64, {"weights": "none"})
+
+
+@reader(
+    "search index",
+    lambda folder: _kept_index(folder).make(_table(64), np.arange(64)),
+    *(f"training/inference/search_index.py:{name}" for name in ("KeptIndex.load", "read_index")),
+)
+def _(folder: Path) -> None:
+    kept = _kept_index(folder)
+    if kept.outdated() is None:
+        kept.load().nearest(torch.from_numpy(_table()), 3)
+
+
+@reader(
+    "published table",
+    lambda folder: (folder / "p.csv").write_text("dataset,method,metric,value,source\nsop,ours,R@1,81.5,paper\n"),
+    "hgld/report_page/published.py",
+)
+def _(folder: Path) -> None:
+    PublishedResults(folder / "p.csv").of("sop")
+
+
 # -- protocols' files ------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +373,36 @@ _SOLUTION = "id,images,Usage\n" + "".join(
 def _(folder: Path) -> None:
     read_submission(folder / "s.csv") if "Usage" not in (folder / "s.csv").read_text(errors="replace") else None
     read_retrieval_solution(folder / "s.csv")
+
+
+def _lists(folder: Path) -> None:
+    (folder / "list_eval_partition.txt").write_text(
+        "3\nimage_name item_id evaluation_status\nimg/a.jpg id_1 train\nimg/b.jpg id_2 query\nimg/c.jpg id_2 gallery\n"
+    )
+    (folder / "test_list.txt").write_text("0000001 5\n0000002 5\n0000003 6\n")
+
+
+@reader(
+    "protocol lists",
+    _lists,
+    *(
+        f"hgld/evaluation/protocols/{name}"
+        for name in ("in_shop.py:read_in_shop", "vehicle_id.py:read_vehicle_list", "trapezoid.py:read_list_lines")
+    ),
+)
+def _(folder: Path) -> None:
+    _each(folder, lambda path: (read_in_shop if path.name.startswith("list") else read_vehicle_list)(path))
+
+
+def _revisited(folder: Path) -> None:
+    entry = {"easy": np.array([0]), "hard": [1], "junk": [], "bbx": [1.0, 2.0, 30.0, 40.0]}
+    data = {"imlist": ["a", "b", "c"], "qimlist": ["q"], "gnd": [entry]}
+    (folder / "gnd_roxford5k.pkl").write_bytes(pickle.dumps(data, protocol=2))
+
+
+@reader("revisited", _revisited, "hgld/evaluation/protocols/revisited.py:read_revisited")
+def _(folder: Path) -> None:
+    read_revisited(folder / "gnd_roxford5k.pkl").judgements("hard", 3)
 
 
 # -- releases --------------------------------------------------------------------------------------------------------
@@ -425,6 +538,70 @@ def _(folder: Path) -> None:
     read_decisions([folder / "d.yaml"])
 
 
+@reader(
+    "label table",
+    lambda folder: (_LABELS.write_csv(folder / "l.csv"), _LABELS.write_parquet(folder / "l.parquet")),
+    "pipelines/hierarchy/comparison/label_tables.py:LabelTable.read",
+)
+def _(folder: Path) -> None:
+    _each(folder, LabelTable.read)
+
+
+@reader(
+    "name table",
+    lambda folder: (folder / "n.csv").write_text('name,class\ncastle,fort\nabbey,church\n"tower, old",fort\n'),
+    "pipelines/hierarchy/names/name_tables.py:NameTable.read",
+)
+def _(folder: Path) -> None:
+    list(NameTable.read(folder / "n.csv", ("name", "class"), {"title": "name"}).rows())
+
+
+@reader(
+    "name rules",
+    lambda folder: shutil.copyfile(RULES, folder / "rules.yaml"),
+    "pipelines/hierarchy/names/clean.py:NameRules.read",
+)
+def _(folder: Path) -> None:
+    rules = NameRules.read(folder / "rules.yaml")
+    rules.irrelevance(rules.canonical("Castle (Bavaria)"))
+
+
+def _landmarks(folder: Path) -> None:
+    data = jpeg(np.random.default_rng(0))
+    (folder / "train" / "1").mkdir(parents=True)
+    (folder / "train" / "1" / "a.jpg").write_bytes(data)
+    with tarfile.open(folder / "more.tar", "w") as archive:
+        for n in range(3):
+            info = tarfile.TarInfo(f"train/{n}/{n}.jpg")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+@reader("landmark images", _landmarks, "pipelines/hierarchy/landmark_images.py:read_image")
+def _(folder: Path) -> None:
+    for places in find_images(folder).values():
+        for place in places:
+            read_image(place)
+
+
+_ENTITY = """{"id": "Q5", "labels": {"en": {"language": "en", "value": "castle"}}, "claims": {"P31": [
+{"mainsnak": {"snaktype": "value", "datavalue": {"value": {"id": "Q1"}}}, "rank": "normal"}], "P279": []}}"""
+
+
+@reader(
+    "wiki entity",
+    lambda folder: (folder / "q.json").write_text(_ENTITY),
+    "pipelines/hierarchy/scrape/wikidata.py:parse_entity",
+    "pipelines/web.py",
+)
+def _(folder: Path) -> None:
+    try:
+        answer = _json_object("http://127.0.0.1/", (folder / "q.json").read_bytes())
+    except AnswerError as error:
+        raise HgldError(str(error)) from error
+    parse_entity(answer, "en")
+
+
 _PAGE = (
     '<html><body><table id="wdinfobox"><tr><th>Instance of</th><td><a href="//www.wikidata.org/wiki/Q1">castle</a>, '
     'ruin</td></tr></table><div class="redirectMsg"><a href="/wiki/Category:X">Category:X</a></div></body></html>'
@@ -469,6 +646,28 @@ def _(folder: Path) -> None:
 @reader("weights safetensors", lambda folder: save_file({"a.weight": torch.ones(3, 4)}, folder / "w.safetensors"))
 def _(folder: Path) -> None:
     read_weights(folder / "w.safetensors")
+
+
+def _onnx(folder: Path) -> None:
+    from onnx import TensorProto, helper, save_model
+
+    shapes = [("images", ["n", 3, 8, 8]), ("found", ["n", 3, 1, 1])]
+    images, found = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes)
+    node = helper.make_node("GlobalAveragePool", ["images"], ["found"])
+    graph = helper.make_graph([node], "tiny", [images], [found])
+    save_model(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(folder / "n.onnx")
+    )
+    steps = [{"name": "resize", "short_side": 8}, {"name": "center_crop", "size": 8}]
+    (folder / "n.onnx.json").write_text(json.dumps({"transforms": steps}))
+
+
+@reader("onnx", _onnx, "training/models/onnx_network.py")
+def _(folder: Path) -> None:
+    onnx_network(
+        str(folder / "n.onnx"),
+        BackboneOptions("default", load_weights=True, token=None, image_size=None, gradient_checkpointing=False),
+    )
 
 
 @reader(

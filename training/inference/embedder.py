@@ -18,7 +18,7 @@ from hgld.data.dataset import ShardDataset, open_dataset
 from hgld.data.images import EncodedImage, read_header
 from hgld.data.views import Geometry, TestView
 from hgld.distributed import Processes
-from hgld.errors import ConfigError, InputError
+from hgld.errors import ConfigError, InputError, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.hub import fetched, is_address
 from hgld.training.batches import evaluation_view
@@ -235,7 +235,8 @@ class Embedder:
         if not faults:
             return Embedded(dataset, vectors)
         if len(faults) == len(dataset):
-            raise InputError(f"{dataset!r}: no item can be read; the first: {faults[0].where}: {faults[0].reason}")
+            first = f"{faults[0].where}: {faults[0].reason}"
+            raise InputError(f"{quoted(dataset)}: no item can be read; the first: {first}")
         kept = np.setdiff1d(np.arange(len(dataset)), [fault.index for fault in faults])
         return Embedded(dataset.select(kept), vectors[torch.from_numpy(kept)], tuple(faults))
 
