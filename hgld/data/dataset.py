@@ -140,7 +140,7 @@ def _check_places(storage: ShardStorage, manifest: Manifest, index: pl.DataFrame
     wrong = joined.filter(~inside.fill_null(value=False) | (pl.col("size") > MAX_IMAGE_BYTES)).head(1).collect()
     if len(wrong):
         row = wrong.row(0, named=True)
-        if row["size"] > MAX_IMAGE_BYTES:
+        if row["of_split"] == row["split"] and row["offset"] + row["size"] <= row["bytes"]:
             raise InputError(
                 f"{storage.where}/{INDEX}: key {quoted(row['key'])} has {row['size']} bytes; an image may have "
                 f"{MAX_IMAGE_BYTES}. Leave it out where the shards are made (--max-file-mb)."

@@ -12,7 +12,10 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,8 +24,8 @@ from hgld.pipelines import executor
 from tests.faults.mutators import mutate
 from tests.faults.readers import READERS
 
-MOST_CPU = 10.0  # seconds of one case
-MOST_SECONDS = 60.0  # of one case on a busy machine, before its process is killed
+MOST_CPU = 10.0  # seconds of one case; its process is killed after twice as many
+MOST_WAIT = 300.0  # seconds of the clock, for what waits forever: a busy machine gives a process little
 MOST_MEMORY = 1 << 30  # bytes that one case may add
 MOST_MESSAGE = 2_000  # characters: several places, each with an excerpt
 CASES_A_PROCESS = 5_000
@@ -46,22 +49,54 @@ class Outcome(NamedTuple):
 
 
 def write_case(reader: str, number: int, sample: Path, folder: Path) -> Path:
-    """Copy a reader's sample into an empty folder and change one of its files; return that file.
+    """Copy a reader's sample into a folder, where it is not there yet, and change one of its files; return that file.
 
     The copies are hard links: no reader changes a file in place. Every kind of file is as likely as another, so that
     a release's few lists are met as often as its many pictures.
     """
-    shutil.copytree(sample, folder, dirs_exist_ok=True, copy_function=os.link)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not folder.exists():
+        shutil.copytree(sample, folder, copy_function=os.link)
     rng = random.Random(f"{reader} {number}")
-    suffix = rng.choice(sorted({path.suffix for path in files}))
-    chosen = rng.choice([path for path in files if path.suffix == suffix])
+    files = _files(sample)
+    chosen = folder / rng.choice(files[rng.choice(sorted(files))])
     data = chosen.read_bytes()
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = mutate(chosen.name, data, rng)
     chosen.unlink()
     chosen.write_bytes(data)
     return chosen
+
+
+@cache
+def _files(sample: Path) -> dict[str, list[str]]:
+    """Files of a sample by their suffix, each relative to it."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(path for path in sample.rglob("*") if path.is_file()):
+        found.setdefault(path.suffix, []).append(str(path.relative_to(sample)))
+    return found
+
+
+def _restore(chosen: Path, sample: Path, folder: Path) -> None:
+    """Put the file that was changed back; a folder that its reader wrote to is removed."""
+    chosen.unlink(missing_ok=True)
+    with suppress(OSError):
+        os.link(sample / chosen.relative_to(folder), chosen)
+    if _inodes(folder) != _inodes(sample):
+        shutil.rmtree(folder)
+
+
+def _inodes(folder: Path) -> dict[str, int]:
+    """Inode of every file and folder, by its place; links to one file have one."""
+    found, left = {}, [str(folder)]
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    left.append(entry.path)
+                    found[entry.path[len(str(folder)) :]] = 0
+                else:
+                    found[entry.path[len(str(folder)) :]] = entry.inode()
+    return found
 
 
 def _memory(field: str) -> int:
@@ -125,9 +160,9 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
     child = _SPAWN.Process(target=_judge_all, args=(cases, samples, work, tells, stack))
     child.start()
     tells.close()
-    count, hangs = 0, False
+    count, hangs = 0, ""
     try:
-        while count < len(cases) and not (hangs := not told.poll(MOST_SECONDS)):
+        while count < len(cases) and not (hangs := _hangs(child, told)):
             try:
                 outcome = Outcome(*told.recv())
             except EOFError:
@@ -136,19 +171,36 @@ def _run_some(cases: Sequence[tuple[str, int]], samples: dict[str, Path], work: 
             yield outcome
         if hangs and child.pid:
             os.kill(child.pid, signal.SIGUSR1)  # its stack, before it is killed
-            child.join(2)
+            child.join(5)
     finally:
-        if hangs or count == len(cases):
-            child.join(0 if hangs else MOST_SECONDS)
+        if count == len(cases):
+            child.join(MOST_WAIT)
         child.kill()
         child.join()
     if count < len(cases):
-        why = f"no end in {MOST_SECONDS:g} s" if hangs else f"crashed (exit code {child.exitcode})"
+        why = hangs or f"crashed (exit code {child.exitcode})"
         yield Outcome(*cases[count], "killed", f"{why}\n{stack.read_text(errors='replace')[-1500:]}")
         count += 1
     elif child.exitcode:
         raise RuntimeError("a reader changed files of its sample in place")
     return count
+
+
+def _hangs(child: BaseProcess, told: Connection) -> str:
+    """Wait for the next thing that the process tells, or its end; return why it is not waited for any longer."""
+    used, began = _cpu(child), time.monotonic()
+    while not told.poll(1):
+        if (took := _cpu(child) - used) > 2 * MOST_CPU:
+            return f"no end in {took:.0f} s of CPU"
+        if time.monotonic() - began > MOST_WAIT:
+            return f"no end in {MOST_WAIT:g} s, with {took:.1f} s of CPU"
+    return ""
+
+
+def _cpu(process: BaseProcess) -> float:
+    """Seconds of CPU that a process has used."""
+    times = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def _judge_all(
@@ -157,23 +209,31 @@ def _judge_all(
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)  # polars says on stderr that it panics
     before = _stamps(samples)
+    for sample in samples.values():  # what a crash left
+        shutil.rmtree(_cases_of(sample), ignore_errors=True)
     executor.START = "fork"  # a process for each MATLAB file: this takes milliseconds, and nothing else runs here
     with open(stack, "w", encoding="utf-8") as file:
         faulthandler.enable(file)
         faulthandler.register(signal.SIGUSR1, file)
         for reader, number in cases:
-            place = Path(tempfile.mkdtemp(dir=work))
+            folder = _cases_of(samples[reader]) / "case"
             try:
-                folder = place / "case"
-                write_case(reader, number, samples[reader], folder)
+                folder.parent.mkdir(exist_ok=True)
+                chosen = write_case(reader, number, samples[reader], folder)
                 verdict, detail = judge(reader, folder)
+                _restore(chosen, samples[reader], folder)
             except BaseException:  # noqa: BLE001  # of the mutator
                 verdict, detail = "fault", "mutator: " + traceback.format_exc()[-800:]
+                shutil.rmtree(folder.parent, ignore_errors=True)
             tells.send((reader, number, verdict, detail))
-            shutil.rmtree(place, ignore_errors=True)
         faulthandler.disable()
     if _stamps(samples) != before:
         os._exit(1)
+
+
+def _cases_of(sample: Path) -> Path:
+    """Return the folder in which the cases of a sample lie, one after the other."""
+    return sample.with_suffix(".cases")
 
 
 def _stamps(samples: dict[str, Path]) -> dict[str, tuple[int, int]]:
@@ -206,6 +266,6 @@ def keep(outcome: Outcome, work: Path) -> Path:
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
     make_samples({outcome.reader: sample})
     with tempfile.TemporaryDirectory(dir=work) as case:
-        write_case(outcome.reader, outcome.number, sample, Path(case))
-        shutil.copytree(case, place, dirs_exist_ok=True)
+        write_case(outcome.reader, outcome.number, sample, Path(case) / "case")
+        shutil.copytree(Path(case) / "case", place, dirs_exist_ok=True)
     return place

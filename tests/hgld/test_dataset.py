@@ -365,6 +365,11 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path, column, value):
     refused(tmp_path, r"index.parquet: key 'train/0001' has \d+ bytes at offset \d+ of ")
 
 
+def test_an_image_of_more_bytes_than_any_may_have_is_refused(root, monkeypatch):
+    monkeypatch.setattr("hgld.data.dataset.MAX_IMAGE_BYTES", 10)
+    refused(root, r"index.parquet: key '.*' has \d+ bytes; an image may have 10\.")
+
+
 def test_labels_that_contradict_the_tree_are_refused(tmp_path):
     write_dataset(tmp_path, ITEMS)
     Hierarchy.from_labels(np.array([[c, 2 - c // 2] for c in range(6)]), ("fine", "coarse")).to_parquet(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hgld.errors import HgldError, InputError
-from hgld.pipelines.executor import run_units
-from tests.pipelines.unit_workers import Sum, add
+from hgld.pipelines.executor import ProcessEndedError, run_alone, run_units
+from tests.pipelines.unit_workers import Sum, add, done_alone
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,3 +117,23 @@ def alive(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("fail", InputError, "it failed"),
+        ("crash", ProcessEndedError, "Segmentation fault"),
+        ("hang", ProcessEndedError, "no end in 5 s"),
+        pytest.param("take", MemoryError, "", marks=pytest.mark.skipif(sys.platform != "linux", reason="of Linux")),
+    ],
+)
+def test_what_ends_a_process_for_one_call_is_an_error_here(what, error, said):
+    with pytest.raises(error, match=said):
+        run_alone(done_alone, what, seconds=5.0 if what == "hang" else 60.0, memory=1 << 30)
+
+
+@pytest.mark.slow
+def test_a_process_for_one_call_gives_its_result():
+    assert run_alone(done_alone, "return", seconds=60.0, memory=1 << 30) == "return"

@@ -34,3 +34,17 @@ def wait_forever(unit: Sum) -> None:
     """Says that it began, then waits to be ended."""
     (unit.folder / f"{unit.name}.{os.getpid()}").touch()
     signal.pause()
+
+
+def done_alone(what: str) -> str:
+    """Return, fail, crash, hang, or take memory, as it is told."""
+    match what:
+        case "fail":
+            raise InputError("it failed")
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            signal.pause()
+        case "take":
+            bytearray(1 << 40)
+    return what
