@@ -64,3 +64,13 @@ def heeded_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def mat_files_here(monkeypatch):
+    """MATLAB files are read in this process, which takes a second less; tests/faults/kept has the other."""
+
+    def run_here(work, argument, **_):
+        return work(argument)
+
+    monkeypatch.setattr("hgld.pipelines.shards.sources.release.run_alone", run_here)

@@ -45,6 +45,7 @@ def check(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.usefixtures("mat_files_here")
 def test_a_release_becomes_verified_shards(name, tmp_path):
     (tmp_path / "release").mkdir()
     maker(name)(tmp_path / "release", 0)

@@ -20,6 +20,8 @@ from hgld.pipelines.shards.sources.taxonomies import read_taxonomy
 from tests.fake_releases import cars196, cub, dyml, imagenet, landmarks_clean, revisited, vehicleid
 from tests.fake_releases.__main__ import maker
 
+pytestmark = pytest.mark.usefixtures("mat_files_here")
+
 NAMES = (
     *("dyml-vehicle", "dyml-animal", "dyml-product", "cub", "cars196"),
     *("vehicleid", "landmarks-clean", "roxford", "rparis", "imagenet"),
@@ -33,16 +35,6 @@ INSIDE = {  # the folder that the release's archive makes, where it makes one
     "roxford": "roxford5k",
     "rparis": "rparis6k",
 }
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch):
-    """MATLAB files are read in this process, which takes half a second less; one test below has the other."""
-
-    def run_here(work, argument, **_):
-        return work(argument)
-
-    monkeypatch.setattr("hgld.pipelines.shards.sources.release.run_alone", run_here)
 
 
 def read(name: str, source: Path, **options) -> Catalog:

@@ -109,6 +109,7 @@ def test_a_checkpoint_is_classified_with_and_without_a_ranking(places, metrics):
         assert list(report.values) == ["top-1", "top-3"]
 
 
+@pytest.mark.usefixtures("mat_files_here")
 def test_imagenet_is_classified_by_its_protocol_with_the_answer_known(tmp_path, capsys):
     """Biases alone: every image is first of the last synset, then of the one before; two of six images are of each."""
     imagenet.make(tmp_path)
