@@ -70,6 +70,8 @@ PROGRAMS = {
     "hf_datasets": Program(("datasets",)),
     "webdataset_tars": Program(("webdataset",)),
     "croissant": Program(("mlcroissant",)),
+    "fiftyone_fields": Program(("fiftyone",)),
+    "label_studio_taxonomy": Program(("label-studio-sdk",)),
 }
 NOTEBOOKS = {name: Program(("nbclient", "ipykernel"), notebook=True) for name in NAMES}
 

@@ -44,6 +44,7 @@ VERBS = {  # verb: where its command is made, and what it does
     "calibrate": ("search_verbs:calibrate_command", "How sure a model's answers are, for search to say them."),
     "search": ("search_verbs:search_command", "The images of a dataset that are nearest to yours."),
     "export": ("embed_verbs:export_command", "A trained model as one file that runs without hgld."),
+    "convert": ("convert_verbs:convert_command", "A dataset and decisions, for FiftyOne or Label Studio."),
     "push": ("hub_verbs:push_command", "A dataset or a run to the Hugging Face Hub."),
     "doctor": ("doctor_verbs:doctor_command", "What is installed, and what is missing for what."),
     "completion": ("completion_verbs:completion_command", "Tab completion for your shell."),

@@ -1,0 +1,88 @@
+"""The verb that writes a dataset for other tools: convert."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hgld.cli.options import EXISTING_FILE, Names, json_option
+from hgld.cli.output import echo, print_json, progress_bars
+
+if TYPE_CHECKING:
+    from hgld.pipelines.hierarchy.review.decisions.agreement import Settlement
+
+_MOST_NAMED = 5
+_TOOLS = ("fiftyone", "label-studio")
+_NEXT = {
+    "fiftyone": "Next, in Python: fiftyone.Dataset.from_dir(dataset_dir={out!r}, "
+    "dataset_type=fiftyone.types.FiftyOneDataset)",
+    "label-studio": "Next: a project with {out}/config.xml as its labelling interface; import the tasks.",
+}
+
+
+def convert_command() -> click.Command:
+    @click.command()
+    @click.argument("data", metavar="DATASET")
+    @click.option("--to", "tool", type=click.Choice(_TOOLS), required=True, help="The tool.")
+    @click.option(
+        "--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="New or empty folder to write."
+    )
+    @click.option("--split", help="One split alone.  [default: all]")
+    @click.option("--levels", type=Names(), help="Some levels alone, finest first.  [default: all]")
+    @click.option(
+        "--at",
+        metavar="PREFIX",
+        help="Where the pictures lie already, under their keys: what stands before KEY.jpg, https://... or a folder.  "
+        "[default: they are written to OUT/data]",
+    )
+    @click.option(
+        "--decisions",
+        type=EXISTING_FILE,
+        multiple=True,
+        help="File of decisions about the classes (hgld review, hgld audit), applied and shown; may be repeated.",
+    )
+    @json_option
+    def convert(
+        data: str,
+        tool: str,
+        out: Path,
+        split: str | None,
+        levels: tuple[str, ...] | None,
+        at: str | None,
+        decisions: tuple[Path, ...],
+        as_json: bool,
+    ) -> None:
+        """Write a dataset for FiftyOne (a field a level) or Label Studio (a taxonomy).
+
+        With decisions, what people decided stands beside what the dataset says: in FiftyOne as fields reviewed_LEVEL
+        and decided_by, in Label Studio as annotations beside the predictions.
+        """
+        from hgld.data.dataset import open_dataset
+        from hgld.pipelines.conversion.convert import convert as write
+        from hgld.pipelines.conversion.reviewed import verdicts
+        from hgld.pipelines.hierarchy.review.decisions.decision_files import read_decisions
+
+        dataset = open_dataset(data, split, levels=levels)
+        decided = verdicts(dataset.hierarchy, read_decisions(decisions)) if decisions else None
+        with progress_bars() as progress:
+            made = write(dataset, out, tool, at=at, verdicts=decided, progress=progress)
+        fates = {} if decided is None else _fates(decided.settlement)
+        if as_json:
+            print_json({"out": str(out), "tool": tool, **vars(made), "decisions": fates})
+            return
+        echo(f"{out}: {made.items:,} items; {made.pictures:,} pictures written ({made.picture_bytes:,} bytes)")
+        if decided is not None:
+            echo(f"decisions: {', '.join(f'{number} {fate}' for fate, number in fates.items())}")
+            echo(f"{made.decided:,} items were decided about, {made.dropped:,} of them dropped")
+            if made.elsewhere:
+                echo(f"{made.elsewhere:,} items that were decided about one by one are not among these")
+            for miss in decided.settlement.unmatched[:_MOST_NAMED]:
+                echo(f"{miss.entry.place} fits nothing: {miss.reason}")
+        echo(_NEXT[tool].format(out=str(out)))
+
+    return convert
+
+
+def _fates(settlement: "Settlement") -> dict[str, int]:
+    fates = ("applied", "withheld", "overruled", "unmatched", "conflicts")
+    return {fate: len(getattr(settlement, fate)) for fate in fates}
