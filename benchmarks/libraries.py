@@ -48,9 +48,9 @@ class Program:
     module: tuple[str, ...] = ()
     notebook: bool = False
 
-    def command(self, name: str) -> list[str]:
+    def command(self, name: str, *, write: bool) -> list[str]:
         if self.notebook:
-            return [sys.executable, "-m", "benchmarks.notebooks", name]
+            return [sys.executable, "-m", "benchmarks.notebooks", name, *(["--write"] if write else [])]
         return [sys.executable, *self.module, str(LOOPS / f"{name}.py")]
 
 
@@ -98,11 +98,11 @@ def make_shards(folder: Path) -> None:
     build_shards("folders", folder / "pictures", str(folder / "shards"), source, ShardConfig(workers=1), silent)
 
 
-def run(name: str, program: Program, folder: Path) -> str:
-    """Run a program in a folder with ``shards``; return what became of it."""
+def run(name: str, program: Program, folder: Path, *, write: bool = False) -> str:
+    """Run a program in a folder with ``shards``; return what became of it. ``write``: a notebook keeps its outputs."""
     started = time.monotonic()
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env, command = os.environ | {"PYTHONPATH": paths}, program.command(name)
+    env, command = os.environ | {"PYTHONPATH": paths}, program.command(name, write=write)
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -127,14 +127,14 @@ def install(folder: Path, *, beside: bool) -> str:
     return python
 
 
-def tried(names: list[str]) -> Iterator[str]:
+def tried(names: list[str], *, write: bool) -> Iterator[str]:
     """Run programs; yield the rows of the table."""
     programs = PROGRAMS | NOTEBOOKS
     with tempfile.TemporaryDirectory() as folder:
         make_shards(Path(folder))
         for name in names or programs:
             found = versions(programs[name].needs)
-            outcome = "not installed here" if found is None else run(name, programs[name], Path(folder))
+            outcome = "not installed here" if found is None else run(name, programs[name], Path(folder), write=write)
             file = f"{name}.ipynb" if programs[name].notebook else f"{name}.py"
             yield f"| `{file}` | {found or ', '.join(programs[name].needs)} | {outcome} |"
 
@@ -145,14 +145,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="programs and notebooks to run; all by default")
     parser.add_argument("--fresh", type=Path, metavar="DIR", help="install them all into a new environment here first")
     parser.add_argument("--beside", action="store_true", help="what that one lacks is taken from this one")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/libraries.md")
+    parser.add_argument("--write", action="store_true", help="keep the table in docs/libraries.md, and outputs")
     asked = parser.parse_args()
     if asked.fresh:
         words = [*asked.names, *(["--write"] if asked.write else [])]
         python = install(asked.fresh, beside=asked.beside)
         sys.exit(subprocess.run([python, "-m", "benchmarks.libraries", *words], cwd=ROOT, check=False).returncode)
     rows = ["| program | with | outcome |", "|---|---|---|"]
-    for row in tried(asked.names):
+    for row in tried(asked.names, write=asked.write):
         rows.append(row)
         print(row, flush=True)
     if asked.write:

@@ -10,6 +10,7 @@ They are kept with their outputs, because most who read them run nothing. Needs 
 import argparse
 import base64
 import io
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +71,17 @@ def cleaned(notebook: dict[str, Any], folder: str) -> dict[str, Any]:
     for cell in notebook["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":
-            cell["outputs"] = [_output(one, folder) for one in cell["outputs"] if one.get("name") != "stderr"]
+            kept = [_output(one, folder) for one in cell["outputs"] if one.get("name") != "stderr"]
+            cell["outputs"] = list(_joined(kept))
     notebook["metadata"] = {"kernelspec": notebook["metadata"]["kernelspec"], "language_info": {"name": "python"}}
     return notebook
+
+
+def _joined(outputs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield outputs; what was printed in pieces is one."""
+    for kind, some in itertools.groupby(outputs, lambda output: output["output_type"]):
+        group = list(some)
+        yield from [group[0] | {"text": [line for one in group for line in one["text"]]}] if kind == "stream" else group
 
 
 def _output(output: dict[str, Any], folder: str) -> dict[str, Any]:

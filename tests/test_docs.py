@@ -52,7 +52,6 @@ NOT_RUN = {  # how a command begins: why it is only checked
     "hgld build-shards manifest --source images.csv --levels species": "tests/pipelines/test_build_labels.py runs it",
     "hgld train happier-sop --data sop --out sweep": "twelve runs of a ResNet; tests/training/test_sweep.py sweeps",
     "hgld evaluate --checkpoint run --data holidays": "needs the release; tests/hgld has such protocols",
-    "hgld evaluate --checkpoint run --data roxford": "the same",
     "hgld evaluate --model": "needs weights; tests/training/test_cli_networks.py evaluates networks",
     "hgld embed --model": "the same",
     "hgld search photo.jpg --model": "the same",

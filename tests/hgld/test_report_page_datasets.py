@@ -36,7 +36,7 @@ def write_run_of(folder, dataset, split="test"):
 
 
 def table_of_results(path, split):
-    [table] = re.findall(rf"<h2>{split}</h2>.*?<table class=\"scores\">(.*?)</table>", path.read_text(), re.DOTALL)
+    [table] = re.findall(rf"<h2>{split}</h2>.*?<table class=\"scores[^>]*>(.*?)</table>", path.read_text(), re.DOTALL)
     return table
 
 
