@@ -1,6 +1,9 @@
 """Samplers, metrics and losses in loops of other people's making."""
 
 import pickle
+import sys
+import types
+from importlib.util import find_spec
 from typing import Any, cast
 
 import numpy as np
@@ -74,6 +77,32 @@ def test_batches_add_up_to_the_whole():
     metric.reset()
     with pytest.raises(InputError, match="no embeddings: call update"):
         metric.compute()
+
+
+@pytest.fixture
+def torchmetrics(monkeypatch):
+    """The package where it is installed; elsewhere what is used of it."""
+    if find_spec("torchmetrics") is None:
+        metric = type("Metric", (torch.nn.Module,), {"__init__": lambda self, **_: super(metric, self).__init__()})
+        metric.reset = lambda self: None
+        package = types.ModuleType("torchmetrics")
+        monkeypatch.setattr(package, "Metric", metric, raising=False)
+        monkeypatch.setitem(sys.modules, "torchmetrics", package)
+    yield
+    sys.modules.pop("hgld.evaluation.torchmetric", None)
+
+
+@pytest.mark.parametrize("value", [None, "AP/coarse"])
+def test_a_metric_of_torchmetrics_has_the_values_of_the_whole_and_none_of_a_batch(torchmetrics, value):
+    metric = Retrieval(LEVELS).torchmetric(value)
+    assert metric(EMBEDDINGS[:5], CLASSES[:5]) is None
+    metric.update(EMBEDDINGS[5:], CLASSES[5:])
+    found = metric.compute()
+    wanted = {name: torch.tensor(number) for name, number in WHOLE.items()}
+    assert found == (wanted if value is None else wanted[value])
+    metric.reset()
+    with pytest.raises(InputError, match="no embeddings: call update"):
+        metric.retrieval.compute()  # the package's own would warn first
 
 
 def test_a_gallery_is_searched_and_asks_nothing():
