@@ -158,6 +158,7 @@ def run_stage(
     config: Any,
     inputs: Mapping[str, Path],
     work: Work,
+    began: float | None = None,
 ) -> StageRun:
     """Run ``work`` for the stage ``name`` under ``root``, unless it was done already with the same key.
 
@@ -168,6 +169,7 @@ def run_stage(
         config: a frozen dataclass or JSON-ready mapping of what changes the output (no paths, no worker counts).
         inputs: files that the stage reads, by role; their contents are part of the key, their places are not.
         work: writes the files into the folder it is given and returns their :class:`StageResult`.
+        began: when what the stage did before ``work`` began (``time.time()``), to be counted in its seconds.
 
     Raises:
         InputError: an input cannot be read.
@@ -179,7 +181,7 @@ def run_stage(
     key, stated = _key(name, version, config, inputs)
     if (done := _read_done(directory, key)) is not None:
         return StageRun(name, directory, _result_of(done), was_run=False, record=done)
-    started = time.time()
+    started = time.time() if began is None else began
 
     def fill(aside: Path) -> tuple[StageResult, dict[str, Any]]:
         result = work(aside)

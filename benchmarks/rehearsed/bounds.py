@@ -150,7 +150,7 @@ def main() -> None:
             name = " ".join(word for word in command[3:6] if not word.startswith("-"))
             facts = {"spent": spent.to_dict(), "done": spent.code == 0, "items": 1, "unit": "command", "disk": 0}
             rows[f"{part}: {name}"] = facts
-    print(markdown({"stages": rows}))
+    print(markdown({"stages": rows, "scale": told.scale}))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def _link_tars(folder: Path) -> None:
 def _training(at: Addresses, all_steps: int) -> list[Stage]:
     def train(name: str, steps: int, *told: str, data: str = "shards", launch: Sequence[str] = TWO_PROCESSES) -> Stage:
         course = ("--steps-per-epoch", str(max(1, steps // EPOCHS)), "--epochs", str(EPOCHS if steps else 0))
-        course = (*course, "--checkpoint-every", "20")
+        course = (*course, "--checkpoint-every", "20", "--warmup-steps", str(min(30, 3 * steps // 4)))
         images = (
             "--size",
             "32",

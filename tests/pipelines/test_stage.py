@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -402,3 +403,14 @@ def test_json_is_written_for_people(tmp_path: Path):
     write_json(tmp_path / "x.json", {"b": "é", "a": [1]})
     assert (tmp_path / "x.json").read_text() == '{\n  "b": "é",\n  "a": [\n    1\n  ]\n}\n'
     assert sha256_of(tmp_path / "x.json") == hashlib.sha256((tmp_path / "x.json").read_bytes()).hexdigest()
+
+
+def test_what_came_before_the_work_counts_too(tmp_path):
+    def work(directory: Path) -> StageResult:
+        (directory / "letters.txt").write_text("abc")
+        return StageResult(counts={})
+
+    began = time.time() - 100
+    done = run_stage("toy", tmp_path, version=1, config={}, inputs={}, work=work, began=began)
+    assert 100 <= done.record["times"]["seconds"] < 1000
+    assert done.record["times"]["started"] == pytest.approx(began, abs=0.01)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ def run(
         ServiceError: the servers kept refusing; the answers so far are kept.
         StorageError: the disk is full; the answers so far are kept.
     """
+    began = time.time()
     check_options(config)
     read = read_landmarks(tables)
     known = _titles(read.landmarks)
@@ -100,7 +102,7 @@ def run(
     answers = hashlib.sha256(scraped.write_ndjson().encode() + classes.write_ndjson().encode()).hexdigest()
     inputs = {f"landmarks {split}": Path(path) for split, path in tables.items()}
     stated = {**key_fields(config), "answers": answers}
-    return run_stage("scrape", root, version=VERSION, config=stated, inputs=inputs, work=work)
+    return run_stage("scrape", root, version=VERSION, config=stated, inputs=inputs, work=work, began=began)
 
 
 def plan(root: Path, tables: Mapping[str, Path], config: ScrapeConfig) -> Plan:
