@@ -2,9 +2,9 @@ import json
 import subprocess
 from pathlib import Path
 
-subprocess.run(["hgld", "convert", "shards", "--to", "label-studio", "--out", "for-label-studio"], check=True)
-
 from label_studio_sdk.label_interface import LabelInterface
+
+subprocess.run(["hgld", "convert", "shards", "--to", "label-studio", "--out", "for-label-studio"], check=True)
 
 interface = LabelInterface(Path("for-label-studio/config.xml").read_text())
 interface.validate()
