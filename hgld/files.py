@@ -60,6 +60,12 @@ def put_in_place(aside: Path, path: Path) -> None:
     aside.replace(path)
 
 
+def existing_parent(path: Path) -> Path:
+    """Return the folder itself, or the nearest one above it that exists."""
+    absolute = path.absolute()
+    return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
+
+
 def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *, racing: bool = False) -> None:
     """Write a file whole, or leave the one that is there.
 

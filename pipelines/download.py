@@ -29,7 +29,7 @@ from hgld import __version__
 from hgld.addresses import RedirectError, is_http_address, redirect_target, retry_after, without_secrets
 from hgld.data.http_files import HttpLimits, RemoteFault, watched
 from hgld.errors import ConfigError, HgldError, ServiceError, StorageError, quoted
-from hgld.files import file_lock, put_in_place
+from hgld.files import existing_parent, file_lock, put_in_place
 from hgld.pipelines.shards.sources.gldv2 import (
     BASE_URL,
     MAX_CSV_BYTES,
@@ -632,13 +632,17 @@ def plan_gldv2(
     files = [*lists, *(_remote(base_url, out, tar_name(split, n), MAX_TAR_BYTES) for n in sorted(set(tars)))]
     sizes = downloader.sizes(files)
     there = sum(_received(file.path) for file in files)
-    place = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(place).free)
+    return DownloadPlan(len(files), sum(sizes), there, shutil.disk_usage(existing_parent(out)).free)
 
 
 def _received(path: Path) -> int:
     part = path.with_name(f"{path.name}.part")
     return next((file.stat().st_size for file in (path, part) if file.is_file()), 0)
+
+
+def missing_lists(out: Path) -> list[str]:
+    """Return the splits of which a folder lacks lists."""
+    return [split for split in TARS if not all((out / name).is_file() for name in metadata_names([split]))]
 
 
 def missing_tars(out: Path) -> dict[str, tuple[int, ...]]:

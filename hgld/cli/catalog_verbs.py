@@ -228,25 +228,16 @@ def _show_plan(out: Path, plan: "DownloadPlan", as_json: bool) -> None:
 
 
 def _say_next(out: Path, base_url: str | None) -> None:
-    from hgld.pipelines.download import missing_tars
+    """Print what follows: lists that lack, then tars, then the shards."""
+    from hgld.pipelines.download import missing_lists, missing_tars
 
-    lacking = missing_tars(out)
-    if lacking:
-        split, numbers = next(iter(lacking.items()))
-        mirror = () if base_url is None else ("--base-url", base_url)
-        say_next(
-            "hgld",
-            "download",
-            "gldv2",
-            "--split",
-            split,
-            "--tars",
-            _ranges(numbers),
-            "--metadata",
-            "--out",
-            out,
-            *mirror,
-        )
+    mirror = () if base_url is None else ("--base-url", base_url)
+    fetch = ("hgld", "download", "gldv2", "--out", out, *mirror)
+    if lists := missing_lists(out):
+        say_next(*fetch, "--split", lists[0], "--metadata")
+    elif tars := missing_tars(out):
+        split, numbers = next(iter(tars.items()))
+        say_next(*fetch, "--split", split, "--tars", _ranges(numbers))
     else:
         say_next("hgld", "build-shards", "gldv2", "--source", out, "--out", "SHARDS", "--dry-run")
 

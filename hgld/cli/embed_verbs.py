@@ -372,13 +372,15 @@ def _say_plan(out: Path, embedder: "Embedder", dataset: "ShardDataset", *, as_js
     """Say how many bytes would be read and written; the first image that can be read tells the dimensions."""
     import shutil
 
+    from hgld.files import existing_parent
+
     dim = embedder.embed_readable(dataset.select([0])).vectors.shape[1]
     plan = {
         "images": len(dataset),
         "read_bytes": int(dataset.places[3].sum()),
         "dimensions": dim,
         "write_bytes": 4 * dim * len(dataset),
-        "free_bytes": shutil.disk_usage(out.absolute().parent).free,
+        "free_bytes": shutil.disk_usage(existing_parent(out)).free,
     }
     if as_json:
         print_json({"out": str(out)} | plan)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hgld.errors import ConfigError, MissingResourceError, StorageError, takes_extra
-from hgld.files import PART, aside_of, put_in_place, sync
+from hgld.files import PART, aside_of, existing_parent, put_in_place, sync
 
 _ATOMIC_UPLOADS = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "memory", "oss", "r2", "hf"}
 
@@ -138,12 +138,6 @@ class ShardOutput:
                 f"{self.root}: could not {action} ({reason[:300]}). Check the address and the rights, then run the "
                 "same command again: what was written is kept."
             ) from error
-
-
-def existing_parent(path: Path) -> Path:
-    """Return the folder itself, or the nearest one above it that exists."""
-    absolute = path.absolute()
-    return next(folder for folder in (absolute, *absolute.parents) if folder.is_dir())
 
 
 def _open_file_system(root: str) -> tuple[Any, str]:

@@ -388,7 +388,17 @@ def test_the_command(hgld, tmp_path):
         assert code == 0
         assert "4 files" in out
         assert "1 there already" in out
-        assert f"next: hgld download gldv2 --split train --tars 0-499 --metadata --out {tmp_path} --base-url" in out
+        fetch = f"next: hgld download gldv2 --out {tmp_path} --base-url {server.url} --split"
+        assert f"{fetch} train --metadata" in out
+        for split in ("train", "test"):
+            for name in metadata_names([split]):
+                place = tmp_path / name
+                place.parent.mkdir(exist_ok=True)
+                place.touch()
+        (tmp_path / "train").mkdir()
+        for number in (3, *range(5, 500)):
+            (tmp_path / tar_name("train", number)).touch()
+        assert f"{fetch} train --tars 0-2,4" in hgld("download", "gldv2", "--split", "index", "--tars", "0", *where)[1]
 
 
 def test_sizes_are_said_before_they_are_fetched(hgld, tmp_path):
