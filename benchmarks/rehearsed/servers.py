@@ -1,6 +1,7 @@
 """The servers of a rehearsal on 127.0.0.1: files by ranges, as S3 gives them, and Commons and Wikidata with faults."""
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -24,11 +25,18 @@ from tests.pipelines.wikimedia_server import (
 )
 
 
+class _QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that was killed."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class FileServer:
     """Serves the files below a folder until it is closed; answers ranges, and knows a file by its size and time."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_FileHandler, folder.resolve()))
+        self._server = _QuietServer(("127.0.0.1", port), partial(_FileHandler, folder.resolve()))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

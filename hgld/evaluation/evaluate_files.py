@@ -147,9 +147,9 @@ def evaluate_dataset_files(
             f"{place}: the protocol {name} measures top-{ks[0]}, and embeddings alone have no classifier. Give "
             "--checkpoint (or --model) in place of --embeddings, or other --metrics."
         )
-    vectors, keys = _read_keyed(embeddings, labels)
+    vectors, keys, ends = _read_keyed(embeddings, labels)
     places = pl.DataFrame({KEY: keys, "at": np.arange(len(keys))})
-    splits, missing = {}, {}
+    splits, missing, rows = {}, {}, []
     for split in entry.wanted(filled_splits(dataset)):
         items = open_dataset(place, split)
         found = pl.DataFrame({KEY: items.keys, "item": np.arange(len(items))}).join(places, on=KEY).sort("item")
@@ -163,21 +163,43 @@ def evaluate_dataset_files(
             missing[split] = len(items) - len(found)
         if len(found):
             items = items.select(found["item"].to_list())
+            rows.append(found["at"].to_numpy())
             splits[split] = EmbeddedSplit(
                 vectors[found["at"].to_numpy()], items.keys, items.labels.numpy(), contents=partial(_contents, items)
             )
     benchmark, stated = process_benchmark(Benchmark.of(dataset, splits), distractors=distractors, whitening=whitening)
     report = evaluate_protocol(name, benchmark, metrics=metrics, options=options, submission=submission)
     stated |= {"without_embeddings": missing} if missing else {}
+    if _is_a_split_a_file(rows, ends):
+        stated["files"] |= _roles(embeddings, labels, dataset.levels)
     return replace(report, settings=report.settings | stated)
+
+
+def _is_a_split_a_file(rows: Sequence[np.ndarray], ends: Sequence[int]) -> bool:
+    """Tell whether every split's embeddings are those of one file, in its order, as a report page takes them."""
+    begins = [0, *ends[:-1]]
+    return len(rows) == len(ends) <= 2 and all(
+        np.array_equal(of_split, np.arange(begin, end)) for of_split, begin, end in zip(rows, begins, ends, strict=True)
+    )
+
+
+def _roles(embeddings: Sequence[str | Path], labels: str | Path | None, levels: Sequence[str]) -> dict[str, str]:
+    """Return the names of files by the roles of ``hgld evaluate --labels``; none where the labels have no levels."""
+    given = {}
+    for role, file in zip(("", "gallery_"), map(Path, embeddings), strict=False):
+        beside = Path(labels) if labels is not None else file.with_suffix(".labels.parquet")
+        if beside.suffix != ".parquet" or not beside.is_file() or not {*levels} <= {*pl.read_parquet_schema(beside)}:
+            return {}
+        given |= {f"{role}embeddings": file.name, f"{role}labels": beside.name}
+    return given
 
 
 def _contents(dataset: ShardDataset) -> pl.Series:
     return dataset.frame["sha256"]
 
 
-def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[np.ndarray, pl.Series]:
-    """Read embeddings and their keys; the items of several files stand behind one another."""
+def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple[np.ndarray, pl.Series, list[int]]:
+    """Read embeddings and their keys, and where each file ends: the items of several stand behind one another."""
     vectors, keys = [], []
     for file in map(Path, files):
         read = read_embeddings(file)
@@ -200,7 +222,8 @@ def _read_keyed(files: Sequence[str | Path], labels: str | Path | None) -> tuple
         raise InputError(
             f"{', '.join(map(str, files))}: key {quoted(twice[0])} has several embeddings; expected one an item."
         )
-    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors), together
+    ends = np.cumsum([len(table) for table in vectors]).tolist()
+    return vectors[0] if len(vectors) == 1 else np.concatenate(vectors), together, ends
 
 
 def process_benchmark(

@@ -16,6 +16,7 @@ from hgld.evaluation.protocol_kinds import PROTOCOLS, protocol_of, value_parts
 from hgld.evaluation.protocols.benchmark import EmbeddedSplit
 from hgld.evaluation.protocols.dyml import find_queries
 from hgld.evaluation.protocols.gldv2 import read_submission
+from hgld.report_page.runs import read_runs
 from tests.hgld.small_dataset import LEVELS, Item, write_dataset
 
 
@@ -58,6 +59,34 @@ def evaluated(capsys, folder: Path, angles: Mapping[str, float], *flags):
     assert stop.value.code == 2
     assert not printed.out
     return printed.err
+
+
+def test_a_report_by_the_protocol_says_its_files_where_a_page_can_read_them(tmp_path, capsys):
+    rows = [("query", (0, 0)), ("query", (1, 0)), ("gallery", (1, 0)), ("gallery", (0, 0)), ("gallery", (2, 1))]
+    folder, keys = made(tmp_path / "d", "h-gldv2", rows)
+    order = {"query": [0, 1], "gallery": [2, 3, 4], "turned": [3, 2, 4]}
+    for name, items in order.items():
+        np.save(folder / f"{name}.npy", directions([10 * item for item in items]))
+        labels = {level: [rows[item][1][i] for item in items] for i, level in enumerate(LEVELS)}
+        table = pl.DataFrame({"key": [keys[item] for item in items]} | labels)
+        table.write_parquet(folder / f"{name}.labels.parquet")
+    for gallery in ("gallery", "turned"):
+        sides = ("--embeddings", folder / "query.npy", "--gallery-embeddings", folder / f"{gallery}.npy")
+        with pytest.raises(SystemExit) as stop:
+            main([str(word) for word in ("evaluate", *sides, "--data", folder, "--out", folder / f"{gallery}.json")])
+        assert stop.value.code == 0
+    capsys.readouterr()
+    roles = ("embeddings", "labels", "gallery_embeddings", "gallery_labels")
+    names = ("query.npy", "query.labels.parquet", "gallery.npy", "gallery.labels.parquet")
+    told = {
+        name: json.loads((folder / f"{name}.json").read_text())["settings"]["files"]
+        for name in order
+        if name != "query"
+    }
+    assert told == {"gallery": dict(zip(roles, names, strict=True)), "turned": {}}
+    (run,) = read_runs([folder / "gallery.json"])
+    (evaluation,) = run.evaluations.values()
+    assert evaluation.ranked is not None
 
 
 @pytest.mark.parametrize("protocol", ["leave-one-out", "sop", "inat-base", "inat-full", "cub", "cars196"])
