@@ -22,13 +22,9 @@ def decide(world: World, build: Path, file: Path) -> int:
     old = set(pl.read_parquet(stages / "review" / "groups.parquet")["label"])
     between = {label: f"group {number} in between" for number, label in enumerate(sorted(chosen))}  # labels may swap
     between |= {label: f"{label} as found" for label in old - set(chosen)}
-    decisions: list[dict[str, object]] = [
-        {"action": "rename", "group": label, "to": to} for label, to in sorted(between.items())
-    ]
     titles = [label for label, _ in world.groups]
-    decisions += [
-        {"action": "rename", "group": between[label], "to": titles[true]} for label, true in sorted(chosen.items())
-    ]
+    decisions = [_rename(label, to) for label, to in sorted(between.items())]
+    decisions += [_rename(between[label], titles[true]) for label, true in sorted(chosen.items())]
     homes = {true: label for label, true in chosen.items()}
     moves, stays = defaultdict[int, list[str]](list), defaultdict[int, list[str]](list)
     for name, label, true in names.select("name", "label", "true").sort("name").iter_rows():
@@ -40,11 +36,15 @@ def decide(world: World, build: Path, file: Path) -> int:
         decisions.append({"action": action, "names": moved, "to": titles[true]})
     for true in sorted({*homes, *moves}):
         decisions.append({"action": "set", "group": titles[true], "top": world.groups[true][1]})
-    signed: list[dict[str, object]] = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
+    signed = [decision | {"who": "script", "when": _WHEN} for decision in decisions]
     file.write_text(
         json.dumps({"schema_version": 1, "decisions": signed}, indent=1) + "\n", encoding="utf-8"
     )  # YAML too
     return len(signed)
+
+
+def _rename(group: str, to: str) -> dict[str, object]:
+    return {"action": "rename", "group": group, "to": to}
 
 
 def _true_groups(world: World, landmarks: pl.DataFrame) -> dict[str, int]:
