@@ -78,6 +78,20 @@ def class_numbers(
     return label_codes(tables, tables[0].columns), named[0] if named else None
 
 
+def distinct(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ones of (N,) integers in ascending order, and the place of every number among them.
+
+    As ``np.unique`` does; without sorting where they lie close together, as class numbers do.
+    """
+    low, high = (int(numbers.min()), int(numbers.max())) if len(numbers) else (0, 0)
+    if high - low > 4 * len(numbers):
+        return np.unique(numbers, return_inverse=True)
+    shifted = numbers - low
+    there = np.zeros(high - low + 1, bool)
+    there[shifted] = True
+    return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[shifted]
+
+
 def class_columns(
     labels: Labels, levels: Sequence[str] | None = None, what: str = "labels"
 ) -> tuple[pl.DataFrame, tuple[str, ...] | None]:

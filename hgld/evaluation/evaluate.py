@@ -43,7 +43,7 @@ from hgld.evaluation.statistics import (
     order_statistics_torch,
     sums_asked,
 )
-from hgld.labels import Labels, class_numbers
+from hgld.labels import Labels, class_numbers, distinct
 from hgld.relevance import RelevanceKind
 
 # -- metrics of a table of scores -------------------------------------------------------------------------------------
@@ -787,7 +787,7 @@ def check_tree(labels: np.ndarray, levels: Sequence[str]) -> None:
         HierarchyError: names the classes and their parents.
     """
     for fine in range(len(levels) - 1):
-        classes, member = np.unique(labels[:, fine], return_inverse=True)
+        classes, member = distinct(labels[:, fine])
         for coarse in range(fine + 1, len(levels)):
             known = (labels[:, fine] >= 0) & (labels[:, coarse] >= 0)
             parent = np.full(len(classes), -1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hgld.errors import InputError
+from hgld.labels import distinct
 
 MOST_LEVELS = 250  # a grade is a byte
 
@@ -112,16 +113,17 @@ class LabelRelevance:
         self.shape = (num_queries, len(gallery))
         self.self_index = np.full(num_queries, -1) if self_index is None else np.asarray(self_index)
         _check_indices(self.self_index, len(gallery), "self_index")
-        codes = [np.unique(column, return_inverse=True) for column in np.concatenate([query, gallery]).T]
-        unknown = [int(np.searchsorted(classes, 0)) for classes, _ in codes]  # classes before it are negative
-        coded = np.stack([inverse - u for (_, inverse), u in zip(codes, unknown, strict=True)], axis=1)
-        self._query = np.maximum(coded[:num_queries], -1).astype(np.int32)
-        self._gallery = np.maximum(coded[num_queries:], -1).T.astype(np.int32, order="C")
+        codes = [distinct(column) for column in np.concatenate([query, gallery]).T]
+        coded = np.empty((self.num_levels, num_queries + len(gallery)), np.int32)
+        for level, (classes, place) in enumerate(codes):
+            coded[level] = np.maximum(place - np.searchsorted(classes, 0), -1)  # classes before it are negative
+        self._query = np.ascontiguousarray(coded[:, :num_queries].T)
+        self._gallery = np.ascontiguousarray(coded[:, num_queries:])
         num_classes = int(coded.max(initial=-1)) + 1
-        self._members = np.argsort(self._gallery, axis=1, kind="stable").astype(np.int32)
         self._starts = np.stack(
-            [np.searchsorted(np.sort(column), np.arange(num_classes + 1)) for column in self._gallery]
-        ).astype(np.int64)
+            [np.bincount(column + 1, minlength=num_classes + 1).cumsum() for column in self._gallery]
+        )
+        self._members = _in_order(self._gallery, self._starts)
         self._tree = ClassTree(self._query, self._gallery)
         self._on_device: tuple[torch.device, Tensor] | None = None
 
@@ -151,18 +153,25 @@ class LabelRelevance:
         return self._query[start:stop], self._tree
 
     def block(self, start: int, stop: int, device: torch.device) -> RelevanceBlock:
-        grades = self._painted(start, stop) if device.type == "cpu" else self._compared(start, stop, device)
         index = self.self_index[start:stop]
         rows = np.flatnonzero(index >= 0)
-        block = _without(grades, self.num_levels, (rows, index[rows]))
+        if device.type == "cpu":
+            block = self._painted(start, stop, (rows, index[rows]))
+        else:
+            block = _without(self._compared(start, stop, device), self.num_levels, (rows, index[rows]))
         return replace(block, classes=self.classes_of(start, stop))
 
-    def _painted(self, start: int, stop: int) -> Tensor:
+    def _painted(self, start: int, stop: int, left_out: tuple[np.ndarray, np.ndarray]) -> RelevanceBlock:
         from hgld.evaluation.ranks import paint_grades  # numba takes long to import
 
-        grades = torch.empty(stop - start, self.shape[1], dtype=torch.uint8)
-        paint_grades(self._members, self._starts, self._query[start:stop], grades.numpy())
-        return grades
+        grades = np.empty((stop - start, self.shape[1]), np.uint8)
+        counts = np.empty((stop - start, self.num_levels), np.int64)
+        paint_grades(self._members, self._starts, self._query[start:stop], grades, counts)
+        rows, own = left_out[0], grades[left_out]  # one item a row at most
+        counts[rows, own.astype(np.int64) - 1] -= own > 0
+        grades[left_out] = 0
+        ranked = grades.shape[1] - np.bincount(rows, minlength=len(grades))
+        return RelevanceBlock(torch.from_numpy(grades), _with_rest(counts, ranked), left_out)
 
     def _compared(self, start: int, stop: int, device: torch.device) -> Tensor:
         if self._on_device is None or self._on_device[0] != device:
@@ -175,6 +184,15 @@ class LabelRelevance:
             match = (column == gallery[level]) & (column >= 0)
             grades.masked_fill_(match, self.num_levels - level)
         return grades
+
+
+def _in_order(classes: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return (L, G) int32 items in ascending order of their classes, -1 first, equal ones in their own order."""
+    from hgld.evaluation.ranks import order_members  # numba takes long to import
+
+    members = np.empty(classes.shape, np.int32)
+    order_members(classes, np.concatenate([np.zeros_like(starts[:, :1]), starts], axis=1), members)
+    return members
 
 
 class ListRelevance:
@@ -305,8 +323,12 @@ def _without(grades: Tensor, num_levels: int, left_out: tuple[np.ndarray, np.nda
     grades[torch.from_numpy(rows).to(device), torch.from_numpy(items).to(device)] = 0
     counts = _counts(grades, num_levels)
     ranked = grades.shape[1] - np.bincount(rows, minlength=grades.shape[0])
-    rest = ranked - counts.sum(axis=1)
-    return RelevanceBlock(grades, np.concatenate([rest[:, None], counts], axis=1).astype(np.int64), left_out)
+    return RelevanceBlock(grades, _with_rest(counts, ranked), left_out)
+
+
+def _with_rest(counts: np.ndarray, ranked: np.ndarray) -> np.ndarray:
+    """Return (q, L + 1) numbers of items of the grades 0..L from those of 1..L and of all ranked items."""
+    return np.concatenate([(ranked - counts.sum(axis=1))[:, None], counts], axis=1).astype(np.int64)
 
 
 def _counts(grades: Tensor, num_levels: int) -> np.ndarray:

@@ -45,24 +45,55 @@ def helper(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @compiled
-def paint_grades(members: np.ndarray, starts: np.ndarray, codes: np.ndarray, grades: np.ndarray) -> None:
-    """Fill (q, G) uint8 ``grades`` from the gallery's members of every class.
+def order_members(classes: np.ndarray, starts: np.ndarray, members: np.ndarray) -> None:
+    """Fill (L, G) int32 ``members`` with the items in ascending order of their classes.
+
+    Args:
+        classes: (L, G) int32, -1 where unknown.
+        starts: (L, C + 2) int64, overwritten: where each of the classes -1..C starts.
+        members: to fill.
+    """
+    for level in range(classes.shape[0]):
+        for item in range(classes.shape[1]):
+            code = classes[level, item] + 1
+            members[level, starts[level, code]] = item
+            starts[level, code] += 1
+
+
+@compiled
+def paint_grades(
+    members: np.ndarray, starts: np.ndarray, codes: np.ndarray, grades: np.ndarray, counts: np.ndarray
+) -> None:
+    """Fill (q, G) uint8 ``grades`` from the gallery's members of every class, and (q, L) int64 ``counts`` of them.
 
     Args:
         members: (L, G) gallery indices ordered by class, one row a level, finest first.
         starts: (L, C + 1) where in that row each of up to C classes starts.
         codes: (q, L) the queries' classes; -1 where unknown or without members.
         grades: filled with L - c for the finest level c that matches, 0 elsewhere.
+        counts: filled with how often the grades 1..L occur.
     """
     num_levels = members.shape[0]
+    numbers = np.zeros(num_levels + 1, np.int64)
     for row in range(codes.shape[0]):
         out = grades[row]
         out[:] = 0
+        numbers[:] = 0
+        painted = False
         for level in range(num_levels - 1, -1, -1):
             code = codes[row, level]
-            if code >= 0:
-                for i in range(starts[level, code], starts[level, code + 1]):
-                    out[np.uint32(members[level, i])] = np.uint8(num_levels - level)
+            if code < 0:
+                continue
+            grade = num_levels - level
+            begin, end = starts[level, code], starts[level, code + 1]
+            numbers[grade] += end - begin
+            if painted:
+                for i in range(begin, end):
+                    numbers[np.uint32(out[np.uint32(members[level, i])])] -= 1
+            for i in range(begin, end):
+                out[np.uint32(members[level, i])] = np.uint8(grade)
+            painted = True
+        counts[row] = numbers[1:]
 
 
 @compiled
@@ -600,17 +631,27 @@ def _count_once(level: int, codes: np.ndarray, classes: np.ndarray, counts: np.n
 
 @helper
 def _place_positives(
-    grades: np.ndarray, ranks: np.ndarray, size: int, ends: np.ndarray, places: np.ndarray, listed: np.ndarray
+    grades: np.ndarray,
+    ranks: np.ndarray,
+    size: int,
+    deepest: int,
+    ends: np.ndarray,
+    listed: np.ndarray,
 ) -> None:
-    """Return the last positive of every tie group, its place in the list (ties come last), the grade at every place."""
-    for i in range(listed.shape[0]):
+    """Return the last positive of every tie group, and the grade at every place of the list, in which ties come last.
+
+    Of the places beyond ``deepest`` the grades are not returned.
+    """
+    deepest = min(deepest, listed.shape[0] - 1)
+    for i in range(deepest + 1):
         listed[i] = 0
     end = size - 1
     for i in range(size - 1, -1, -1):
         end = end if ranks[i] == ranks[end] else i
         ends[i] = end
-        places[i] = ranks[i] - end + i
-        listed[np.uint32(places[i])] = grades[i]
+        place = ranks[i] - end + i
+        if place <= deepest:
+            listed[np.uint32(place)] = grades[i]
 
 
 @helper
@@ -650,17 +691,23 @@ def _ap_sums(
     counts[:] = 0
     ap[:] = 0.0
     highest = np.uint64(0)
+    first = 0.0
+    start = 0
     for i in range(size):
         grade = np.uint64(grades[i])
-        highest = max(highest, grade)
-        for other in range(np.uint64(1), grade + np.uint64(1)):
-            counts[0, other] += 1
-            counts[1, other] += 1
+        if grade > np.uint64(1):  # every positive has at least grade 1: i + 1 of them so far
+            highest = max(highest, grade)
+            for other in range(np.uint64(2), grade + np.uint64(1)):
+                counts[0, other] += 1
+                counts[1, other] += 1
         if ends[i] == i:
-            for other in range(np.uint64(1), highest + np.uint64(1)):
+            first += float((i + 1) * (i + 1 - start)) / ranks[i]
+            start = i + 1
+            for other in range(np.uint64(2), highest + np.uint64(1)):
                 ap[other - np.uint64(1)] += float(counts[0, other] * counts[1, other]) / ranks[i]
                 counts[1, other] = 0
             highest = np.uint64(0)
+    ap[0] = first
 
 
 @helper
@@ -748,7 +795,8 @@ def _dcg_sum(
 @helper
 def _list_sums(
     grades: np.ndarray,
-    places: np.ndarray,
+    ends: np.ndarray,
+    ranks: np.ndarray,
     size: int,
     totals: np.ndarray,
     depths: np.ndarray,
@@ -757,7 +805,7 @@ def _list_sums(
     hits: np.ndarray,
     precision: np.ndarray,
 ) -> None:
-    """Sum over the positives at the head: down to the last depth, and, if ``whole``, to R of every level."""
+    """Sum over the positives at the head of the list: to the last depth, and, if ``whole``, to R of every level."""
     width = totals.shape[0]
     positives = np.zeros(width, np.int64)  # at or above each grade in the whole gallery
     for grade in range(width - 1, 0, -1):
@@ -768,7 +816,7 @@ def _list_sums(
     running = np.zeros(width)
     depth = 0
     for i in range(size):
-        place = places[i]
+        place = ranks[i] - ends[i] + i
         while depth < depths.shape[0] and place > depths[depth]:
             _snapshot(counts, running, hits[depth], precision[depth])
             depth += 1
@@ -805,13 +853,21 @@ def _set_intersection(listed: np.ndarray, totals: np.ndarray) -> float:
     for ideal_grade in range(width - 1, 0, -1):
         start = ideal_end
         ideal_end += totals[ideal_grade]
+        found_here, ideal_here = found[ideal_grade], np.int64(0)
         for n in range(start + 1, ideal_end + 1):
             grade = np.uint32(listed[n])
-            shared += (grade > 0) & (found[grade] < ideal[grade])
-            found[grade] += 1
-            shared += ideal[ideal_grade] < found[ideal_grade]
-            ideal[ideal_grade] += 1
+            here = grade == ideal_grade
+            shared += here & (found_here < ideal_here)
+            found_here += here
+            if grade > ideal_grade:  # the finer, the fewer: mostly the processor guesses right
+                shared += found[grade] < ideal[grade]
+                found[grade] += 1
+            elif np.uint32(grade - np.uint32(1)) < np.uint32(ideal_grade - 1):
+                found[grade] += 1
+            shared += ideal_here < found_here
+            ideal_here += 1
             total += shared / n
+        found[ideal_grade], ideal[ideal_grade] = found_here, ideal_here
     return total / ideal_end if ideal_end > 0 else np.nan
 
 
@@ -843,7 +899,7 @@ def rank_rows(
     """
     size, num_levels = scores.shape[1], totals.shape[1] - 1
     memory = scratch(size, num_levels)
-    found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 4, np.uint8))
+    found = tuple(np.empty(size + 1, dtype) for dtype in (np.uint8, *[np.int32] * 3, np.uint8))
     bits = grade_bits(num_levels)
     at_once = max(1, _KEYS_AT_ONCE // max(size, 1))
     for start in range(0, len(scores), at_once):
@@ -873,14 +929,17 @@ def _rank_rows(
     sums: tuple[np.ndarray, ...],
 ) -> None:
     ap, exact_ap, precision_r, hap, dcg, asi, hits, precision, grade_at, dcg_at = sums
-    positive_grades, ranks, ends, places, running, listed = found
+    positive_grades, ranks, ends, running, listed = found
     size, width = scores.shape[1], totals.shape[1]
     counts = np.empty((2, width), np.int64)
     for row in range(scores.shape[0]):
         keys = sorted_keys[sorted_places[row]] if sorted_places[row] >= 0 else np.empty(0, np.uint32)
         num = positives[row]
         num = rank_row(scores[row], grades[row], floors[row], bits_of_grade, keys, num, memory, positive_grades, ranks)
-        _place_positives(positive_grades, ranks, num, ends, places, listed)
+        in_set = asked[2] and np.sum(totals[row, 1:]) <= size  # of heads the positives may be more
+        deepest = depths[-1] if depths.shape[0] else 0
+        deepest = max(deepest, np.sum(totals[row, 1:]) if in_set else 0)
+        _place_positives(positive_grades, ranks, num, deepest, ends, listed)
         _ap_sums(positive_grades, ends, ranks, num, counts, ap[row])
         for grade in range(1, width):
             if asked[0]:
@@ -888,8 +947,8 @@ def _rank_rows(
         hap[row] = _hap_sum(relevance[row], ap[row], positive_grades, ends, ranks, num, running)
         dcg[row] = _dcg_sum(positive_grades, ranks, num, gains, discounts, depths, dcg_at[row])
         heads = precision_r[row], hits[row], precision[row]
-        _list_sums(positive_grades, places, num, totals[row], depths, asked[1], *heads)
+        _list_sums(positive_grades, ends, ranks, num, totals[row], depths, asked[1], *heads)
         for k in range(depths.shape[0]):
             grade_at[row, k] = listed[depths[k]] if depths[k] <= size else 0
-        if asked[2] and np.sum(totals[row, 1:]) <= size:  # of heads they may be more
+        if in_set:
             asi[row] = _set_intersection(listed, totals[row])

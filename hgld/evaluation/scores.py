@@ -33,6 +33,8 @@ def choose_device(embeddings: Tensor | np.ndarray, device: torch.device | str | 
 
 _BLOCK_SCORES = 16_000_000  # scores of a block on the CPU, 64 MB
 _FEWEST_ROWS = 128  # queries a block all the same: with fewer a product waits for the gallery
+_ENOUGH_ROWS = 256  # with more it is hardly faster,
+_ENOUGH_SCORES = 1 << 28  # nor is it worth more memory than 1 GB
 _CPU_TILE = 2048  # gallery items a product on the CPU: their embeddings stay in its cache
 # A score must depend neither on its block nor on its place in the gallery. The last rows and columns of a product, of
 # each BLAS thread's share too, go through other kernels, which round otherwise: MKL's below 4 rows or 12 columns (seen
@@ -43,8 +45,9 @@ _SCORE_BYTES = {"cpu": 16, "cuda": 96}  # score, grade and what ordering them ta
 _SHARE_OF_FREE = 0.4
 _MOST_SCORES = 1 << 30
 _LARGEST_DOT = 1e37  # differences of scores stay finite in float32
-_ROWS_AT_ONCE = 1024  # in float64 they stay in the processor's cache
+_NUMBERS_AT_ONCE = 1 << 17  # in float64 they stay in the processor's second-level cache
 _SHARE_PREPARED = 0.2
+_CACHED_NUMBERS = 1 << 24  # of 16 bits, more than these are read again as fast as a copy of 32 bits
 
 
 class Rows:
@@ -77,15 +80,28 @@ class Rows:
         self._source = _as_table(embeddings, side)
         self.shape = tuple(self._source.shape)
         self.device = torch.device(device)
-        self._inverse = torch.ones(len(self), dtype=torch.float64, device=device)
-        wide = torch.empty(min(_ROWS_AT_ONCE, len(self)), self.shape[1], dtype=torch.float64, device=device)
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            part = self._source[start : start + _ROWS_AT_ONCE]
-            rows = wide[: len(part)].copy_(part)
-            norms = torch.linalg.vector_norm(rows, dim=1)
-            _check_rows(rows, norms, side, start, normalize)
-            if normalize:
-                self._inverse[start : start + len(part)] = 1 / norms
+        self._at_once = max(16, _NUMBERS_AT_ONCE // self.shape[1])
+        wide = torch.empty(min(self._at_once, len(self)), self.shape[1], dtype=torch.float64, device=device)
+        narrow = torch.empty_like(wide, dtype=torch.float32)
+        norms = torch.empty(len(self), dtype=torch.float64, device=device)
+        for start in range(0, len(self), self._at_once):
+            part = self._source[start : start + self._at_once]
+            stop = start + len(part)
+            if part.element_size() == 2:  # by way of float32 twice as fast
+                part = narrow[: stop - start].copy_(part)
+            torch.linalg.vector_norm(wide[: stop - start].copy_(part), dim=1, out=norms[start:stop])
+        if not (bool(norms.isfinite().all()) and _are_scalable(norms, normalize)):
+            for start in range(0, len(self), self._at_once):
+                part = slice(start, start + self._at_once)
+                _check_rows(self._source[part].to(self.device).double(), norms[part], side, start, normalize)
+        self._inverse = 1 / norms if normalize else torch.ones_like(norms)
+        single = bool(((self._inverse > _LEAST_INVERSE) & (self._inverse < 1 / _LEAST_INVERSE)).all())
+        self._in_double = self._source.dtype == torch.float64 or not single  # one way for all rows, whatever the part
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a number where the rows are read."""
+        return self._source.element_size()
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -98,20 +114,17 @@ class Rows:
         """Write the rows of a part into ``out``, (n, D) float32, and return it."""
         source, inverse = self._source[part], self._inverse[part, None]
         single = inverse.float()
-        if source.dtype == torch.float64 or not bool(((single > _LEAST_INVERSE) & (single < 1 / _LEAST_INVERSE)).all()):
-            for start in range(0, len(source), _ROWS_AT_ONCE):
-                rows = slice(start, start + _ROWS_AT_ONCE)
+        for start in range(0, len(source), self._at_once):
+            rows = slice(start, start + self._at_once)
+            if self._in_double:
                 out[rows] = source[rows].to(self.device).double() * inverse[rows]
-            return out
-        return out.copy_(source).mul_(single)
+            else:
+                out[rows].copy_(source[rows]).mul_(single[rows])
+        return out
 
     def whole(self) -> Tensor:
         """Return all rows."""
-        out = torch.empty(self.shape, device=self.device)
-        for start in range(0, len(self), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            self.fill(out[part], part)
-        return out
+        return self.fill(torch.empty(self.shape, device=self.device), slice(None))
 
 
 _LEAST_INVERSE = 1e-30  # in float32 all products with numbers of float32 are as exact as others
@@ -167,16 +180,22 @@ def open_embeddings(
 ) -> "Tensor | Rows":
     """Prepare embeddings all at once where they take little of the memory, else part by part; the rows are the same.
 
-    Arguments and errors are those of :func:`prepare_embeddings`.
+    Many numbers of 16 bits are prepared part by part too. Arguments and errors are those of :func:`prepare_embeddings`.
     """
     rows = Rows(embeddings, side, normalize=normalize, device=device)
-    few = 4 * rows.shape[0] * rows.shape[1] <= _SHARE_PREPARED * _free_bytes(rows.device)
+    numbers = rows.shape[0] * rows.shape[1]
+    few = 4 * numbers <= _SHARE_PREPARED * _free_bytes(rows.device)
+    few = few and (rows.number_bytes > 2 or numbers <= _CACHED_NUMBERS)
     return rows.whole() if few or rows.device.type != "cpu" else rows
 
 
+def _are_scalable(norms: Tensor, normalize: bool) -> bool:
+    """Tell whether finite norms are those of rows with a direction, or with products within float32."""
+    return bool((norms > 0).all()) if normalize else float(norms.max()) <= _LARGEST_DOT**0.5
+
+
 def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: bool) -> None:
-    if normalize and bool(((norms > 0) & norms.isfinite()).all()):
-        return
+    """Refuse rows that cannot be ranked, naming the first."""
     bad = torch.nonzero(~torch.isfinite(rows).all(dim=1))
     if len(bad):
         raise InputError(
@@ -195,11 +214,10 @@ def _check_rows(rows: Tensor, norms: Tensor, side: str, start: int, normalize: b
             f"{side} embeddings: row {start + int(zero[0])} is a zero vector ({len(zero)} of {len(rows)} rows from row "
             f"{start} on), which has no direction. Leave such items out, or pass normalize=False."
         )
-    if not norms.isfinite().all() or (not normalize and float(norms.max()) ** 2 > _LARGEST_DOT):
+    if not _are_scalable(norms, normalize):
         raise InputError(
             f"{side} embeddings: row {start + int(norms.argmax())} has norm {float(norms.max()):.3g}, and products of "
-            f"such rows leave float{32 if norms.isfinite().all() else 64}. Scale the embeddings down"
-            f"{'' if normalize else ', or let them be normalised'}."
+            "such rows leave float32. Scale the embeddings down, or let them be normalised."
         )
 
 
@@ -232,7 +250,8 @@ def block_rows(num_queries: int, num_gallery: int, device: torch.device, chunk_s
             raise ConfigError(f"chunk_size is {chunk_size}; expected at least 1 query.")
         return min(chunk_size, num_queries)
     kind = "cuda" if device.type == "cuda" else "cpu"
-    wanted = max(_BLOCK_SCORES, _FEWEST_ROWS * num_gallery) if device.type == "cpu" else _MOST_SCORES
+    enough = max(_FEWEST_ROWS * num_gallery, min(_ENOUGH_ROWS * num_gallery, _ENOUGH_SCORES))
+    wanted = max(_BLOCK_SCORES, enough) if device.type == "cpu" else _MOST_SCORES
     affordable = int(_free_bytes(device) * _SHARE_OF_FREE / _SCORE_BYTES[kind])
     return max(1, min(num_queries, min(wanted, affordable) // num_gallery))
 

@@ -286,6 +286,7 @@ LABELS = torch.zeros(3, 2).long()
         ),
         ((torch.tensor([[1.0], [0.0]]), LABELS[:2]), {}, InputError, "row 1 is a zero vector"),
         ((np.array([[1.0, 2.0], [1e200, 1e200]]), LABELS[:2]), {}, InputError, "row 1 has a norm beyond float64"),
+        ((np.array([[1.0], [1e200]]), LABELS[:2]), {"normalize": False}, InputError, "row 1 has norm"),
         ((GOOD[0], LABELS), {}, InputError, r"shape \(3,\)"),
         ((GOOD.long(), LABELS), {}, InputError, "int64"),
         ((GOOD[:0], LABELS[:0]), {}, InputError, "non-empty"),

@@ -83,8 +83,25 @@ def test_a_memory_mapped_gallery_is_ranked_as_one_in_memory(tmp_path, monkeypatc
     same(in_memory, columns(evaluate(*asked, mapped, labels, metrics=metrics)))
 
 
+def test_many_numbers_of_16_bits_are_ranked_part_by_part_as_in_memory(monkeypatch):
+    gallery, labels, index, _ = table("shuffled", size=4500)
+    gallery = gallery.astype(np.float16)
+    asked = gallery[index], labels[index], gallery, labels
+    in_memory = columns(evaluate(*asked, metrics=("R@1", "AP")))
+    monkeypatch.setattr(scores, "_CACHED_NUMBERS", 0)
+    assert isinstance(scores.open_embeddings(gallery, "gallery"), scores.Rows)
+    same(in_memory, columns(evaluate(*asked, metrics=("R@1", "AP"))))
+
+
+def test_a_row_of_any_length_does_not_change_how_others_are_rounded():
+    rows = np.random.default_rng(0).standard_normal((3000, 8), np.float32)
+    rows[0] *= 1e-35
+    prepared = scores.Rows(rows, "gallery")
+    torch.testing.assert_close(prepared[2000:2100], prepared.whole()[2000:2100], rtol=0, atol=0)
+
+
 def test_long_rows_are_ordered_as_torch_orders_them():
-    """Rows that are sorted in parts, with ties, items out of the ranking, and scores that crowd in one part."""
+    """Rows that are sorted as a whole, with ties, items out of the ranking, and scores that crowd in one part."""
     generator = torch.Generator().manual_seed(0)
     size = 140_000
     table = torch.randn(3, size, generator=generator)

@@ -9,7 +9,7 @@ import torch
 
 from hgld import evaluate
 from hgld.errors import InputError, TableError
-from hgld.labels import class_numbers
+from hgld.labels import class_numbers, distinct
 from hgld.samplers import HierarchicalPKSampler, PKSampler
 
 TABLE = {"animal": ["cat", "dog", None, "cat"], "kind": ["pet", "pet", "pet", "pet"]}
@@ -19,6 +19,13 @@ CELLS = [3, 1, None, 3]
 class Labelled:
     levels = ("animal", "kind")
     labels = torch.tensor([[0, 0], [1, 0], [-1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("numbers", [[], [5], [7, -1, 7, 0], [10**12, 3, 3], [-(2**63), 2**63 - 1]])
+def test_distinct_numbers_are_numpys(numbers):
+    given = np.array(numbers, np.int64)
+    for mine, other in zip(distinct(given), np.unique(given, return_inverse=True), strict=True):
+        np.testing.assert_array_equal(mine, other)
 
 
 @pytest.mark.parametrize(
