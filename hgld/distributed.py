@@ -387,6 +387,28 @@ def whole_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[s
     return whole
 
 
+def rows_on_main(rows: Tensor, sizes: Sequence[int], processes: Processes) -> Tensor | None:
+    """Gather a table's rows on the main process, on the CPU; every process must call this.
+
+    Args:
+        rows: (m, ...) of this process.
+        sizes: m of every process.
+        processes: of the run.
+
+    Returns:
+        the rows of all in the order of the processes; None on the others.
+    """
+    if not processes.is_main:
+        dist.send(rows.contiguous(), 0)
+        return None
+    parts = [rows.cpu()]
+    for number, size in enumerate(sizes[1:], start=1):  # one after the other: a device need not hold all
+        part = rows.new_empty((size, *rows.shape[1:]))
+        dist.recv(part, number)
+        parts.append(part.cpu())
+    return torch.cat(parts)
+
+
 def placed_like(tensor: Tensor, other: Tensor) -> Tensor:
     """Copy a whole tensor to the place of another one of its shape: to its device, spread in the same way."""
     placed = tensor.to(other.device, copy=True)

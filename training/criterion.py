@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hgld import losses
+from hgld.distributed import Processes
 from hgld.errors import ConfigError
 from hgld.hierarchy import Hierarchy
 from hgld.losses.rank_loss import query_sums, sums_over_queries
@@ -64,6 +65,22 @@ class Criterion(nn.Module):
         """True if several processes can share the queries: :meth:`query_sums` of all together are the loss."""
         return sums_over_queries(self.loss)
 
+    def spread_memory(self, processes: Processes) -> None:
+        """Let every process keep a share of the memory's embeddings, if there is one of a size for all.
+
+        After that :meth:`query_sums` alone serves.
+        """
+        if isinstance(self.loss, losses.CrossBatchMemory) and self.loss.size >= processes.count > 1:
+            self.loss.spread(processes)
+
+    def whole_memory(self) -> dict[str, Tensor]:
+        """Return the memory's whole embeddings by their name in the state dict, on the main process alone if spread.
+
+        Every process must call this.
+        """
+        whole = self.loss.whole_embeddings() if isinstance(self.loss, losses.CrossBatchMemory) else None
+        return {} if whole is None else {"loss.embeddings": whole}
+
     @property
     def has_terms(self) -> bool:
         """True if a call returns the terms of the loss."""
@@ -83,6 +100,12 @@ class Criterion(nn.Module):
         """
         own, gallery = self._renumbered(labels), self._renumbered(known)
         return query_sums(self.loss, embeddings, own, everyone, gallery, self_index)
+
+    def joined_terms(self, values: dict[str, Tensor], sums: dict[str, losses.TermSum]) -> dict[str, Tensor]:
+        """Return the terms of a call from the values of :meth:`query_sums`: none if the loss has only one."""
+        if isinstance(self.loss, losses.CrossBatchMemory):
+            return self.loss.joined_terms(values, sums)
+        return values if self.has_terms else {}
 
     def _renumbered(self, labels: Tensor) -> Tensor:
         columns = [_look_up(self._numbers(level, labels), labels[:, level]) for level in range(len(self._on_cpu))]

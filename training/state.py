@@ -246,6 +246,8 @@ def prepare_run(config: TrainConfig, data: str, out: Path, processes: Processes,
     if before is not None:
         _load(model, before.tensors.get("model", {}), Path(newest) / "model.safetensors")
         _load(criterion, before.tensors.get("criterion", {}), Path(newest) / "criterion.safetensors")
+    if criterion.sums_over_queries and not config.run.gradient_shares:  # the others take the whole memory everywhere
+        criterion.spread_memory(processes)
     state = _assemble(config, out, source, model, criterion, processes, step=before.step if before else 0)
     if before is not None:
         _restore(state, before, Path(newest))
@@ -499,6 +501,8 @@ def save_run(state: TrainState) -> None:
     newest = newest_checkpoint(state.folder) if state.processes.is_main else None
     kept = distributed.from_main(newest is not None and checkpoint_step(newest) == state.step, state.processes)
     tensors = {} if kept else {file: whole_tensors(named, state.processes) for file, named in _tensors(state).items()}
+    if not kept:
+        tensors["criterion"] |= state.criterion.whole_memory()
     if state.processes.is_main:
         if kept and newest is not None:
             rewrite_state(newest, _record(state))  # the weights of a step do not change

@@ -47,14 +47,10 @@ class _MemoryRows:
 
     @classmethod
     def take(cls, memory: CrossBatchMemory, batch_size: int) -> "_MemoryRows":
-        size = len(memory.embeddings)
-        first = memory.written + max(batch_size - size, 0)
-        places = (torch.arange(min(batch_size, size), device=memory.embeddings.device) + first % size) % size
-        rows = memory.embeddings[places], memory.labels[places]
-        return cls(memory, places, *rows, memory.written, memory.steps)
+        return cls(memory, *memory.next_rows(batch_size), memory.written, memory.steps)
 
     def put_back(self) -> None:
-        self.memory.embeddings[self.places], self.memory.labels[self.places] = self.embeddings, self.labels
+        self.memory.put_back(self.places, self.embeddings, self.labels)
         self.memory.written, self.memory.steps = self.written, self.steps
 
 
@@ -269,7 +265,8 @@ class Backward:
             index = torch.arange(part.start, part.stop, device=own.device)
             sums = query_sums(self.criterion, everyone[part], labels[part], everyone, labels, index)
             loss, parts = add_up_terms(sums, self.processes)
-            return loss, parts if getattr(self.criterion, "has_terms", len(parts) > 1) else {}
+            join = getattr(self.criterion, "joined_terms", None)
+            return loss, parts if join is None else join(parts, sums)
         everyone = gather_with_gradients(own, self.processes)
         loss, parts = self.criterion(everyone, labels, instances)
         return loss, parts | (gradient_shares(loss, parts, everyone) if self.shares else {})

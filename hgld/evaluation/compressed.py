@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from hgld.errors import ConfigError, InputError
-from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
+from hgld.evaluation.scores import (
+    Rows,
+    block_rows,
+    choose_device,
+    exact_products,
+    open_embeddings,
+    prepare_embeddings,
+    score_blocks,
+)
 
 if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions, Progress, Side
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
 CODES = ("int8", "binary")
 _MOST_CODE = 127
 _MOST_GATHERED = 1 << 24  # numbers of shortlists at a time
+_ROWS_AT_ONCE = 1024
 
 
 def int8_codes(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -83,13 +92,11 @@ def prefix_values(
     sides = _sides(query, gallery, options)
     bounds = [0, *dims]
     called = ("query", "query" if gallery is None else "gallery")
-    norms = [[_norms(side[:, :dim], name, options) for dim in dims] for side, name in zip(sides, called, strict=True)]
+    norms = [[_norms(side, dim, name, options) for dim in dims] for side, name in zip(sides, called, strict=True)]
+    columns = [[_columns(side, begin, end) for side in sides] for begin, end in pairwise(bounds)]
 
-    def blocks(rows: int) -> Iterator[tuple[int, int, list[Tensor]]]:
-        pieces = [
-            score_blocks(sides[0][:, begin:end].contiguous(), sides[1][:, begin:end].contiguous(), rows)
-            for begin, end in pairwise(bounds)
-        ]
+    def blocks(rows: int, part: range) -> Iterator[tuple[int, int, list[Tensor]]]:
+        pieces = [score_blocks(queries, items, rows, part) for queries, items in columns]
         for parts in zip(*pieces, strict=True):
             start, stop, _ = parts[0]
             total, found = None, []
@@ -136,8 +143,10 @@ def code_values(
     for kind in kinds:
         coded = [_decoded(side, kind, normalize=options.normalize) for side in sides]
 
-        def blocks(rows: int, coded: list[Tensor] = coded) -> Iterator[tuple[int, int, list[Tensor]]]:
-            return ((start, stop, [scores]) for start, stop, scores in score_blocks(coded[0], coded[1], rows))
+        def blocks(
+            rows: int, part: range, coded: list[Tensor | Rows] = coded
+        ) -> Iterator[tuple[int, int, list[Tensor]]]:
+            return ((start, stop, [scores]) for start, stop, scores in score_blocks(coded[0], coded[1], rows, part))
 
         (found[kind],) = _measure(sides, query, gallery, levels, self_index, options, blocks, 1)
     return found
@@ -196,39 +205,58 @@ def _refuse_expansion(options: "EvaluationOptions") -> None:
         )
 
 
-def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") -> tuple[Tensor, Tensor]:
+Prepared = tuple[Tensor | Rows, Tensor | Rows]
+
+
+def _sides(query: "Side", gallery: "Side | None", options: "EvaluationOptions") -> Prepared:
     _refuse_expansion(options)
     device = choose_device(query[0], options.device)
-    queries = prepare_embeddings(query[0], "query", normalize=options.normalize, device=device)
+    queries = open_embeddings(query[0], "query", normalize=options.normalize, device=device)
     if gallery is None:
         return queries, queries
-    return queries, prepare_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
+    return queries, open_embeddings(gallery[0], "gallery", normalize=options.normalize, device=device)
 
 
-def _norms(part: Tensor, side: str, options: "EvaluationOptions") -> Tensor:
+def _columns(side: Tensor | Rows, begin: int, end: int) -> Tensor | Rows:
+    return side.columns(begin, end) if isinstance(side, Rows) else side[:, begin:end].contiguous()
+
+
+def _norms(side: Tensor | Rows, dim: int, called: str, options: "EvaluationOptions") -> Tensor:
+    norms = torch.ones(len(side), device=side.device)
     if not options.normalize:
-        return part.new_ones(len(part))
-    norms = torch.linalg.vector_norm(part.double(), dim=1).float()
+        return norms
+    for start in range(0, len(side), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        norms[rows] = torch.linalg.vector_norm(side[rows][:, :dim].double(), dim=1).float()
     if (norms == 0).any():
         row = int(torch.nonzero(norms == 0)[0])
         raise InputError(
-            f"{side} embeddings: the first {part.shape[1]} numbers of row {row} are zeros, which have no direction. "
+            f"{called} embeddings: the first {dim} numbers of row {row} are zeros, which have no direction. "
             "Leave this prefix out."
         )
     return norms
 
 
-def _decoded(side: Tensor, kind: str, *, normalize: bool) -> Tensor:
-    """Return the vectors that codes stand for; products of signs are whole numbers, so that ties are exact."""
-    if kind == "binary":
-        return torch.where(side >= 0, 1.0, -1.0)
-    codes, scales = int8_codes(side.cpu().numpy())
-    rows = codes.astype(np.float32) * (1 if normalize else scales[:, None])
-    return prepare_embeddings(rows, "coded", normalize=normalize, device=side.device)
+def _decoded(side: Tensor | Rows, kind: str, *, normalize: bool) -> Tensor | Rows:
+    """Return the vectors that codes stand for; products of signs are whole numbers, so that ties are exact.
+
+    Whole numbers of codes are exact in 16 bits.
+    """
+    scaled = kind == "int8" and not normalize
+    rows = np.empty(tuple(side.shape), np.float32 if scaled else np.float16)
+    for start in range(0, len(side), _ROWS_AT_ONCE):
+        part = side[start : start + _ROWS_AT_ONCE].cpu().numpy()
+        if kind == "binary":
+            decoded = np.where(part >= 0, 1.0, -1.0)
+        else:
+            codes, scales = int8_codes(part)
+            decoded = codes * scales[:, None] if scaled else codes
+        rows[start : start + len(part)] = decoded
+    return open_embeddings(rows, "coded", normalize=normalize and kind == "int8", device=side.device)
 
 
 def _measure(
-    sides: tuple[Tensor, Tensor],
+    sides: Prepared,
     query: "Side",
     gallery: "Side | None",
     levels: Sequence[str],
@@ -237,11 +265,15 @@ def _measure(
     blocks: Any,
     tables: int,
 ) -> list[dict[str, float]]:
-    """Return the means of the metrics for each table of scores that the blocks yield."""
+    """Return the means of the metrics for each table of scores that the blocks yield.
+
+    Several processes rank a share of the queries each, as they do for a report.
+    """
     from hgld.evaluation.evaluate import block_metrics, label_table  # which imports this module
     from hgld.evaluation.judgements import LabelRelevance
     from hgld.evaluation.metric import resolve
     from hgld.evaluation.metric_kinds import kind_of
+    from hgld.evaluation.report import RetrievalReport
 
     own = np.arange(len(sides[0])) if gallery is None else self_index
     labels = label_table(query[1], len(sides[0]), "query")
@@ -249,22 +281,24 @@ def _measure(
     relevance = LabelRelevance(labels, others, own)
     gain = options.gain(leave_one_out=own is not None and bool((own >= 0).all()))
     metrics = [metric for metric in resolve(options.metrics, levels) if not kind_of(metric.kind).of_set]
-    columns: list[dict[str, list[np.ndarray]]] = [{str(metric): [] for metric in metrics} for _ in range(tables)]
     rows = max(1, block_rows(len(sides[0]), len(sides[1]), sides[0].device, options.chunk_size) // (tables + 1))
-    with exact_products(sides[0].device):
-        for start, stop, found in blocks(rows):
-            for table, scores in zip(columns, found, strict=True):
-                block = relevance.block(start, stop, sides[0].device)
-                for name, column in block_metrics(scores, block, metrics, levels, gain, options.backend).items():
-                    table[name].append(column)
-            if options.progress is not None:
-                options.progress("rank prefixes and codes", stop, len(sides[0]))
-    return [{name: _mean(np.concatenate(parts)) for name, parts in table.items()} for table in columns]
 
+    def rank(part: range) -> RetrievalReport:
+        columns: dict[str, list[np.ndarray]] = {f"{n} {metric}": [] for n in range(tables) for metric in metrics}
+        with exact_products(sides[0].device):
+            for start, stop, found in blocks(rows, part):
+                for n, scores in enumerate(found):
+                    block = relevance.block(start, stop, sides[0].device)
+                    for name, column in block_metrics(scores, block, metrics, levels, gain, options.backend).items():
+                        columns[f"{n} {name}"].append(column)
+                if options.progress is not None:
+                    options.progress("rank prefixes and codes", stop - part.start, len(part))
+        joined = {name: np.concatenate(parts) for name, parts in columns.items()}
+        return RetrievalReport.from_columns(joined, {}, first_query=part.start, num_queries=len(part))
 
-def _mean(column: np.ndarray) -> float:
-    known = column[~np.isnan(column)]
-    return float(known.mean()) if len(known) else math.nan
+    share = options.share or (lambda rank, count: rank(range(count)))
+    values = share(rank, len(sides[0])).values
+    return [{str(metric): values[f"{n} {metric}"] for metric in metrics} for n in range(tables)]
 
 
 # -- search by a prefix ------------------------------------------------------------------------------------------------

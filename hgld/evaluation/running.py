@@ -98,13 +98,16 @@ class Retrieval:
     def report(self) -> RetrievalReport:
         """Return the whole report, see :func:`hgld.evaluate`: values of every query, intervals, a page.
 
+        Every process must call it, as :meth:`compute`; without a batch since the last call on any of them it is that
+        call's.
+
         Raises:
             InputError: there was no batch, or batches differ in their levels or dimensions, or some have class numbers
                 and others names.
             ConfigError: some batches had ``items`` and others none.
         """
-        if self._report is None:
-            processes = current_processes()
+        processes = current_processes()
+        if not all(from_all(b"" if self._report is None else b"known", processes)):
             query, gallery = (self._gathered(side, processes) for side in _SIDES)
             if query is None:
                 raise InputError("no embeddings: call update(embeddings, labels) with every batch first.")

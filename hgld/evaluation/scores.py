@@ -1,5 +1,6 @@
 """Scores of queries against a gallery, block by block, with bounded memory, on the device asked for."""
 
+import copy
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,13 @@ class Rows:
     def number_bytes(self) -> int:
         """Bytes of a number where the rows are read."""
         return self._source.element_size()
+
+    def columns(self, begin: int, end: int) -> "Rows":
+        """Return some of the columns of these rows, which are divided by the same norms."""
+        part = copy.copy(self)
+        part._source = self._source[:, begin:end]
+        part.shape = (len(self), end - begin)
+        return part
 
     def __len__(self) -> int:
         return self.shape[0]

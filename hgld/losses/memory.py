@@ -210,13 +210,38 @@ class CrossBatchMemory(nn.Module):
     def spread(self, processes: "Processes") -> None:
         """Keep of the embeddings this process's share alone, in place; after that :meth:`query_sums` alone serves.
 
-        Every process must do so. The state dict then holds this share, so that each saves and loads its own.
+        Every process must do so. The state dict then holds this share, so that each saves and loads its own, or the
+        main one saves :meth:`whole_embeddings`.
         """
         from hgld.distributed import share_of
 
         self._shares, self._processes = share_of(self.size, processes), processes
         own = slice(self._first, self._first + self._shares[processes.index])
         self.register_buffer("embeddings", self.embeddings[own].clone())
+
+    def whole_embeddings(self) -> Tensor | None:
+        """Return the rows of all processes, on the main one; None on the others. Every process must call this."""
+        if self._processes is None:
+            return self.embeddings
+        from hgld.distributed import rows_on_main
+
+        return rows_on_main(self.embeddings, self._shares, self._processes)
+
+    def next_rows(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the next ``count`` items will overwrite: places in the ring, embeddings and labels.
+
+        Where the rows are spread, embeddings at the places of other processes say nothing.
+        """
+        first = self.written + max(count - self.size, 0)
+        places = (torch.arange(min(count, self.size), device=self.labels.device) + first % self.size) % self.size
+        own = (places - self._first).clamp(0, len(self.embeddings) - 1)
+        return places, self.embeddings[own], self.labels[places]
+
+    def put_back(self, places: Tensor, embeddings: Tensor, labels: Tensor) -> None:
+        """Write what :meth:`next_rows` has returned."""
+        own = places - self._first
+        here = (own >= 0) & (own < len(self.embeddings))
+        self.embeddings[own[here]], self.labels[places] = embeddings[here], labels
 
     @property
     def _first(self) -> int:
@@ -256,6 +281,22 @@ class CrossBatchMemory(nn.Module):
         names = {"loss": "memory"} if "loss" in batch else {name: f"memory_{name}" for name in batch}
         sums = {"batch" if name == "loss" else name: term for name, term in batch.items()}
         return sums | {names[name]: replace(term, weight=term.weight * self.weight) for name, term in against.items()}
+
+    def joined_terms(self, values: Mapping[str, Tensor], sums: Mapping[str, TermSum]) -> dict[str, Tensor]:
+        """Return values of :meth:`query_sums` by the names of :meth:`terms`, which tell no levels of a sum apart.
+
+        Args:
+            values: unweighted, by the names of the sums.
+            sums: as :meth:`query_sums` returns them.
+        """
+        if isinstance(self.loss, Composition) or "batch" in values:
+            return dict(values)
+        own = [name for name in values if not name.startswith("memory_")]
+        prefixes = {"batch": "", "memory": "memory_"}
+        return {
+            term: torch.stack([sums[name].weight * values[prefix + name] for name in own]).sum()
+            for term, prefix in prefixes.items()
+        }
 
     # The two counts are numbers of the host, for which no device is asked; a state dict holds them as tensors.
 

@@ -1,15 +1,18 @@
 """Prefixes in one pass equal evaluations of the prefixes; codes equal their twins, and binary ties are exact."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hgld.cli import main
 from hgld.errors import ConfigError, InputError
+from hgld.evaluation import scores
 from hgld.evaluation.compressed import (
     binary_codes,
     code_values,
@@ -20,6 +23,7 @@ from hgld.evaluation.compressed import (
 )
 from hgld.evaluation.evaluate import EvaluationOptions, evaluate, evaluate_known_levels
 from hgld.evaluation.neighbors import nearest_neighbors
+from hgld.evaluation.report import RetrievalReport
 from tests import reference
 
 LEVELS = ("fine", "coarse")
@@ -42,6 +46,39 @@ def test_prefixes_are_what_evaluations_of_the_prefixes_give(with_gallery, normal
         other = () if gallery is None else (gallery[0][:, :dim], gallery[1])
         expected = evaluate(query[0][:, :dim], query[1], *other, levels=LEVELS, metrics=METRICS, normalize=normalize)
         assert found[dim] == pytest.approx(expected.values, nan_ok=True), dim
+
+
+def test_processes_rank_a_share_each_of_prefixes_and_codes(monkeypatch):
+    """Embeddings are read part by part there as well."""
+    query, gallery = (
+        tuple(x.astype(np.float16) if x.dtype == float else x for x in side) for side in (items(0), items(1, 90))
+    )
+    alone = EvaluationOptions(metrics=METRICS)
+    ranked = []
+
+    def share(rank, count):
+        parts = [range(7), range(7, count)]
+        reports = [rank(part) for part in parts]
+        ranked.append([len(report.per_query) for report in reports])
+        joined = pl.concat([report.per_query for report in reports])
+        return RetrievalReport.from_columns({name: joined[name].to_numpy() for name in reports[0].values}, {})
+
+    shared = replace(alone, share=share)
+    whole = [
+        [prefix_values(query, gallery, (2, 9), levels=LEVELS, options=options) for options in (alone, shared)],
+        [
+            code_values(query, gallery, ("int8", "binary"), levels=LEVELS, options=options)
+            for options in (alone, shared)
+        ],
+    ]
+    assert ranked == [[7, 17]] * 3
+    monkeypatch.setattr(scores, "_CACHED_NUMBERS", 0)
+    part_by_part = [
+        prefix_values(query, gallery, (2, 9), levels=LEVELS, options=alone),
+        code_values(query, gallery, ("int8", "binary"), levels=LEVELS, options=alone),
+    ]
+    for (one, several), parts in zip(whole, part_by_part, strict=True):
+        assert repr(one) == repr(several) == repr(parts)
 
 
 def test_sizes_that_are_no_prefixes_are_refused():
@@ -106,8 +143,6 @@ def test_values_of_codes_are_those_of_their_scores(with_gallery):
 
 
 def test_evaluate_prints_what_prefixes_and_codes_cost(tmp_path, monkeypatch, capfd):
-    import polars as pl
-
     monkeypatch.chdir(tmp_path)
     rows, labels = items(4, 40)
     np.save("e.npy", rows)

@@ -134,6 +134,20 @@ def test_items_that_a_sampler_repeated_count_once_over_processes(monkeypatch):
     assert mine.compute() == WHOLE
 
 
+def test_a_batch_on_another_process_alone_makes_all_gather_anew(monkeypatch):
+    mine, theirs = Retrieval(LEVELS), Retrieval(LEVELS)
+    for metric, share in ((mine, slice(0, 4)), (theirs, slice(4, 9))):
+        metric.update(EMBEDDINGS[share], CLASSES[share])
+    other_process(monkeypatch, theirs)
+    nine = hgld.evaluate(EMBEDDINGS[:9], CLASSES[:9], levels=LEVELS)
+    assert mine.compute() == nine.values
+    theirs.update(EMBEDDINGS[9:], CLASSES[9:])
+    other_process(monkeypatch, theirs)
+    assert mine.compute() == WHOLE
+    other_process(monkeypatch, theirs)  # which has its report, and says no more than that
+    assert mine.compute() == WHOLE
+
+
 def test_batches_that_differ_on_one_process_are_refused_on_all(monkeypatch):
     mine = Retrieval(LEVELS)
     mine.update(EMBEDDINGS, CLASSES)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hgld import Hierarchy, losses
+from hgld.distributed import Processes, add_up_terms
 from hgld.errors import ConfigError
 from hgld.losses.registry import LOSSES, SECOND_TERMS, options_of
 from hgld.training.config import LossConfig
@@ -197,6 +198,20 @@ def test_a_loss_with_a_memory_tells_its_parts_from_the_first_step_on(name, expec
         assert all((parts[part] > 0) == (step >= 2 or not part.startswith("memory")) for part in expected)
         alone, _ = build(loss=name)(embeddings, labels, instances)
         assert (value > alone) == (step >= 2)
+
+
+@pytest.mark.parametrize("name", ["SupAP", "ROADMAP"])
+@pytest.mark.parametrize("sum_levels", [False, True])
+def test_processes_tell_the_parts_that_one_process_tells(name, sum_levels):
+    embeddings, labels, instances = batch()
+    options = {"loss": name, "memory": 30, "memory_from_epoch": 0, "memory_weight": 0.5, "sum_levels": sum_levels}
+    loss, expected = build(**options)(embeddings, labels, instances)
+    criterion = build(**options)
+    sums = criterion.query_sums(embeddings, labels, embeddings, labels, torch.arange(len(labels)))
+    value, parts = add_up_terms(sums, Processes(0, 1, torch.device("cpu")))
+    joined = criterion.joined_terms(parts, sums)
+    torch.testing.assert_close((value, *joined.values()), (loss, *expected.values()))
+    assert list(joined) == list(expected)
 
 
 def test_class_weights_are_those_of_the_training_set():

@@ -183,6 +183,19 @@ def test_a_run_goes_on_with_another_number_of_processes(stream, data, tmp_path, 
     assert_alike(tmp_path / "whole", stopped)
 
 
+def test_a_memory_of_two_processes_is_whole_in_the_checkpoint_and_goes_on_with_one(data, tmp_path):
+    config = options(**ALIKE, epochs=1, loss="SupAP", memory=21, memory_from_epoch=0)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for step in (2, 3):
+        stopped = together(config, data, run, step)
+        assert stopped.returncode == 0, stopped.stderr
+        assert weights(run)["criterion/loss.embeddings"].shape == (21, config.model.dim)
+    train(config, str(data), run)
+    train(config, str(data), whole)
+    assert_alike(whole, run)
+    assert [row.keys() for row in read_rows(run / "log.csv")] == [row.keys() for row in read_rows(whole / "log.csv")]
+
+
 def stop_after_an_epoch():
     from hgld.training.loop import _epoch as epoch_of
 
