@@ -1,6 +1,7 @@
 """HTML of one piece: pages of templates whose values are escaped, their one script, and drawings for notebooks."""
 
 import base64
+import functools
 import hashlib
 import html
 import io
@@ -20,6 +21,7 @@ THUMBNAIL = 112  # pixels of the longer side
 _QUALITY = 82
 
 
+@functools.cache  # with its compiled templates: of a small page they take most of the time
 def page_templates(folder: Path) -> jinja2.Environment:
     """Return the templates of a folder: every value is escaped, and one that is not given is an error."""
     return jinja2.Environment(

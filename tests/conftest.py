@@ -1,5 +1,6 @@
 """Session-wide set-up: one cache of compiled kernels, one thread a worker, Ctrl-C, optional real data, hypothesis."""
 
+import atexit
 import gc
 import os
 import signal
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Enough examples to meet what a law forbids, few enough for the fast tests; `--hypothesis-profile thorough` draws more.
-slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=40)
+slow_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=25)
 settings.register_profile("hgld", slow_machine)
 settings.register_profile("thorough", slow_machine, max_examples=400)
 settings.load_profile("hgld")
@@ -40,13 +41,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the collector from walking through all modules and tests again and again."""
+    """Keep the collector from walking through all modules and tests again and again, in the end too."""
     gc.freeze()
+    atexit.register(gc.unfreeze)  # what native libraries count as leaked is taken down with the interpreter
+    gc.set_threshold(20_000, 50, 100)  # what a few tests leave in cycles is little; they make thousands of objects each
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -416,11 +416,9 @@ def test_names_that_command_terminals_and_terminals_without_unicode(tmp_path):
     assert result.returncode == EXIT_BAD_INPUT
     assert b"\x1b" not in result.stderr
     assert b"says which item a row is" in result.stderr
-    for encoding in ("ascii", "latin-1"):
-        result = subprocess.run(
-            [*HGLD, "datasets", "--json"], capture_output=True, env=environment(PYTHONIOENCODING=encoding), check=True
-        )
-        assert len(json.loads(result.stdout.decode(encoding))["datasets"]) > 10
+    command = [*HGLD, "datasets", "--json"]
+    result = subprocess.run(command, capture_output=True, env=environment(PYTHONIOENCODING="ascii"), check=True)
+    assert len(json.loads(result.stdout.decode("ascii"))["datasets"]) > 10
 
 
 def test_a_file_that_may_not_be_read_is_one_line(hgld, nowhere, monkeypatch):

@@ -61,22 +61,28 @@ def test_rooms_and_files_say_what_they_hold():
     assert not named, f"these names say nothing: {named}"
 
 
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 @functools.cache
-def _imports(path: Path) -> set[str]:
+def _imports_and_docstrings(path: Path) -> tuple[set[str], list[str]]:
     found: set[str] = set()
+    docstrings: list[str] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+        elif isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            docstrings.append(text)
+    return found, docstrings
 
 
 def _who_imports(*modules: str) -> set[str]:
     return {
         p.relative_to(ROOT).as_posix()
         for p in SOURCES
-        if any(name == m or name.startswith(m + ".") for name in _imports(p) for m in modules)
+        if any(name == m or name.startswith(m + ".") for name in _imports_and_docstrings(p)[0] for m in modules)
     }
 
 
@@ -115,12 +121,11 @@ RIDDLE = re.compile(r"(What|Which|How|Where|Who|Whose|Whether|Of|That|When|Why|I
 
 
 def test_docstrings_name_the_thing_in_their_first_line():
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     riddles = [
         f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, documented) and (text := ast.get_docstring(node)) and RIDDLE.match(text)
+        for text in _imports_and_docstrings(path)[1]
+        if RIDDLE.match(text)
     ]
     assert not riddles, "\n".join(riddles)
 

@@ -398,7 +398,7 @@ SEEDS = [
 ]
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.sampled_from(SEEDS), st.data())
 def test_hostile_bytes_are_a_picture_or_a_named_fault(seed, data):
     damaged = bytearray(seed)

@@ -404,7 +404,7 @@ any_decision = st.one_of(
 a_side = st.lists(any_decision, max_size=6)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(a_side, a_side, a_side)
 def test_whatever_is_decided_nothing_is_lost(ada: list, bob: list, eve: list):
     entries = [*said("ada", *ada), *said("bob", *bob), *said("eve", *eve, role="adjudicator")]

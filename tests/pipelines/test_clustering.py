@@ -45,7 +45,7 @@ def unit_rows(draw, most=24):
     return unit(random.normal(size=(count, dim))).astype(np.float32)
 
 
-FAST = settings(max_examples=25, deadline=None)
+FAST = settings(max_examples=15, deadline=None)
 
 
 @FAST

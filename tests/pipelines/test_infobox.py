@@ -230,13 +230,13 @@ def test_bytes_that_are_not_utf8():
 
 
 HOSTILE = {
-    "nested": "<div>" * 20_000,
-    "unmatched": "<br>" * 20_000 + "</i>" * 20_000,
-    "attributes": "<a " * 20_000,
-    "comments": "<!--" * 20_000,
+    "nested": "<div>" * 10_000,
+    "unmatched": "<br>" * 10_000 + "</i>" * 10_000,
+    "attributes": "<a " * 10_000,
+    "comments": "<!--" * 10_000,
     "tables": "<table><tr><td>" * 3_000,
     "reference": "&#" + "9" * 9_000 + ";",
-    "spaces": "this category is located at" + " " * 500_000 + "x",
+    "spaces": "this category is located at" + " " * 250_000 + "x",
     "links": "<a href='//www.wikidata.org/wiki/Q1'>Q1</a>" * 5_000,
 }
 
@@ -246,7 +246,7 @@ def test_hostile_markup_takes_no_time(value: str):
     started = time.process_time()
     assert instance_of(page(row("castle") + row(value, "Other"))).names == ("castle",)
     instance_of(page(row(value)))
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 1.5
 
 
 def test_huge_page_is_refused():

@@ -81,7 +81,7 @@ def test_no_names() -> None:
     assert LexicalEncoder(["lake"]).encode([]).shape == (0, 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.text(max_size=20), min_size=1, max_size=8))
 def test_any_names_have_unit_rows(names: list[str]) -> None:
     encoder = LexicalEncoder(names)

@@ -3,7 +3,6 @@
 import io
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -33,13 +32,12 @@ def test_nearest_hashes_are_those_of_all_pairs(references, data):
     assert [part.tolist() for part in found] == list(map(list, slow_nearest(queries, references)))
 
 
-@pytest.mark.parametrize("quality", [50, 95])
-def test_hashes_survive_compression_and_scaling(quality):
-    for seed in range(20):
+def test_hashes_survive_compression_and_scaling():
+    for seed in range(12):
         data = picture(seed, size=(320, 240))
         with Image.open(io.BytesIO(data)) as image:
             buffer = io.BytesIO()
-            image.resize((200, 150), Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=quality)
+            image.resize((200, 150), Image.Resampling.LANCZOS).save(buffer, "JPEG", quality=50)
         hashes = [perceptual_hash(d, read_header(d)) for d in (data, buffer.getvalue())]
         distance, _ = nearest(*(np.array([h], np.uint64) for h in hashes))[::-1]
         assert 0 <= distance[0] <= MAX_DISTANCE

@@ -149,6 +149,7 @@ def test_queries_that_are_none(client, query):
     assert client.get(f"/api/name{query}", headers=TOKEN).status_code == 400
 
 
+@pytest.mark.slow  # a process of the verb
 def test_the_verb_serves_on_this_machine_until_it_is_stopped(build):
     command = [sys.executable, "-m", "hgld", "review", str(build), "--who", "ada", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

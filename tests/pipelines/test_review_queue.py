@@ -392,7 +392,7 @@ BODY = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(["decide", "undo", "skip", "labels"]), BODY)
 def test_no_body_breaks_the_server(build, path, body):
     (build / "ada.yaml").unlink(missing_ok=True)

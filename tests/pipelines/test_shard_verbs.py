@@ -163,6 +163,7 @@ def test_bad_input_is_exit_code_2_and_writes_nothing(labels, tmp_path, capsys, c
     assert not (tmp_path / "work").exists()
 
 
+@pytest.mark.slow  # four processes
 def test_the_command_with_several_workers(labels, tmp_path):
     command = [sys.executable, "-W", "error", "-m", "hgld", "build-shards"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,10 +1,5 @@
 """Two processes give the gradients of one with the same global batch."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -29,16 +24,11 @@ from tests.hgld import shared_losses
 from tests.training import two_processes
 from tests.training.untrained_run import small_model
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
     out = tmp_path_factory.mktemp("two") / "answers.safetensors"
-    command = [sys.executable, str(ROOT / "tests/training/two_processes.py"), str(out)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert result.returncode == 0, result.stderr
+    two_processes.answer_in_two(str(out))
     return load_file(out), load_file(f"{out}.1")
 
 

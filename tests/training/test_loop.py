@@ -56,6 +56,8 @@ VARIANTS = {
     },
 }
 
+SLOW_VARIANTS = ("simix in chunks", "multigrain")
+
 
 def test_a_run_of_no_epochs_is_its_start_evaluated(data, tmp_path):
     config = options(epochs=0, warmup_steps=30, frozen_epochs=5, schedule="step", milestones=(3,), select_on_test=True)
@@ -106,7 +108,10 @@ def stopped_and_resumed(config, data, out, *steps):
     return train(config, data, out)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in ("simix in chunks", "multigrain") else ()) for n in VARIANTS],
+)
 def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_path):
     config = options(**VARIANTS[name])
     whole = train(config, data, tmp_path / "whole")
@@ -126,9 +131,10 @@ def test_a_stopped_run_ends_bit_for_bit_like_one_that_was_not(name, data, tmp_pa
 
 
 def test_a_stop_at_the_end_of_an_epoch_does_not_skip_its_evaluation(data, tmp_path):
-    whole = train(options(), data, tmp_path / "whole")
-    resumed = stopped_and_resumed(options(), data, tmp_path / "stopped", STEPS, 2 * STEPS)
-    assert [row["step"] for row in read_rows(tmp_path / "stopped/evaluations.csv")] == ["6", "12"]
+    config = options(steps_per_epoch=2)
+    whole = train(config, data, tmp_path / "whole")
+    resumed = stopped_and_resumed(config, data, tmp_path / "stopped", 2, 4)
+    assert [row["step"] for row in read_rows(tmp_path / "stopped/evaluations.csv")] == ["2", "4"]
     assert (resumed.values, resumed.best) == (whole.values, whole.best)
 
 
@@ -144,10 +150,10 @@ def test_the_log_tells_memory_speed_and_waiting(data, tmp_path):
 
 
 def test_a_run_that_is_complete_is_left_alone(data, tmp_path):
-    whole = train(options(), data, tmp_path)
+    whole = train(options(steps_per_epoch=1), data, tmp_path)
     before = (tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes()
-    again = train(options(workers=2, log_every=1), data, tmp_path)
-    assert (again.finished, again.step, again.values) == (True, 2 * STEPS, whole.values)
+    again = train(options(steps_per_epoch=1, workers=2, log_every=1), data, tmp_path)
+    assert (again.finished, again.step, again.values) == (True, 2, whole.values)
     assert before == ((tmp_path / "log.csv").read_bytes(), (tmp_path / "evaluations.csv").read_bytes())
 
 
@@ -212,11 +218,11 @@ def test_the_best_checkpoint_is_the_one_with_the_best_value(data, tmp_path, monk
 
     evaluate = loop.evaluate_splits
     monkeypatch.setattr(loop, "evaluate_splits", judged)
-    summary = train(options(epochs=3, select_on_test=True), data, tmp_path)
-    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 2 * STEPS, "on": "test"}
+    summary = train(options(epochs=3, steps_per_epoch=2, select_on_test=True), data, tmp_path)
+    assert summary.best == {"metric": "H-AP", "value": 0.9, "epoch": 2, "step": 4, "on": "test"}
     assert selection_of(find_checkpoint(tmp_path)) == "chosen by H-AP on test, a test split"
-    assert find_checkpoint(tmp_path).name == f"step-{2 * STEPS:08d}"
-    assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000012", "step-00000018"]
+    assert find_checkpoint(tmp_path).name == "step-00000004"
+    assert sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*")) == ["step-00000004", "step-00000006"]
 
 
 def test_what_is_evaluated_is_the_average(data, tmp_path):
@@ -230,7 +236,8 @@ def test_what_is_evaluated_is_the_average(data, tmp_path):
 
 @pytest.mark.parametrize("every", [0, 2])
 def test_evaluation_comes_every_n_epochs_and_at_the_end(every, data, tmp_path):
-    train(options(epochs=3, evaluate_every=every, evaluate_on=("test", "train")), data, tmp_path)
+    config = options(epochs=3, steps_per_epoch=1, evaluate_every=every, evaluate_on=("test", "train"))
+    train(config, data, tmp_path)
     epochs = [(row["epoch"], row["split"]) for row in read_rows(tmp_path / "evaluations.csv")]
     assert epochs == [(e, s) for e in ("2", "3")[not every :] for s in ("test", "train")]
 
@@ -283,13 +290,14 @@ def test_a_full_disk_ends_the_run_and_leaves_what_was_kept(data, tmp_path, monke
         kept.append(write(run, checkpoint))
         return kept[0]
 
+    config = options(steps_per_epoch=2)
     monkeypatch.setattr(state, "write_checkpoint", full)
-    with pytest.raises(StorageError, match="step 12"):
-        train(options(), data, tmp_path / "run")
+    with pytest.raises(StorageError, match="step 4"):
+        train(config, data, tmp_path / "run")
     assert find_checkpoint(tmp_path / "run", "last") == kept[0]
     monkeypatch.undo()
-    assert train(options(), data, tmp_path / "run").finished
-    train(options(), data, tmp_path / "whole")
+    assert train(config, data, tmp_path / "run").finished
+    train(config, data, tmp_path / "whole")
     assert same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
@@ -339,21 +347,21 @@ def test_fp16_runs_on_a_cpu_and_resumes(data, tmp_path):
     assert read_checkpoint(find_checkpoint(tmp_path / "whole")).state["scaler"]["scale"] > 0
 
 
-@pytest.mark.parametrize("part", ["model", "criterion"])
+@pytest.mark.parametrize("part", ["model", pytest.param("criterion", marks=pytest.mark.slow)])
 def test_an_overflow_in_fp16_skips_the_step_of_model_proxies_and_average(part, data, tmp_path, monkeypatch):
-    config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1)
-    reference = weights_at(config, data, tmp_path / "reference", 3)
+    config = options(amp="fp16", epochs=1, ema=0.9, loss="NormSoftmax", log_every=1, size=8, resize=8)
+    reference = weights_at(config, data, tmp_path / "reference", 2)
     forward, calls = loop.Backward.__call__, []
 
     def overflowing(self, batch):
         values = forward(self, batch)
         calls.append(batch)
-        if len(calls) == 4:
+        if len(calls) == 3:
             next(getattr(self, part).parameters()).grad.fill_(float("inf"))
         return values
 
     monkeypatch.setattr(loop.Backward, "__call__", overflowing)
-    assert same(reference, weights_at(config, data, tmp_path / "run", 4))
+    assert same(reference, weights_at(config, data, tmp_path / "run", 3))
     scales = [read_checkpoint(find_checkpoint(tmp_path / r, "last")).state["scaler"] for r in ("reference", "run")]
     assert scales[1]["scale"] == scales[0]["scale"] / 2
 

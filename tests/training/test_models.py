@@ -147,15 +147,15 @@ def test_without_its_weights_a_model_expects_the_same_images():
 
 
 @pytest.mark.parametrize(
-    ("backbone", "pooling", "size"),
+    ("backbone", "pooling", "size", "suffix"),
     [
-        ("small", "avg", 32),
-        ("torchvision:resnet18", "avg", 64),
-        ("timm:test_vit", "token", 96),
-        pytest.param("open_clip:RN50", "token", 64, marks=pytest.mark.slow),
+        ("small", "avg", 32, ".safetensors"),
+        ("small", "avg", 32, ".pt"),
+        ("torchvision:resnet18", "avg", 32, ".safetensors"),
+        ("timm:test_vit", "token", 96, ".pt"),
+        pytest.param("open_clip:RN50", "token", 64, ".pt", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_from_a_file(tmp_path, backbone, pooling, size, suffix):
     source = model_of(backbone, size, pooling=pooling)
     for parameter in source.parameters():
@@ -420,6 +420,7 @@ def test_one_seed_one_model():
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
+@pytest.mark.slow  # a process that imports torch
 def test_libraries_are_imported_where_they_are_asked_for():
     import subprocess
 

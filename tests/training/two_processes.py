@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 
 import torch
 from safetensors.torch import save_file
@@ -110,8 +109,8 @@ def answer(index: int, out: str, port: str) -> None:
     distributed.shutdown(run)
 
 
-if __name__ == "__main__":
+def answer_in_two(out: str) -> None:
+    """Be answered by two processes, forked: torch, which takes most of the time of a process, is imported here."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = str(free.getsockname()[1])
-    # Forked, so that torch, which takes most of the time of this test, is imported once.
-    start_processes(answer, (sys.argv[1], address), nprocs=2, start_method="fork")
+    start_processes(answer, (out, address), nprocs=2, start_method="fork")

@@ -22,7 +22,7 @@ about large groups.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Anchors:
     prompts: Mapping[str, Sequence[str]]
 
     @classmethod
+    @cache
     def read(cls) -> "Anchors":
         data = yaml.safe_load(ANCHORS.read_text(encoding="utf-8"))
         classes = {class_id: kind for kind, ids in data["classes"].items() for class_id in ids}

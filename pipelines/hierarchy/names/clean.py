@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ class NameRules:
             InputError: it is not YAML, or a rule lacks a field or has a pattern that is not a regular expression.
         """
         try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+            data = _parsed(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: not valid YAML ({error}).") from error
         version = data.get("schema_version") if isinstance(data, dict) else None
@@ -130,6 +130,11 @@ class NameRules:
             if class_id in rule.class_ids or rule.pattern.fullmatch(key):
                 return rule.reason
         return None
+
+
+@lru_cache(maxsize=4)  # a build reads its rules in three places
+def _parsed(rules: str) -> Any:
+    return yaml.safe_load(rules)
 
 
 def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:

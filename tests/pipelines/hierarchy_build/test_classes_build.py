@@ -45,8 +45,13 @@ def test_two_items_of_one_name_are_two_classes_and_counts_weigh(build):
     assert dropped.select("row", "stage", "reason").rows() == [(5, "scrape", "empty row")]
 
 
-@pytest.mark.parametrize("names", [["oak"], ["oak", "elm"], ["oak", "elm", "ash"], ["oak", "Oak"]])
-@pytest.mark.parametrize("levels", [(), ("item", "group", "area", "top")])
+FOUR = ("item", "group", "area", "top")
+
+
+@pytest.mark.parametrize(
+    ("names", "levels"),
+    [(["oak"], ()), (["oak"], FOUR), (["oak", "elm"], FOUR), (["oak", "elm", "ash"], ()), (["oak", "Oak"], FOUR)],
+)
 def test_few_names_have_all_levels(build, names, levels):
     made = build(names, levels=LevelsConfig(levels))
     rows = labels(made)
