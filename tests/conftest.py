@@ -57,6 +57,22 @@ def real_data() -> Path:
     return Path(folder)
 
 
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds of a hierarchy draw nothing."""
+    from tests.undrawn import without_pictures  # imports half of hgld, which not every session needs
+
+    without_pictures(monkeypatch)
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report pages draw nothing."""
+    from tests.undrawn import without_figures
+
+    without_figures(monkeypatch)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def heeded_ctrl_c() -> Iterator[None]:
     """Ctrl-C is heeded, here and by what the tests start: a shell's background jobs begin with it ignored."""

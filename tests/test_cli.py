@@ -11,7 +11,6 @@ import pytest
 from hgld import __version__
 from hgld.cli import EXIT_BAD_INPUT, EXIT_STOPPED, VERBS, cli, main
 from hgld.pipelines.hierarchy import build as building
-from hgld.pipelines.hierarchy.report import report
 
 ROOT = Path(__file__).parents[1]
 COMMONS = "https://commons.wikimedia.org/wiki/Category:"
@@ -37,13 +36,6 @@ def table(tmp_path):
     rows = [f"{i},{COMMONS}L{i},{NAMES[i % len(NAMES)]}" for i in range(24)]
     path.write_text("\n".join(["landmark_id,category,supercategory", *rows, ""]))
     return path
-
-
-@pytest.fixture
-def no_pictures(monkeypatch):
-    """Pictures are most of a small build's time."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
 
 
 def test_help_and_version(hgld):

@@ -26,6 +26,7 @@ from hgld.pipelines.demo.scenes import painter_of
 from hgld.pipelines.stage import silent
 from hgld.training.config import flat
 from hgld.training.demo_runs import BASELINE, HIERARCHICAL, demo_runs
+from tests.undrawn import without_figures, without_pictures
 
 ROOT = Path(__file__).parents[1]
 TINY = DemoSize(landmarks=60, images=4, epochs=1, steps=3)
@@ -34,9 +35,12 @@ LEVELS = ("landmark", "hierarchical_label", "natural_or_human_made")
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A finished demo: its folder and its result."""
+    """A finished demo, without what is drawn in its reports: its folder and its result."""
     out = tmp_path_factory.mktemp("demo") / "out"
-    return out, run_demo(out, 0, silent, TINY)
+    with pytest.MonkeyPatch.context() as patch:
+        without_figures(patch)
+        without_pictures(patch)
+        return out, run_demo(out, 0, silent, TINY)
 
 
 @pytest.fixture
@@ -103,7 +107,7 @@ def test_run_again_it_shows_the_result_and_does_nothing(tiny, tiny_verb):
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
-def test_what_was_removed_is_made_again(tiny):
+def test_what_was_removed_is_made_again(tiny, no_figures):
     out, result = tiny
     (out / "report.html").unlink()
     (out / "result.json").write_text("{}", encoding="utf-8")

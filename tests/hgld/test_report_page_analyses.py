@@ -51,8 +51,8 @@ def test_values_are_those_of_the_diagnostics_and_each_analysis_has_its_figure():
     assert [figure.name for figure in found.figures] == [f"test-{name}" for name in drawn.split()]
 
 
-def test_the_verb_shows_the_figures_and_prints_the_numbers(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hgld.report_page.page.draw_maps", lambda *_: ([], []))  # which take longer than all else
+@pytest.mark.usefixtures("no_figures")
+def test_the_verb_shows_the_figures_and_prints_the_numbers(tmp_path, capsys):
     write_run(tmp_path / "a")
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path / "a"), "--out", str(tmp_path / "r.html"), "--analyses", "smoothing", "--json"])

@@ -5,27 +5,20 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from markupsafe import Markup
 
 from hgld.cli import main
 from hgld.errors import InputError, StorageError
 from hgld.evaluation.report import RetrievalReport
 from hgld.published import published_values, search_values
 from hgld.report_page import page
-from hgld.report_page.figures import Figure, Figures
 from hgld.report_page.page import paper_tables, write_report_page
 from hgld.report_page.runs import read_runs
 from hgld.training.recipes import RECIPES
 from tests.hgld.small_dataset import items_of_classes, write_dataset
 from tests.hgld.test_report_page_page import write_run
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 ROWS = "dataset,method,metric,value,source\n"
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    """Drawing is slow and another test's."""
-    monkeypatch.setattr(Figures, "draw", lambda _, name, title, draw, **__: Figure(name, title, "", "", Markup()))
 
 
 def write_run_of(folder, dataset, split="test"):

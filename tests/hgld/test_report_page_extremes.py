@@ -46,6 +46,7 @@ def embeddings(size=24, seed=0):
 
 
 @pytest.mark.parametrize("noise", [0.0, 1e-7])
+@pytest.mark.usefixtures("no_figures")
 def test_a_collapsed_model_has_no_map_and_is_told_so(tmp_path, noise):
     write_run(tmp_path / "run", 1 + noise * embeddings())
     text = page_of(tmp_path, tmp_path / "run")
@@ -83,6 +84,7 @@ def test_names_with_an_underscore_are_in_the_legends(tmp_path):
         (embeddings(), np.arange(24), "– (no query has an item of its own fine to find)"),
     ],
 )
+@pytest.mark.usefixtures("no_figures")
 def test_what_is_undefined_is_told_in_words(tmp_path, values, fine, words):
     write_run(tmp_path / "run", values, fine=fine)
     text = page_of(tmp_path, tmp_path / "run")
@@ -101,6 +103,7 @@ def test_arrows_are_explained_where_there_are_two_runs(tmp_path):
         assert "where many share few classes, intervals are too narrow." in notes
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
     for module in (rankings, page):
         monkeypatch.setattr(module, "MOST_QUERIES", 10)
@@ -118,6 +121,7 @@ def test_curves_alone_rest_on_a_sample_and_say_so(tmp_path, monkeypatch):
     assert all(row[-1].startswith("class ") for row in wrong)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_memory_does_not_grow_with_queries_times_gallery():
     size = 900
     fine = np.arange(size) // 3

@@ -55,6 +55,7 @@ def test_what_was_evaluated_is_taken(tmp_path, options):
     assert run.evaluations["evaluation"].ranked is not None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_of_other_levels_is_named_where_it_is_left_out(tmp_path):
     for name, levels in (("both", ("fine", "top")), ("one", ("fine",))):
         (tmp_path / name).mkdir()
@@ -84,6 +85,7 @@ def test_the_same_embeddings_in_another_precision_are_no_other_evaluation(tmp_pa
     assert run.evaluations["evaluation"].ranked is not None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_report_that_does_not_say_its_embeddings_is_shown_without_them(tmp_path):
     report = keep(tmp_path)
     settings = {name: value for name, value in report.settings.items() if name != "embeddings_sha256"}

@@ -153,6 +153,7 @@ def test_the_policy_allows_our_script_alone(plain):
     assert f"script-src 'sha256-{digest}'" in policy.replace("&#43;", "+")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_pictures_of_the_dataset_are_framed_by_what_they_share(tmp_path):
     write_dataset(tmp_path / "data", items_of_classes([3] * 8, ("test",), per_coarse=4))
     write_run(tmp_path / "run")
@@ -178,6 +179,7 @@ def test_pictures_without_room_are_counted(tmp_path):
     assert (few.left_out, few.bytes) == (2, len(one))
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_kept_evaluations_find_their_embeddings(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "e.npy", rng.normal(size=(12, 4)).astype(np.float32))
@@ -219,6 +221,7 @@ def test_an_evaluation_cannot_point_outside_its_folder(tmp_path):
         write_report_page([tmp_path / "x.json"], tmp_path / "r.html")
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_page_that_grows_too_large_is_not_written(tmp_path, monkeypatch):
     write_run(tmp_path / "run")
     monkeypatch.setattr(page, "MOST_BYTES", 1000)
@@ -227,6 +230,7 @@ def test_a_page_that_grows_too_large_is_not_written(tmp_path, monkeypatch):
     assert not (tmp_path / "r.html").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_published_rows_stand_below(tmp_path):
     table = tmp_path / "published.csv"
     table.write_text("dataset,method,metric,value,source\nsop,Mine,R@1,50.5,Us 2026\nsop,Mine,H-AP,40,Us 2026\n")
@@ -248,6 +252,7 @@ def test_published_rows_stand_below(tmp_path):
         PublishedResults(table)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_log_that_is_being_written_is_read(tmp_path):
     write_run(tmp_path / "run")
     with open(tmp_path / "run" / "log.csv", "a") as file:

@@ -10,6 +10,8 @@ from hgld.evaluation.evaluate import evaluate
 from hgld.report_page.page import write_report_page
 from hgld.report_page.runs import read_runs
 
+pytestmark = pytest.mark.usefixtures("no_figures")
+
 
 def report_of(seed=0, **settings):
     fine = np.arange(24) // 3

@@ -93,7 +93,7 @@ def test_a_folder_without_labels_is_refused(tmp_path):
         read_release("manifest", images(tmp_path, "oak"), SourceConfig(labels=tmp_path, levels=("kind",)))
 
 
-def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path):
+def test_a_release_takes_the_levels_of_a_build_of_its_own_classes(tmp_path, no_pictures):
     maker("cub")(tmp_path / "cub", 0)
     release = read_release("cub", tmp_path / "cub", SourceConfig())
     names = release.items[release.levels[0]].unique().sort().to_list()

@@ -18,7 +18,6 @@ from hgld.pipelines.hierarchy.names.languages import (
     is_english,
     script_of,
 )
-from hgld.pipelines.hierarchy.report import report
 from hgld.pipelines.stage import silent
 
 GERMAN = ["Alte Brücke", "Neue Brücke", "Steinerne Brücke", "Hohe Brücke", "Roter Apfel", "Grüner Apfel", "Süßer Apfel"]
@@ -38,10 +37,7 @@ LISTS = {
 
 
 @pytest.fixture
-def build(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
-
+def build(tmp_path, no_pictures):
     def make(listed, level="group", **options):
         file = tmp_path / "list.txt"
         file.write_text("\n".join(listed), encoding="utf-8")

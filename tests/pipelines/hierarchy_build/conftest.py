@@ -10,7 +10,6 @@ import pytest
 from hgld.pipelines.hierarchy.build import build_hierarchy
 from hgld.pipelines.hierarchy.config import BuildConfig, EmbedConfig
 from hgld.pipelines.hierarchy.names.landmark_tables import DROPPED
-from hgld.pipelines.hierarchy.report import report
 from hgld.pipelines.stage import StageResult, StageRun, run_stage, silent, write_dropped, write_json
 
 TEXTS = pl.List(pl.String)
@@ -187,10 +186,8 @@ def tiny_stages() -> Callable[..., dict[str, StageRun]]:
 
 
 @pytest.fixture
-def build(tmp_path, monkeypatch):
+def build(tmp_path, no_pictures):
     """Build a list of names with the encoder that needs no weights; pictures are not drawn."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
 
     def make(text, out="out", **options):
         file = tmp_path / "list.csv"

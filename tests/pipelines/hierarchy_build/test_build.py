@@ -28,7 +28,6 @@ from hgld.pipelines.hierarchy.config import (
     ReviewConfig,
     TopLevelConfig,
 )
-from hgld.pipelines.hierarchy.report import report
 from hgld.pipelines.hierarchy.sample import EXPECTED_GROUPS
 from hgld.pipelines.stage import sha256_of, silent
 
@@ -46,10 +45,8 @@ def sample_build(sample_config, tmp_path_factory):
 
 
 @pytest.fixture
-def names_config(tmp_path, sample_config, monkeypatch):
-    """A small table of names; its pictures are not drawn, which is most of a small build's time."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
+def names_config(tmp_path, sample_config, no_pictures):
+    """A small table of names."""
     tables = []
     for split, count in (("index", 20), ("train", 40)):
         file = tmp_path / f"{split}.csv"

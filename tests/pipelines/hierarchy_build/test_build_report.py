@@ -161,6 +161,7 @@ def test_the_page_shows_the_figures(page):
     assert "k = 3" in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, tiny_stages, page):
     assert "203,094" not in page
     assert ">published<" not in page
@@ -169,6 +170,7 @@ def test_published_figures_stand_beside_the_lists_that_they_are_about(tmp_path, 
     assert "groups (hierarchical label) 5 78" in text_of(scraped)
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages):
     def of_things(stages):
         file = stages["levels"].path("groups.parquet")
@@ -190,6 +192,7 @@ def test_a_build_of_other_things_is_told_in_its_own_words(tmp_path, tiny_stages)
         assert foreign not in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_two_levels_have_no_top(tmp_path, tiny_stages):
     def without_levels_above(stages):
         file = stages["levels"].path("groups.parquet")
@@ -244,6 +247,7 @@ def test_bytes_are_the_same_every_time(tmp_path, tiny_stages, report):
     )
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_given_k_has_no_curve(tmp_path, tiny_stages):
     def no_curve(stages):
         file = stages["cluster"].path("k_curve.parquet")
@@ -254,6 +258,7 @@ def test_a_given_k_has_no_curve(tmp_path, tiny_stages):
     assert "so no curve was made" in report.path("report.html").read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_given_groups_come_of_no_clustering(tmp_path, tiny_stages):
     def given(stages):
         stages["cluster"].record["details"].clear()
@@ -263,6 +268,7 @@ def test_given_groups_come_of_no_clustering(tmp_path, tiny_stages):
     assert "no curve" not in text
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
     def one_place(stages):
         file = stages["cluster"].path("map.parquet")
@@ -272,6 +278,7 @@ def test_names_at_one_place_are_drawn(tmp_path, tiny_stages):
     assert text.count('cx="500.0" cy="320.0"') == 5
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_page_of_5700_names_is_under_3_mb(tmp_path, tiny_stages):
     def many(stages):
         names = [f"Gothic church building of some monastery in the state {i}" for i in range(5_700)]

@@ -13,7 +13,6 @@ import pytest
 
 from hgld.cli import hierarchy_verbs, main
 from hgld.pipelines.hierarchy.encoders.lexical import LexicalEncoder
-from hgld.pipelines.hierarchy.report import report
 from tests.pipelines.wikimedia_server import Wiki, WikimediaServer, hang, status
 
 KINDS = {
@@ -70,10 +69,8 @@ def server():
 
 
 @pytest.fixture
-def arguments(tmp_path, server, monkeypatch):
+def arguments(tmp_path, server, no_pictures):
     """The command line of a build of both splits; their ids are the same, their landmarks are not."""
-    monkeypatch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
-    monkeypatch.setattr(report, "inline_svg", lambda figure, title: "")
     train = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{i}" for i in range(LANDMARKS)}
     train |= {i: category for i, (category, _) in FURTHER.items()}
     index = {i: f"http://commons.wikimedia.org/wiki/Category:Landmark_{LANDMARKS - 1 - i}" for i in range(LANDMARKS)}

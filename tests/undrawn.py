@@ -1,0 +1,30 @@
+"""Builds and report pages without what is drawn: figures and maps are most of a small one's time."""
+
+from typing import Any
+
+import pytest
+from markupsafe import Markup
+
+from hgld.pipelines.hierarchy.groups import cluster
+from hgld.pipelines.hierarchy.report import report
+from hgld.report_page import embedding_map
+from hgld.report_page.figures import Figure, Figures
+
+
+def without_pictures(patch: pytest.MonkeyPatch) -> None:
+    """Leave out the pictures of a hierarchy's report, and t-SNE."""
+    patch.setattr(report, "save_png", lambda figure, file: file.write_bytes(b"a picture"))
+    patch.setattr(report, "inline_svg", lambda figure, title: "")
+    for draw in ("draw_sizes", "draw_curve", "draw_map"):
+        patch.setattr(report, draw, lambda *_: None)
+    patch.setattr(cluster, "_place", cluster._principal)
+
+
+def without_figures(patch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawings of a report page, and t-SNE; titles and notes stay."""
+
+    def draw(_: Figures, name: str, title: str, draw: Any, *, term: str = "", note: str = "", **__: Any) -> Figure:
+        return Figure(name, title, term, note, Markup())
+
+    patch.setattr(Figures, "draw", draw)
+    patch.setattr(embedding_map, "tsne", lambda points: points[:, :2])
