@@ -89,7 +89,9 @@ class Hierarchy:
             if len(set(names)) != len(names):
                 seen: set[str] = set()
                 twice = sorted({n for n in names if n in seen or seen.add(n)})
-                raise HierarchyError(f"level {quoted(level)} has classes of the same name: {_some(map(repr, twice))}.")
+                raise HierarchyError(
+                    f"level {quoted(level)} has classes of the same name: {_some(map(quoted, twice))}."
+                )
         for c, parent in enumerate(self.parents):
             size, above = len(self.names[c]), len(self.names[c + 1])
             if parent.shape != (size,):
@@ -475,7 +477,7 @@ def _parents(
         raise HierarchyError(
             f"classes of level {quoted(levels[0])} lie under more than one class of level {quoted(levels[1])}: "
             + _some(
-                f"{quoted(names[0][i])} under " + " and ".join(repr(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
+                f"{quoted(names[0][i])} under " + " and ".join(quoted(names[1][j]) for j in pairs[pairs[:, 0] == i, 1])
                 for i in torn
             )
             + ". Give each one parent, or rename the classes that are really different."

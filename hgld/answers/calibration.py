@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hgld.answers.risk import LevelRisk, level_risk
 from hgld.answers.votes import Votes, complete_labels, count_votes
-from hgld.errors import ConfigError, InputError, SchemaError, StorageError, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, StorageError, excerpt, quoted
 from hgld.evaluation.evaluate import Progress, check_tree, checked_self_index, label_table, level_names
 from hgld.evaluation.scores import block_rows, choose_device, exact_products, prepare_embeddings, score_blocks
 from hgld.files import write_atomic
@@ -156,7 +156,9 @@ class Calibration:
         try:
             return _parsed(found)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{path} is not what hgld calibrate writes ({error}). Calibrate again.") from error
+            raise InputError(
+                f"{path} is not what hgld calibrate writes ({excerpt(error)}). Calibrate again."
+            ) from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,7 +397,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}).") from error
+        raise InputError(f"{path}: not JSON ({excerpt(error)}).") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: holds {type(found).__name__}; expected the object that hgld calibrate writes.")
     return found

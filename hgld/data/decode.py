@@ -35,7 +35,7 @@ from hgld.data.images import (
     upright_size,
 )
 from hgld.data.views import Interpolation, ViewParameters, vary
-from hgld.errors import ConfigError, ImageError, InputError, takes_extra
+from hgld.errors import ConfigError, ImageError, InputError, excerpt, takes_extra
 
 
 def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -56,7 +56,7 @@ def decode_with_pillow(image: EncodedImage, boxed: tuple[int, int] | None = None
             check_size(image, picture.size, boxed)
             return rgb_pixels(picture)
     except ImageError as error:
-        raise InputError(f"{image.where}: cannot be decoded as an image ({error}).") from error
+        raise InputError(f"{image.where}: cannot be decoded as an image ({excerpt(error)}).") from error
     except InputError:
         raise
     except PILLOW_FAULTS as error:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypedDict, TypeGuard
 
-from hgld.errors import InputError, SchemaError, quoted
+from hgld.errors import InputError, SchemaError, excerpt, quoted
 
 SCHEMA_VERSION = 2  # of the manifest; 1 named no protocol, and is read too
 INDEX_VERSION = 2  # 1 called the column run "group", which no level could be called then; it is read too
@@ -131,7 +131,7 @@ def json_object(data: bytes | str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not valid JSON ({error}).") from error
+        raise InputError(f"{where}: not valid JSON ({excerpt(error)}).") from error
     if not isinstance(found, dict):
         raise InputError(f"{where}: expected a JSON object, found {short(found)}.")
     return found

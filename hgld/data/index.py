@@ -46,7 +46,7 @@ from hgld.data.format import (
     short,
 )
 from hgld.data.tables import POLARS_FAULTS, wrong_columns
-from hgld.errors import InputError, SchemaError, quoted
+from hgld.errors import InputError, SchemaError, excerpt, quoted
 
 __all__ = [
     "BOX",
@@ -132,7 +132,7 @@ def write_index(frame: pl.DataFrame, path: Path, levels: Sequence[str]) -> None:
     try:
         table = frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
     except pl.exceptions.InvalidOperationError as error:
-        raise InputError(f"{path}: values that do not fit the index's types ({error}).") from error
+        raise InputError(f"{path}: values that do not fit the index's types ({excerpt(error)}).") from error
     metadata = {"hgld.schema_version": str(INDEX_VERSION), "hgld.levels": json.dumps(list(levels))}
     table.write_parquet(path, metadata=metadata)
 
@@ -178,7 +178,7 @@ def _levels_of(metadata: Mapping[str, str], where: str) -> tuple[str, ...]:
     try:
         levels = json.loads(metadata.get("hgld.levels", ""))
     except (ValueError, RecursionError) as error:
-        raise SchemaError(f"{where}: metadata 'hgld.levels' is not JSON ({error}).") from error
+        raise SchemaError(f"{where}: metadata 'hgld.levels' is not JSON ({excerpt(error)}).") from error
     if not isinstance(levels, list) or not all(isinstance(level, str) for level in levels):
         raise SchemaError(f"{where}: metadata 'hgld.levels' is not a list of level names.")
     return check_levels(levels, where)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
-from hgld.errors import InputError, quoted
+from hgld.errors import InputError, excerpt, quoted
 
 __all__ = [
     "BLOCK",
@@ -250,7 +250,8 @@ class _Cursor:
             return self.file.read(count)
         except _DAMAGED_COMPRESSION as error:
             raise InputError(
-                f"{self.where}: its compression is damaged after {self.position} bytes ({error}). Fetch it again."
+                f"{self.where}: its compression is damaged after {self.position} bytes ({excerpt(error)}). "
+                "Fetch it again."
             ) from error
 
     def skip_to(self, position: int) -> None:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.neighbors import nearest_neighbors
 from hgld.evaluation.scores import prepare_embeddings
@@ -178,7 +178,7 @@ class Whitening:
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
             if isinstance(error, SchemaError):
                 raise
-            raise SchemaError(f"{file}: not a whitening that hgld wrote ({error}).") from error
+            raise SchemaError(f"{file}: not a whitening that hgld wrote ({excerpt(error)}).") from error
         whitening._check(file)
         return whitening
 

@@ -277,7 +277,7 @@ class RetrievalReport:
         except OSError as error:
             raise SchemaError(f"{file}: cannot be read ({error.strerror or error}).") from error
         except (ValueError, RecursionError) as error:
-            raise SchemaError(f"{file}: not valid JSON ({error}).") from error
+            raise SchemaError(f"{file}: not valid JSON ({excerpt(error)}).") from error
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             found = data.get("schema_version") if isinstance(data, dict) else type(data).__name__
             raise SchemaError(

@@ -13,7 +13,7 @@ import polars as pl
 
 from hgld.answers.calibration import CALIBRATION, Calibration
 from hgld.data.format import dataset_name, json_object
-from hgld.errors import ConfigError, InputError, SchemaError, quoted
+from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.evaluation.embedding_files import KEY, check_same_items, read_embeddings, read_labels
 from hgld.evaluation.evaluate import embeddings_fingerprint, labels_fingerprint
 from hgld.evaluation.protocol_kinds import value_parts
@@ -326,7 +326,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         with open(path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not a readable CSV table ({error}).") from error
+        raise InputError(f"{path}: not a readable CSV table ({excerpt(error)}).") from error
     return [row for row in rows if None not in row and None not in row.values()]  # a run may be writing the last line
 
 

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from PIL import Image
 
 from hgld.data.images import PILLOW_FAULTS, image_fault, open_image, read_header, rgb_pixels, turn_of, turned
-from hgld.errors import ConfigError, ImageError, TableError, quoted
+from hgld.errors import ConfigError, ImageError, TableError, excerpt, quoted
 
 LandmarkKey = tuple[str, int]
 
@@ -130,7 +130,7 @@ def _scan_tar(tar: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
                     yield _landmark(match), ImagePlace(name, tar, info.offset_data, info.size, stamp)
     except tarfile.TarError as error:
         raise ConfigError(
-            f"--images {tar}: not a readable, uncompressed tar ({error}). Unpack it, or make it anew "
+            f"--images {tar}: not a readable, uncompressed tar ({excerpt(error)}). Unpack it, or make it anew "
             "without compression."
         ) from error
 
@@ -149,7 +149,9 @@ def _scan_manifest(folder: Path) -> Iterator[tuple[LandmarkKey, ImagePlace]]:
             for row in rows:
                 yield _manifest_row(manifest, rows.line_num, row, inside)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{manifest}: not a CSV in UTF-8 ({error}). Save it as UTF-8 and try again.") from error
+        raise TableError(
+            f"{manifest}: not a CSV in UTF-8 ({excerpt(error)}). Save it as UTF-8 and try again."
+        ) from error
 
 
 def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) -> tuple[LandmarkKey, ImagePlace]:
@@ -162,7 +164,7 @@ def _manifest_row(manifest: Path, line: int, row: dict[str, str], inside: Path) 
         is_file = file.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL, links in a circle
         raise TableError(
-            f"{where}: {quoted(path[:100])} is not a valid path ({error}). Correct or remove the row."
+            f"{where}: {quoted(path[:100])} is not a valid path ({excerpt(error)}). Correct or remove the row."
         ) from error
     if not file.is_relative_to(inside):
         raise TableError(f"{where}: path {quoted(path)} leads out of {inside}; expected a path inside that folder.")

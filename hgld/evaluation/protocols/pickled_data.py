@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import InputError
+from hgld.errors import InputError, excerpt
 
 _MOST_BYTES = 64 << 20
 _CODECS = {"latin1", "latin-1", "iso-8859-1"}
@@ -59,7 +59,7 @@ def read_pickled_data(path: str | Path) -> Any:
     except (ValueError, UnicodeDecodeError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{file}: not a whole pickle file ({error}).") from error
+        raise InputError(f"{file}: not a whole pickle file ({excerpt(error)}).") from error
     return machine.result
 
 
@@ -68,7 +68,7 @@ class _RefusedError(Exception):
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, _RefusedError) else f"malformed ({type(error).__name__}: {error})"
+    return str(error) if isinstance(error, _RefusedError) else f"malformed ({type(error).__name__}: {excerpt(error)})"
 
 
 @dataclass(frozen=True)

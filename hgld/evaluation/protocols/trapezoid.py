@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hgld.errors import ConfigError, InputError, TableError, quoted
+from hgld.errors import ConfigError, InputError, TableError, excerpt, quoted
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.judgements import RelevanceBlock, RelevanceSource
 from hgld.evaluation.report import RetrievalReport
@@ -59,7 +59,7 @@ def read_list_lines(path: str | Path) -> list[list[str]]:
     except OSError as error:
         raise TableError(f"{file}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise TableError(f"{file}: not a text file ({error}); expected a list of images in UTF-8.") from error
+        raise TableError(f"{file}: not a text file ({excerpt(error)}); expected a list of images in UTF-8.") from error
 
 
 # -- the trapezoid rule and precision at k ----------------------------------------------------------------------------

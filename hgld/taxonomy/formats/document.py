@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hgld.errors import HierarchyError, SchemaError, TableError
+from hgld.errors import HierarchyError, SchemaError, TableError, excerpt
 from hgld.table_text import decode_table, table_rows
 from hgld.taxonomy.graph import short
 
@@ -69,7 +69,7 @@ class Document:
                 f"{self.path}: JSON that is nested too deep to be read; expected a taxonomy, of some 40 levels at most."
             ) from error
         except ValueError as error:
-            raise SchemaError(f"{self.path}: not valid JSON ({error}).") from error
+            raise SchemaError(f"{self.path}: not valid JSON ({excerpt(error)}).") from error
 
     @property
     def separator(self) -> str:

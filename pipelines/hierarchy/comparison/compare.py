@@ -243,7 +243,7 @@ def _join_columns(tables: Sequence[LabelTable], asked: tuple[str, str] | None) -
     named = [table.name for table in tables]
     if None not in named:
         return [str(name) for name in named], True
-    shown = " and ".join(f"{table.place} has {', '.join(map(repr, table.found[:20]))}" for table in tables)
+    shown = " and ".join(f"{table.place} has {', '.join(map(quoted, table.found[:20]))}" for table in tables)
     raise TableError(
         f"no column that both tables have says which item a row is: {shown}; expected {', '.join(IDS)} or {NAMES[1]}. "
         "Say which with --on COLUMN, or --on A=B."

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hgld.errors import ConfigError, MissingResourceError, quoted, takes_extra
+from hgld.errors import ConfigError, MissingResourceError, excerpt, quoted, takes_extra
 from hgld.pipelines.hierarchy.encoders.prompts import choose_device, fill, fingerprint, mean_of_prompts
 from hgld.pipelines.stage import Progress, silent
 
@@ -99,7 +99,7 @@ def _check(folder: Path) -> None:
         types = [str(module["type"]) for module in json.loads(listing.read_text(encoding="utf-8"))]
     except (ValueError, TypeError, KeyError) as error:
         raise MissingResourceError(
-            f"{listing}: not a list of modules with their types ({error}). {_WAY_OUT}"
+            f"{listing}: not a list of modules with their types ({excerpt(error)}). {_WAY_OUT}"
         ) from error
     foreign = [name for name in types if not name.startswith("sentence_transformers.")]
     if foreign:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from hgld.data.tables import NUMPY_FAULTS, POLARS_FAULTS
-from hgld.errors import TableError, quoted
+from hgld.errors import TableError, excerpt, quoted
 from hgld.pipelines.hierarchy.groups.kmeans import unit
 
 KEYS = ("name", "id", "key")
@@ -78,7 +78,7 @@ def _array(file: Path, beside: Path) -> tuple[list[str], np.ndarray]:
     try:
         rows = np.load(file, allow_pickle=False)
     except (OSError, *NUMPY_FAULTS) as error:
-        raise TableError(f"{file}: not an array of numbers ({str(error)[:200]}). {_WAY_OUT}") from error
+        raise TableError(f"{file}: not an array of numbers ({excerpt(error)}). {_WAY_OUT}") from error
     if not isinstance(rows, np.ndarray):
         raise TableError(f"{file}: several arrays; expected one. {_WAY_OUT}")
     if beside.suffix != ".txt":
@@ -86,7 +86,7 @@ def _array(file: Path, beside: Path) -> tuple[list[str], np.ndarray]:
     try:
         return beside.read_text(encoding="utf-8-sig").splitlines(), rows
     except (OSError, UnicodeDecodeError) as error:
-        raise TableError(f"{beside}: not a text of keys in UTF-8 ({error}).") from error
+        raise TableError(f"{beside}: not a text of keys in UTF-8 ({excerpt(error)}).") from error
 
 
 def _frame(file: Path) -> tuple[list[str], np.ndarray]:
@@ -107,7 +107,7 @@ def _read(file: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(file) if file.suffix == ".parquet" else pl.read_csv(file, infer_schema=False)
     except (*POLARS_FAULTS, OSError) as error:
-        raise TableError(f"{file}: not a readable table ({str(error)[:200]}). {_WAY_OUT}") from error
+        raise TableError(f"{file}: not a readable table ({excerpt(error)}). {_WAY_OUT}") from error
 
 
 def _keys(file: Path, table: pl.DataFrame) -> list[str]:

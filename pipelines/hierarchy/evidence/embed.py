@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from platformdirs import user_cache_path
 
-from hgld.errors import StorageError, TableError
+from hgld.errors import StorageError, TableError, excerpt
 from hgld.pipelines.hierarchy.config import EmbedConfig
 from hgld.pipelines.hierarchy.encoders.at_hand import AtHand, encoder_at_hand
 from hgld.pipelines.hierarchy.encoders.registry import Encoder, JoinedEncoder, is_fitted_on_names, make_encoder
@@ -96,7 +96,7 @@ class EmbeddingCache:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(
-                f"{self.path}: cannot be used as a cache of embeddings ({error}). {self._way_out()}"
+                f"{self.path}: cannot be used as a cache of embeddings ({excerpt(error)}). {self._way_out()}"
             ) from error
         finally:
             if connection is not None:
@@ -217,7 +217,7 @@ def read_embeddings(file: Path) -> np.ndarray:
     try:
         rows = np.load(file, allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise TableError(f"{file}: not an array of numbers ({error}). Remove the stage's folder.") from error
+        raise TableError(f"{file}: not an array of numbers ({excerpt(error)}). Remove the stage's folder.") from error
     if rows.ndim != 2 or rows.dtype != np.float32:
         raise TableError(
             f"{file}: an array of shape {rows.shape} and type {rows.dtype}; expected (names, dimensions) of float32. "

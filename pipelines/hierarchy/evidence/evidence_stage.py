@@ -19,7 +19,7 @@ import polars as pl
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from hgld.errors import ConfigError, TableError
+from hgld.errors import ConfigError, TableError, excerpt
 from hgld.pipelines.hierarchy.config import ClusterConfig, EmbedConfig, EvidenceConfig, key_fields
 from hgld.pipelines.hierarchy.encoders.at_hand import clip_at_hand
 from hgld.pipelines.hierarchy.encoders.registry import JOINED, Encoder, entry_of, make_encoder
@@ -129,7 +129,7 @@ def read_evidence(folder: Path) -> Evidence:
         agreement = np.array(about["agreement"], dtype=np.float64)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TableError(
-            f"{file}: not the evidence of a build ({error}). Remove the evidence stage's folder."
+            f"{file}: not the evidence of a build ({excerpt(error)}). Remove the evidence stage's folder."
         ) from error
     rows = [_read_block(folder, name) for name, _, _ in stated]
     blocks = [Block(name, of, np.any(of != 0, axis=1), form) for (name, _, form), of in zip(stated, rows, strict=True)]

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import yaml
 
-from hgld.errors import InputError, SchemaError, TableError, quoted
+from hgld.errors import InputError, SchemaError, TableError, excerpt, quoted
 from hgld.pipelines.hierarchy.config import CleanConfig, key_fields
 from hgld.pipelines.hierarchy.names.class_graph import ClassGraph
 from hgld.pipelines.hierarchy.names.landmark_tables import ITEMS, with_item_columns
@@ -78,7 +78,7 @@ class NameRules:
         try:
             data = _parsed(path.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: not valid YAML ({error}).") from error
+            raise InputError(f"{path}: not valid YAML ({excerpt(error)}).") from error
         version = data.get("schema_version") if isinstance(data, dict) else None
         if version != SCHEMA_VERSION:
             raise SchemaError(
@@ -141,7 +141,9 @@ def _pattern(path: Path, rule: Mapping[str, Any]) -> re.Pattern[str]:
     try:
         return re.compile(rule["pattern"])
     except re.error as error:
-        raise InputError(f"{path}: {quoted(rule['pattern'])} is not a regular expression ({error}).") from error
+        raise InputError(
+            f"{path}: {quoted(rule['pattern'])} is not a regular expression ({excerpt(error)})."
+        ) from error
 
 
 # -- the stage -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hgld.errors import TableError, quoted
+from hgld.errors import TableError, excerpt, quoted
 from hgld.pipelines.csv_rows import read_text
 
 NAME = "name"
@@ -113,8 +113,8 @@ class NameTable:
                 )
         except csv.Error as error:
             raise TableError(
-                f"{self.file}, line {line + 1}: not a valid table ({error}); expected cells of at most 131,072 "
-                "characters, in double quotes where they hold the separator or quotes."
+                f"{self.file}, line {line + 1}: not a valid table ({excerpt(error)}); expected cells of at most "
+                "131,072 characters, in double quotes where they hold the separator or quotes."
             ) from error
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from hgld.errors import ConfigError, SchemaError, StorageError, quoted
+from hgld.errors import ConfigError, SchemaError, StorageError, excerpt, quoted
 from hgld.pipelines.hierarchy.scrape.commons import CategoryPage
 from hgld.pipelines.hierarchy.scrape.wikidata import Entity, LabelMatch
 
@@ -259,7 +259,7 @@ class ScrapeStore:
             ) from error
         except sqlite3.DatabaseError as error:
             raise SchemaError(
-                f"{self.path} is not a store of scraped answers ({error}). Move it away to scrape anew."
+                f"{self.path} is not a store of scraped answers ({excerpt(error)}). Move it away to scrape anew."
             ) from error
         except OSError as error:
             if isinstance(error, StorageError):

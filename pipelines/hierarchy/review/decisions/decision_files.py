@@ -243,7 +243,7 @@ def _decision(node: Node) -> Decision:
     action = given.pop("action", None)
     kind = None if action is None else ACTIONS.get(action.text("action"))
     if kind is None:
-        found = "missing" if action is None else repr(action.value)
+        found = "missing" if action is None else quoted(action.value)
         raise InputError(f"action is {found}; expected one of {', '.join(ACTIONS)}.")
     known = {f.name: f for f in fields(kind)}
     if unknown := [key for key in given if key not in known]:
