@@ -29,9 +29,8 @@ def main() -> int:
             for outcome in campaign.run(cases, Path(work) / str(seed)):
                 outcomes.append(outcome)
                 if outcome.failed:
-                    place = campaign.keep(outcome, Path(work))
-                    print(f"{outcome.reader} {outcome.number}: {outcome.verdict}\n{outcome.detail}\nkept in {place}\n")
-                    sys.stdout.flush()
+                    print(f"{len(outcomes):,}: {outcome.reader} {outcome.number}: {outcome.verdict}\n{outcome.detail}")
+                    print(f"kept in {campaign.keep(outcome, Path(work))}\n", flush=True)
             seed += 1
             if time.monotonic() >= ends:
                 break

@@ -261,8 +261,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 def keep(outcome: Outcome, work: Path) -> Path:
     """Keep the files of a case that failed, for a test."""
-    sample = work / "again"
-    shutil.rmtree(sample, ignore_errors=True)
+    sample = work / "again" / f"{outcome.reader} {outcome.number}"
     place = KEPT / f"{outcome.reader.replace(' ', '-')}-{outcome.number}"
     make_samples({outcome.reader: sample})
     with tempfile.TemporaryDirectory(dir=work) as case:
