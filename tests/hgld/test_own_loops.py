@@ -83,8 +83,8 @@ def test_batches_add_up_to_the_whole():
 def torchmetrics(monkeypatch):
     """The package where it is installed; elsewhere what is used of it."""
     if find_spec("torchmetrics") is None:
-        metric = type("Metric", (torch.nn.Module,), {"__init__": lambda self, **_: super(metric, self).__init__()})
-        metric.reset = lambda self: None
+        own = {"__init__": lambda self, **_: super(metric, self).__init__(), "reset": lambda self: None}
+        metric = type("Metric", (torch.nn.Module,), own)
         package = types.ModuleType("torchmetrics")
         monkeypatch.setattr(package, "Metric", metric, raising=False)
         monkeypatch.setitem(sys.modules, "torchmetrics", package)
