@@ -101,8 +101,9 @@ def make_shards(folder: Path) -> None:
 def run(name: str, program: Program, folder: Path, *, write: bool = False) -> str:
     """Run a program in a folder with ``shards``; return what became of it. ``write``: a notebook keeps its outputs."""
     started = time.monotonic()
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env, command = os.environ | {"PYTHONPATH": paths}, program.command(name, write=write)
+    env, command = dict(os.environ), program.command(name, write=write)
+    for variable, place in {"PYTHONPATH": str(ROOT), "PATH": sysconfig.get_path("scripts")}.items():
+        env[variable] = os.pathsep.join(filter(None, [place, env.get(variable)]))
     try:
         done = subprocess.run(
             command, cwd=folder, env=env, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -139,6 +140,17 @@ def tried(names: list[str], *, write: bool) -> Iterator[str]:
             yield f"| `{file}` | {found or ', '.join(programs[name].needs)} | {outcome} |"
 
 
+def write_table(rows: list[str]) -> None:
+    """Write rows into docs/libraries.md, in the order of the programs; those of other programs stay as they were."""
+    before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
+    kept, _, after = rest.partition(END)
+    by_program = {row.split("|")[1]: row for row in [*kept.strip().splitlines()[2:], *rows]}
+    files = [f" `{name}.py` " for name in PROGRAMS] + [f" `{name}.ipynb` " for name in NOTEBOOKS]
+    told = [by_program[file] for file in files if file in by_program]
+    text = "\n".join(["| program | with | outcome |", "|---|---|---|", *told])
+    TABLE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Run what can be run, print the table, and with ``--write`` put it into docs/libraries.md."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -151,14 +163,12 @@ def main() -> None:
         words = [*asked.names, *(["--write"] if asked.write else [])]
         python = install(asked.fresh, beside=asked.beside)
         sys.exit(subprocess.run([python, "-m", "benchmarks.libraries", *words], cwd=ROOT, check=False).returncode)
-    rows = ["| program | with | outcome |", "|---|---|---|"]
+    rows = []
     for row in tried(asked.names, write=asked.write):
         rows.append(row)
         print(row, flush=True)
     if asked.write:
-        before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
-        text = "\n".join(rows)
-        TABLE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_table(rows)
 
 
 if __name__ == "__main__":
