@@ -305,7 +305,7 @@ def test_a_reader_can_follow(document, begun, request, tmp_path, monkeypatch):
 def test_training_leaves_what_the_first_document_says(trained):
     assert (trained / "shards" / "dataset.json").is_file()
     assert (trained / "report.html").stat().st_size > 10_000
-    assert len(pl.read_parquet(trained / "test.labels.parquet")) == 65 * 4
+    assert len(pl.read_parquet(trained / "test.labels.parquet")) == 82 * 4
 
 
 # -- the site --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from hgld.evaluation.scores import (
     prepare_embeddings,
     score_blocks,
 )
+from hgld.labels import class_numbers
 
 if TYPE_CHECKING:
     from hgld.evaluation.evaluate import EvaluationOptions, Progress, Side
@@ -73,8 +74,8 @@ def prefix_values(
     end: cosines that are equal may differ in the last bit, which matters where many are, as with a prefix of 1.
 
     Args:
-        query: embeddings (Q, D) and labels (Q, L).
-        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        query: embeddings (Q, D) and labels (Q, L), numbers or names: what :func:`hgld.labels.class_numbers` reads.
+        gallery: embeddings (G, D) and labels (G, L), in the same way; None for leave-one-out.
         dims: sizes of the prefixes, ascending, D at most.
         levels: names of the L levels.
         self_index: (Q,) gallery index of the query itself, -1 for none.
@@ -124,8 +125,8 @@ def code_values(
     count against the query, as everywhere.
 
     Args:
-        query: embeddings (Q, D) and labels (Q, L).
-        gallery: embeddings (G, D) and labels (G, L); None for leave-one-out.
+        query: embeddings (Q, D) and labels (Q, L), numbers or names: what :func:`hgld.labels.class_numbers` reads.
+        gallery: embeddings (G, D) and labels (G, L), in the same way; None for leave-one-out.
         kinds: ``int8``, ``binary``.
         levels: names of the L levels.
         self_index: (Q,) gallery index of the query itself, -1 for none.
@@ -276,8 +277,10 @@ def _measure(
     from hgld.evaluation.report import RetrievalReport
 
     own = np.arange(len(sides[0])) if gallery is None else self_index
-    labels = label_table(query[1], len(sides[0]), "query")
-    others = labels if gallery is None else label_table(gallery[1], len(sides[1]), "gallery")
+    given = [query[1]] if gallery is None else [query[1], gallery[1]]
+    numbers, _ = class_numbers(*given, levels=levels, what=("query labels", "gallery labels"))
+    labels = label_table(numbers[0], len(sides[0]), "query")
+    others = labels if gallery is None else label_table(numbers[1], len(sides[1]), "gallery")
     relevance = LabelRelevance(labels, others, own)
     gain = options.gain(leave_one_out=own is not None and bool((own >= 0).all()))
     metrics = [metric for metric in resolve(options.metrics, levels) if not kind_of(metric.kind).of_set]

@@ -86,7 +86,9 @@ class Protocol:
         plain = self.evaluate in (_LEAVE_ONE_OUT, _QUERY_GALLERY) and "distractors" not in settings
         return self.splits if plain and "queries" in settings and "gallery" in settings else ()
 
-    def check(self, name: str, where: str, splits: Collection[str], tables: Collection[str]) -> None:
+    def check(
+        self, name: str, where: str, splits: Collection[str], tables: Collection[str], levels: Collection[str]
+    ) -> None:
         """Refuse a dataset that lacks what the protocol needs.
 
         Args:
@@ -94,10 +96,16 @@ class Protocol:
             where: what messages call the dataset.
             splits: names of its splits that hold items.
             tables: names of its tables: ``judgements``, ``lists``.
+            levels: names of its levels.
 
         Raises:
             InputError: names what is missing, and the way out.
         """
+        if any(level not in levels for level in self.levels):
+            raise InputError(
+                f"{where}: the protocol {name} needs the levels {', '.join(self.levels)}, and there are "
+                f"{', '.join(levels)}. Name them where it is built: hgld build-shards --levels LEVEL=COLUMN."
+            )
         lost = [split for split in self.splits if split not in splits]
         if lost:
             raise InputError(

@@ -19,6 +19,7 @@ from hgld.data import index as files
 from hgld.data.format import SEARCH, short
 from hgld.data.index import BOX, Manifest, SplitFacts, split_facts, with_runs
 from hgld.errors import ConfigError, InputError, TableError
+from hgld.evaluation.protocol_kinds import protocol_names
 from hgld.pipelines.check.near_duplicates import MAX_DISTANCE, nearest, next_nearest
 from hgld.pipelines.check.scan import ITEMS, Findings, ScanOptions, ShardScan, opened_regular, scan_shards
 from hgld.pipelines.csv_rows import CsvText
@@ -191,6 +192,12 @@ NEAR = "near-duplicate"
 TRAIN = "train"
 EVALUATED = ("test", "query", "gallery")
 _COUNT_SPLITS, _NAME = "items of the split", "name of the class"  # beside levels of any name
+
+
+def check_protocol(manifest: Manifest, findings: Findings) -> None:
+    """Check that the manifest's protocol is one that there is, of hgld or of an installed package."""
+    if manifest.protocol and manifest.protocol not in protocol_names():
+        findings.add("protocol", manifest.protocol, f"none, or one of {', '.join(protocol_names())}")
 
 
 def check_classes(index: pl.DataFrame, manifest: Manifest, tree: Hierarchy | None, findings: Findings) -> str | None:
@@ -448,6 +455,7 @@ class _Verifier:
             check_labels(index, tree, findings)
         check_runs(index, manifest.levels[0], manifest.group_size, findings)
         check_counts(index, manifest, findings)
+        check_protocol(manifest, findings)
         self._note(check_classes(index, manifest, tree, findings))
         check_bytes(index, findings)
         if near:

@@ -81,6 +81,14 @@ def test_processes_rank_a_share_each_of_prefixes_and_codes(monkeypatch):
         assert repr(one) == repr(several) == repr(parts)
 
 
+def test_names_of_classes_are_as_good_as_numbers():
+    (embeddings, labels), options = items(0), EvaluationOptions(metrics=METRICS)
+    named = {level: [f"class {number}" for number in labels[:, i]] for i, level in enumerate(LEVELS)}
+    given = {"levels": LEVELS, "options": options}
+    by_numbers = prefix_values((embeddings, labels), None, (4,), **given)
+    assert prefix_values((embeddings, named), None, (4,), **given) == by_numbers
+
+
 def test_sizes_that_are_no_prefixes_are_refused():
     for dims in ((), (0, 2), (4, 2), (2, 10)):
         with pytest.raises(ConfigError, match="expected ascending sizes"):

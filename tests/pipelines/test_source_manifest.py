@@ -313,7 +313,7 @@ def test_a_table_says_what_its_protocol_lacks(tmp_path, table):
     with pytest.raises(InputError, match="needs the split test, and the dataset has train"):
         read(table, levels=LEVELS, protocol="sop")
     split = write_csv(tmp_path / "split.csv", [("a.jpg", "x", "train")], ("path", "fine", "split"))
-    with pytest.raises(ConfigError, match="needs the levels fine, middle, coarse"):
+    with pytest.raises(InputError, match="needs the levels fine, middle, coarse"):
         read(split, levels=("fine",), protocol="dyml")
     assert read(table, levels=LEVELS, protocol="sop", test_classes=0.5).protocol == "sop"
 

@@ -132,6 +132,13 @@ def test_counts_that_differ(root):
     assert set(found["expected"]) == {"9 classes of species", "5 items"}
 
 
+def test_a_protocol_that_there_is_not(root):
+    changed_manifest(root, lambda facts: facts.update(protocol="so"))
+    found = findings(root)
+    assert found.select("kind", "found").rows() == [("protocol", "so")]
+    assert "sop" in found["expected"][0]
+
+
 def test_a_shard_that_the_manifest_does_not_name(root):
     changed_manifest(root, lambda facts: facts["shards"].pop())
     found = findings(root)

@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hgld.losses.kernels import operator as operators
-from hgld.losses.kernels import triton_pairs
+from hgld.losses import surrogates
+from hgld.losses.kernels import objectives, triton_pairs
 
 NAME = "pretended"
 
@@ -82,7 +82,9 @@ class StallCounter(TorchDispatchMode):
         if name.startswith("hgld::") and on_device:
             self.ran.add(name)
             with self:
-                return operators.FUNCTIONS[name](*args, **kwargs)
+                if name == "hgld::rank_metric":
+                    return _triton_metric(*args)
+                return func.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), *args, **kwargs)
         if not on_device and name in (
             "aten::_local_scalar_dense",
             "aten::item",
@@ -135,6 +137,12 @@ class _NoKernel:
         return lambda *args, **options: None
 
 
+def _triton_metric(*args: Any) -> Any:
+    scores, grades, gains, norms, objective, numbers, surrogate, _ = args
+    unpacked = objectives.unpack(objective, numbers), surrogates.unpack(surrogate)
+    return triton_pairs.triton_rank_metric(scores, grades, gains, norms, *unpacked)
+
+
 @contextmanager
 def pretended_gpu() -> Iterator[FakeTensorMode]:
     """Tensors of the body are fake; host tensors can be pinned, Triton's kernels launched without effect."""
@@ -145,16 +153,10 @@ def pretended_gpu() -> Iterator[FakeTensorMode]:
     def generator(where: Any = None) -> torch.Generator:
         return host_generator()
 
-    def metric(*args: Any) -> Any:
-        scores, grades, gains, norms, objective, numbers, surrogate, _ = args
-        unpacked = operators.objectives.unpack(objective, numbers), operators.surrogates.unpack(surrogate)
-        return triton_pairs.triton_rank_metric(scores, grades, gains, norms, *unpacked)
-
     with (
         patch.object(triton_pairs, "_rank_positives", _NoKernel()),
         patch.object(triton_pairs, "_reach_items", _NoKernel()),
         patch.object(torch.Tensor, "pin_memory", lambda tensor: pinned(tensor.clone())),
-        patch.dict(operators.FUNCTIONS, {"hgld::rank_metric": metric}),
         patch("hgld.losses.pairs.torch.Generator", generator),
         fake,
     ):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from hgld import open_dataset
+from hgld import Hierarchy, open_dataset
 from hgld.cli import main
 from hgld.data.batch import normalize
 from hgld.data.loader import Loader
@@ -26,7 +26,14 @@ from hgld.samplers import EpochSampler
 from hgld.training.checkpoint import find_checkpoint, read_tensors
 from hgld.training.config import LossConfig
 from hgld.training.evaluation import RetrievalTask, evaluate_trained
-from hgld.training.inference.classification import CLASSES, Classifier, WhitenedHead, classifier_of, read_classifier
+from hgld.training.inference.classification import (
+    CLASSES,
+    Classifier,
+    WhitenedHead,
+    classifier_of,
+    read_classifier,
+    trained_classes,
+)
 from hgld.training.inference.embedder import trained_embedder
 from hgld.training.loop import train
 from tests.fake_releases import imagenet
@@ -146,6 +153,14 @@ def test_classes_are_known_by_their_names_not_their_numbers(places, tmp_path):
     assert moved.targets(dataset).tolist() == classifier.targets(dataset).tolist()
     with pytest.raises(ConfigError, match="'genus'"):
         replace(classifier, level="genus").targets(dataset)
+
+
+def test_a_tree_of_proxies_classifies_at_the_finest_level_whatever_level_is_ranked():
+    tree = Hierarchy(("fine", "top"), (("a", "b", "c"), ("x", "y")), (np.array([0, 0, 1]),))
+    labels = torch.tensor([[0, 0], [1, 0]])
+    config = LossConfig(loss="ROADMAP", level="top")
+    assert trained_classes(config, tree, labels)[0] == "top"
+    assert trained_classes(replace(config, decomposability="tree"), tree, labels) == ("fine", ("a", "b"))
 
 
 def test_what_cannot_be_classified_is_refused_before_any_work(places, tmp_path, monkeypatch):

@@ -53,9 +53,9 @@ def chosen_of(places, size, **options):
 def test_five_views_of_every_image_decide(places, monkeypatch):
     seen = []
 
-    def watched(model, batches, exponents):
+    def watched(model, batches, exponents, amp):
         seen.extend(batches)
-        return best_gem_p(model, seen, exponents)
+        return best_gem_p(model, seen, exponents, amp=amp)
 
     monkeypatch.setattr(resolution, "best_gem_p", watched)
     p = chosen_of(places, 40, batch_size=24, workers=2)
@@ -72,7 +72,7 @@ def test_five_views_of_every_image_decide(places, monkeypatch):
 def test_large_sets_are_drawn_from(places, monkeypatch):
     monkeypatch.setattr(resolution, "_IMAGES", 4)
     monkeypatch.setattr(
-        resolution, "best_gem_p", lambda model, views, _: (len(torch.cat([v for _, v in views]).unique()),)
+        resolution, "best_gem_p", lambda model, views, _, amp: (len(torch.cat([v for _, v in views]).unique()),)
     )
     assert chosen_of(places, 24, batch_size=3, workers=1) == 4
 

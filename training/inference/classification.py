@@ -20,6 +20,7 @@ from hgld.errors import ConfigError, InputError, SchemaError, quoted
 from hgld.evaluation.postprocess import Whitening
 from hgld.files import write_atomic
 from hgld.hierarchy import Hierarchy
+from hgld.losses.registry import entry_of
 from hgld.training.checkpoint import read_tensors
 from hgld.training.config import LossConfig, TrainConfig, read_json_object
 from hgld.training.config_checks import has_classifier
@@ -153,7 +154,8 @@ def trained_classes(config: LossConfig, hierarchy: Hierarchy, labels: Tensor) ->
     Raises:
         ConfigError: the hierarchy has no such level.
     """
-    column = level_number(hierarchy, config.level)
+    of_tree = config.decomposability == "tree" and bool(entry_of(config.loss).second)
+    column = 0 if of_tree else level_number(hierarchy, config.level)  # TreeSoftmax has a proxy a finest class
     present = labels[:, column][labels[:, column] >= 0].unique().tolist()
     return hierarchy.levels[column], tuple(hierarchy.names[column][number] for number in present)
 

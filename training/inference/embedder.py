@@ -408,7 +408,7 @@ def _with_gem_p(
         dataset = open_dataset(data, config.run.train_split)
         options: dict[str, Any] = {"workers": embedder.workers, "seed": config.run.seed}
         if chosen == "auto":
-            options["batch_size"] = embedder.batch_size
+            options |= {"batch_size": embedder.batch_size, "amp": embedder.amp}
             best = choose_gem_p(embedder.model, config.images, dataset, embedder.view.size, **options)
         else:
             if embedder.network is not None:

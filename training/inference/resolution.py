@@ -25,7 +25,7 @@ from hgld.samplers import BatchSampler, RepeatedAugmentation
 from hgld.training.batches import train_view
 from hgld.training.config import ImagesConfig
 from hgld.training.inference.classification import Classifier
-from hgld.training.inference.embedding import evaluating
+from hgld.training.inference.embedding import Amp, autocast, evaluating
 from hgld.training.models.embedding_model import EmbeddingModel, GeM, prepare_images
 
 _ROWS = 1024  # queries at a time
@@ -39,6 +39,8 @@ def best_gem_p(
     model: EmbeddingModel,
     batches: Iterable[tuple[Tensor, Tensor]],
     candidates: Sequence[float] = EXPONENTS,
+    *,
+    amp: Amp = "off",
 ) -> tuple[float, dict[float, float]]:
     """Choose p for the resolution of the given images.
 
@@ -50,6 +52,7 @@ def best_gem_p(
         batches: (B, 3, H, W) normalised images on the model's device, and the (B,) integers of the image that each is a
             view of. An image without another view is not a query.
         candidates: exponents above 0.
+        amp: precision of the model's arithmetic.
 
     Returns:
         the best p, the smallest of equals; and for every candidate the mean over the queries of the share of the n
@@ -64,7 +67,7 @@ def best_gem_p(
     instances: list[Tensor] = []
     with evaluating(model):
         for images, views_of in batches:
-            for p, rows in pooled_by_each(model, images, pools).items():
+            for p, rows in pooled_by_each(model, images, pools, amp).items():
                 embedded[p].append(normalize(rows, dim=1).cpu())
             instances.append(views_of.cpu())
     if not instances:
@@ -93,16 +96,20 @@ def _gem_of(model: EmbeddingModel) -> GeM:
 
 
 @torch.no_grad()
-def pooled_by_each(model: EmbeddingModel, images: Tensor, pools: Mapping[float, GeM]) -> dict[float, Tensor]:
+def pooled_by_each(
+    model: EmbeddingModel, images: Tensor, pools: Mapping[float, GeM], amp: Amp = "off"
+) -> dict[float, Tensor]:
     """Return a model's (B, D) embeddings, as they come, of one pass of (B, 3, H, W) normalised images by each pooling.
 
     Args:
         model: in evaluation mode.
         images: on its device.
         pools: by their exponents.
+        amp: precision of the model's arithmetic.
     """
-    maps = model.backbone(images)
-    return {p: _head(model, pool.to(maps.device)(maps)).float() for p, pool in pools.items()}
+    with autocast(images.device, amp):
+        maps = model.backbone(images)
+        return {p: _head(model, pool.to(maps.device)(maps)).float() for p, pool in pools.items()}
 
 
 def _head(model: EmbeddingModel, pooled: Tensor) -> Tensor:
@@ -147,6 +154,7 @@ def choose_gem_p(
     batch_size: int,
     workers: int,
     seed: int = 0,
+    amp: Amp = "off",
 ) -> float:
     """Choose the exponent with which varied views of images find each other best at a resolution.
 
@@ -160,6 +168,7 @@ def choose_gem_p(
         batch_size: views at a time.
         workers: threads that read and decode.
         seed: of the images and their views.
+        amp: precision of the model's arithmetic.
 
     Returns:
         p*, one of 1, 2, ..., 10.
@@ -168,7 +177,7 @@ def choose_gem_p(
         ConfigError: the model does not pool by GeM.
         InputError: the dataset is empty, or an image cannot be read and none can replace it.
     """
-    return score_gem_p(model, images, dataset, size, batch_size=batch_size, workers=workers, seed=seed)[0]
+    return score_gem_p(model, images, dataset, size, batch_size=batch_size, workers=workers, seed=seed, amp=amp)[0]
 
 
 def score_gem_p(
@@ -180,6 +189,7 @@ def score_gem_p(
     batch_size: int,
     workers: int,
     seed: int = 0,
+    amp: Amp = "off",
     exponents: Sequence[float] = EXPONENTS,
 ) -> tuple[float, dict[float, float]]:
     """Do as :func:`choose_gem_p` and return what :func:`best_gem_p` returns, for these exponents."""
@@ -193,7 +203,7 @@ def score_gem_p(
     device = next(model.parameters()).device
     with closing(cast("Generator[Batch, None, None]", iter(loader))) as batches:
         views = ((prepare_images(batch.images, model, device, channels_last=False), batch.indices) for batch in batches)
-        return best_gem_p(model, views, exponents)
+        return best_gem_p(model, views, exponents, amp=amp)
 
 
 # -- p alone learned from classes -------------------------------------------------------------------------------------

@@ -131,7 +131,12 @@ def map_resolutions(
             for name, shares in _top_k(embedder, images, tested, view, pools, ks).items():
                 rows.setdefault(name, []).append(shares)
         if training is not None:
-            options = {"batch_size": embedder.batch_size, "workers": embedder.workers, "seed": seed}
+            options = {
+                "batch_size": embedder.batch_size,
+                "workers": embedder.workers,
+                "seed": seed,
+                "amp": embedder.amp,
+            }
             _, scores = score_gem_p(embedder.model, images, training, size, exponents=tuple(pools), **options)
             rows.setdefault(VIEWS_FOUND, []).append(list(scores.values()))
         if progress is not None:
@@ -197,7 +202,7 @@ def _top_k(
             shown = prepare_images(batch.images, model, device, channels_last=False)
             known = targets[batch.indices].clone()
             known[torch.isin(batch.indices, torch.tensor([fault.index for fault in batch.faults]))] = -1
-            for p, rows in pooled_by_each(model, shown, pools).items():
+            for p, rows in pooled_by_each(model, shown, pools, embedder.amp).items():
                 for name, found in classifier.top_k(rows, known, ks).items():
                     hits[name][p].append(found)
     return {name: [float(np.nanmean(np.concatenate(by_p[p]))) for p in pools] for name, by_p in hits.items()}

@@ -352,7 +352,8 @@ def _small(suffix: str, short: str, title: str, levels: str) -> Setting:
         f"hgld build-shards manifest --source labels.csv --images . --levels {levels} --test-classes 0.5 "
         "--val-classes 0.2 --out DIR"
     )
-    return Setting("manifest", short, f"{title}; {made}", "two CPU cores", _SMALL, _MINUTES, suffix)
+    chosen = "test is evaluated, and val beside it, on which the best checkpoint is chosen"
+    return Setting("manifest", short, f"{title}; {made}; {chosen}", "two CPU cores", _SMALL, _MINUTES, suffix)
 
 
 GROCERY = _small("grocery", "photographs of groceries", "the Grocery Store Dataset", "fine,coarse,top")

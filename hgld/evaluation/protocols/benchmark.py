@@ -159,7 +159,7 @@ def open_benchmark(place: str, protocol: str = "") -> tuple[str, ShardDataset]:
             f"there are {', '.join(protocol_names())})."
         )
     tables = [file.partition(".")[0] for file in (JUDGEMENTS, LISTS) if file in dataset.manifest.files]
-    protocol_of(name).check(name, place, filled_splits(dataset), tables)
+    protocol_of(name).check(name, place, filled_splits(dataset), tables, dataset.levels)
     return name, dataset
 
 
@@ -212,7 +212,7 @@ def evaluate_protocol(
     protocol = protocol_of(name)
     tables = [table for table in ("judgements", "lists") if getattr(benchmark, table) is not None]
     filled = [split for split, items in benchmark.splits.items() if len(items)]
-    protocol.check(name, f"dataset {benchmark.name}", filled, tables)
+    protocol.check(name, f"dataset {benchmark.name}", filled, tables, benchmark.levels)
     chosen = asked_metrics(name, protocol, metrics, benchmark.levels)
     if strange := [split for split in filled if split not in (*protocol.splits, *protocol.further)]:
         raise ConfigError(

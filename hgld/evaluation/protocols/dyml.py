@@ -43,7 +43,7 @@ def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> Retrieval
     reports, found = {}, {}
     for level in LEVELS:
         query, gallery = benchmark[f"query_{level}"], benchmark[f"gallery_{level}"]
-        column = _column(benchmark, level)
+        column = benchmark.levels.index(level)
         self_index, found[level] = find_queries(query, gallery, f"query_{level}", f"gallery_{level}")
         sides = [(side.vectors, side.labels[:, [column]]) for side in (query, gallery)]
         if any(not (labels >= 0).any() for _, labels in sides):
@@ -58,15 +58,6 @@ def evaluate_dyml(benchmark: Benchmark, options: EvaluationOptions) -> Retrieval
     report = average_over_levels(*reports.values())
     stated = {"queries_in_gallery": found, "overlap": f"{case}: {_CASES[case]}"}
     return replace(report, settings=report.settings | stated)
-
-
-def _column(benchmark: Benchmark, level: str) -> int:
-    if level not in benchmark.levels:
-        raise InputError(
-            f"dataset {benchmark.name}: its levels are {', '.join(benchmark.levels)}; the protocol dyml needs "
-            f"{', '.join(LEVELS)}."
-        )
-    return benchmark.levels.index(level)
 
 
 def find_queries(

@@ -32,9 +32,6 @@ from hgld.losses.surrogates import Surrogate
 
 RowFunction = Callable[..., tuple[Tensor, Tensor]]
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""The functions that are registered as operators, by the operators' names."""
-
 
 def operator(
     name: str,
@@ -58,7 +55,6 @@ def operator(
     """
 
     def register(function: Callable[..., Any]) -> Any:
-        FUNCTIONS[name] = function
         schema = torch.library.infer_schema(function, mutates_args=())
         torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
         torch.library.impl(name, "default", function)

@@ -60,20 +60,14 @@ def check_own_protocol(catalog: "Catalog") -> "Catalog":
     """Return a catalog that has what its protocol needs.
 
     Raises:
-        InputError: it lacks splits, lists or judgements.
-        ConfigError: it lacks levels.
+        InputError: it lacks levels, splits, lists or judgements.
     """
     if not catalog.protocol:
         return catalog
     protocol, where = protocol_of(catalog.protocol), ", ".join(map(str, catalog.sources)) or str(catalog.root)
-    lost = [level for level in protocol.levels if level not in catalog.levels]
-    if lost:
-        raise ConfigError(
-            f"{where}: the protocol {catalog.protocol} needs the levels {', '.join(protocol.levels)}, and there are "
-            f"{', '.join(catalog.levels)}. Name them: --levels LEVEL=COLUMN."
-        )
     tables = [name for name in ("judgements", "lists") if getattr(catalog, name) is not None]
-    protocol.check(catalog.protocol, where, catalog.items["split"].unique().sort().to_list(), tables)
+    splits = catalog.items["split"].unique().sort().to_list()
+    protocol.check(catalog.protocol, where, splits, tables, catalog.levels)
     return catalog
 
 
