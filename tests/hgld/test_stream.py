@@ -94,7 +94,7 @@ def test_images_are_those_of_the_dataset_seen_by_the_view(folder):
     assert torch.equal(batch.images, expected)
 
 
-@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("processes", [pytest.param(2, marks=pytest.mark.slow), 4])
 def test_the_parts_of_all_processes_are_the_batches_of_one(shards, processes):
     parts = [list(stream(shards, process_index=r, process_count=processes)) for r in range(processes)]
     assert same_batches(joined(parts), list(stream(shards)))
@@ -163,7 +163,7 @@ def test_groups_of_one_item(tmp_path, short, dropped):
 # -- going on -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [1, 5, 9])
+@pytest.mark.parametrize("step", [1, pytest.param(5, marks=pytest.mark.slow), 9])
 def test_a_stopped_stream_goes_on_with_the_same_batches(shards, step):
     whole = list(stream(shards))
     one = stream(shards)
