@@ -1,5 +1,6 @@
 """A dataset written for another tool: its items one after another, and the pictures beside them or by reference."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from hgld.data.dataset import ShardDataset
 from hgld.data.index import BOX
 from hgld.errors import ConfigError
-from hgld.files import write_folder
+from hgld.files import aside_of
 from hgld.hierarchy import Hierarchy
 from hgld.pipelines.conversion import fiftyone, label_studio
 from hgld.pipelines.conversion.reviewed import Verdict, Verdicts, path_of
@@ -56,6 +57,8 @@ class Format(Protocol):
         items: Iterator[ConvertedItem],
         at: str | None,
         facts: Mapping[str, Any],
+        *,
+        boxes: bool,
     ) -> None:
         """Write the files.
 
@@ -66,6 +69,7 @@ class Format(Protocol):
             items: read once.
             at: what stands before the pictures' names where they lie elsewhere.
             facts: about the dataset, JSON-ready.
+            boxes: whether some items may be parts of their pictures.
         """
 
 
@@ -121,14 +125,27 @@ def convert(
     items = _Items(dataset, verdicts, progress)
     facts = {"name": dataset.manifest.name, "levels": list(dataset.levels), "items": len(dataset)}
     facts |= {"licence": dataset.manifest.provenance["licence"]} if "licence" in dataset.manifest.provenance else {}
+    boxes = BOX[0] in dataset.frame.columns
 
     def fill(folder: Path) -> None:
         reading = items.read(folder / PICTURES if at is None else None)
-        FORMATS[kind].write(folder, dataset.hierarchy, verdicts, reading, at, facts)
+        FORMATS[kind].write(folder, dataset.hierarchy, verdicts, reading, at, facts, boxes=boxes)
 
-    write_folder(out, fill)
+    _put_whole(out, fill)
     elsewhere = 0 if verdicts is None else len(verdicts.of_item) - items.given
     return Converted(len(dataset), items.decided, items.dropped, elsewhere, items.pictures, items.picture_bytes)
+
+
+def _put_whole(out: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a folder aside and rename it; no file is waited for on the disk, as a million pictures would take hours."""
+    aside = aside_of(out)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        fill(aside)
+        aside.replace(out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 class _Items:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _TAKEN = {"id", "filepath", "tags", "metadata", "media_type", "created_at", "last_modified_at", "key", "box"}
 _TAKEN |= {"decided_by"}
+# Declared, for FiftyOne extends its schema sample by sample else, a few in a second.
+_TEXT = "fiftyone.core.fields.StringField"
+_CLASS = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Classification)"
+_BOX = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Detection)"
 
 
 def write(
@@ -29,6 +33,8 @@ def write(
     items: "Iterator[ConvertedItem]",
     at: str | None,
     facts: Mapping[str, Any],
+    *,
+    boxes: bool,
 ) -> None:
     """Write ``samples.json`` and ``metadata.json``, see :class:`hgld.pipelines.conversion.convert.Format`.
 
@@ -41,7 +47,10 @@ def write(
     """
     fields = field_names(hierarchy.levels)
     info = {**facts, "fields": dict(zip(hierarchy.levels, fields, strict=True))}
-    metadata = {"name": facts["name"], "media_type": "image", "info": info}
+    declared = {"key": _TEXT, **dict.fromkeys(fields, _CLASS), **({"box": _BOX} if boxes else {})}
+    if verdicts is not None:
+        declared |= {"decided_by": _TEXT, **{f"reviewed_{field}": _CLASS for field in fields}}
+    metadata = {"name": facts["name"], "media_type": "image", "sample_fields": declared, "info": info}
     (folder / "metadata.json").write_text(json.dumps(metadata, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
     with open(folder / "samples.json", "w", encoding="utf-8") as file:
         file.write('{"samples": [')

@@ -32,6 +32,8 @@ def write(
     items: "Iterator[ConvertedItem]",
     at: str | None,
     facts: Mapping[str, Any],
+    *,
+    boxes: bool,  # not told: a taxonomy is of whole pictures
 ) -> None:
     """Write ``config.xml`` and the tasks, see :class:`hgld.pipelines.conversion.convert.Format`.
 
