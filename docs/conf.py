@@ -4,6 +4,7 @@ Sphinx, because the docstrings are reStructuredText and their references are che
 Nothing is loaded from elsewhere when a page is read: the theme brings its fonts and scripts, formulas are MathML.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,7 +49,17 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
-html_title = f"hgld {version}"
+# Set where the site is published beside those of other versions (docs/versions.py): a tag, or dev.
+published = os.environ.get("HGLD_DOCS_VERSION", "")
+html_title = f"hgld {published or version}"
+html_context = {"published": published}
+templates_path = ["_templates"]
+html_sidebars = {
+    "**": [
+        *("sidebar/brand.html", "sidebar/search.html", "sidebar/scroll-start.html", "sidebar/navigation.html"),
+        *("versions.html", "sidebar/scroll-end.html"),
+    ]
+}
 html_theme_options = {"navigation_with_keys": True}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -1,0 +1,20 @@
+# syntax=docker/dockerfile:1
+# hgld in a container, run by a user without rights in the folder that is mounted at /work:
+#
+#     docker build -t hgld .
+#     docker run --rm -v "$PWD:/work" hgld demo
+#
+# For a GPU: --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu128, and docker run --gpus all.
+FROM python:3.11-slim
+
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG EXTRAS=hub,review,stream,timm,torchvision,url
+
+RUN useradd --create-home --uid 1000 hgld \
+    && pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch>=2.6,<3" "torchvision>=0.21,<1"
+RUN --mount=type=bind,target=/src,rw pip install --no-cache-dir "/src[$EXTRAS]"
+
+USER 1000
+WORKDIR /work
+ENTRYPOINT ["hgld"]
+CMD ["--help"]

@@ -1,0 +1,39 @@
+"""Makes the first page of the published site: a list of its versions, each a folder beside it.
+
+``python docs/versions.py FOLDER``, as .github/workflows/docs.yml runs it.
+"""
+
+import html
+import re
+import sys
+from pathlib import Path
+
+DEV = "dev"
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>hgld: versions of the documentation</title>
+<style>body{{font:16px/1.6 system-ui,sans-serif;max-width:40rem;margin:3rem auto;padding:0 1rem}}</style></head>
+<body><h1>hgld</h1><p>Documentation of</p>
+<ul>{lines}</ul></body></html>
+"""
+
+
+def versions(folder: Path) -> list[str]:
+    """Return the versions that are published in a folder: releases, the newest first, then the one of main."""
+    found = [path.name for path in folder.iterdir() if (path / "objects.inv").is_file()]
+    releases = [name for name in found if re.match(r"v\d", name)]
+    releases.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)], reverse=True)
+    return [*releases, *([DEV] if DEV in found else [])]
+
+
+def page(names: list[str]) -> str:
+    """Return the page that lists versions."""
+    said = {DEV: "main, as it is today"}
+    said |= {names[0]: f"{names[0]}, the last release"} if names and names[0] != DEV else {}
+    lines = (f'<li><a href="{html.escape(n)}/">{html.escape(said.get(n, n))}</a></li>' for n in names)
+    return _PAGE.format(lines="".join(lines))
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    (place / "index.html").write_text(page(versions(place)), encoding="utf-8")
