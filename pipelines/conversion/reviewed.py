@@ -51,7 +51,9 @@ def verdicts(hierarchy: Hierarchy, entries: Sequence[Entry]) -> Verdicts:
         ConfigError: the dataset has one level.
     """
     if len(hierarchy.levels) < 2:
-        raise ConfigError(f"decisions put names into groups, and the dataset has one level, {hierarchy.levels[0]}.")
+        raise ConfigError(
+            f"decisions put names into groups, and the dataset has one level, {', '.join(hierarchy.levels)}."
+        )
     groups = dict(enumerate(hierarchy.names[1]))
     if (hierarchy.parents[0] < 0).any():
         groups[_UNKNOWN] = f"({hierarchy.levels[1]} unknown)"
