@@ -1,7 +1,8 @@
 """Files and folders that are written whole or not at all, and locks that end with their holder.
 
 What is written lies beside its place first (``.NAME.part``), reaches the disk, and is then renamed. A process that is
-killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one.
+killed anywhere leaves the earlier file or the new one; what it leaves beside it is overwritten by the next one. Of two
+processes that write one file or folder at a time, one waits for the other.
 """
 
 import errno
@@ -11,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -50,6 +51,11 @@ def aside_of(path: Path, *, racing: bool = False) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{next(_CALLS)}{PART}" if racing else f".{path.name}{PART}")
 
 
+def lock_of(path: Path) -> Path:
+    """Return the lock of those who write a file or folder, there only meanwhile: ``.NAME.lock`` beside it."""
+    return path.with_name(f".{path.name}.lock")
+
+
 def put_in_place(aside: Path, path: Path) -> None:
     """Flush a file that was written aside to the disk, and rename it to its place.
 
@@ -75,20 +81,21 @@ def write_atomic(path: Path, content: bytes | str | Callable[[Path], object], *,
         racing: of :func:`aside_of`.
     """
     aside = aside_of(path, racing=racing)
-    try:
-        fault_point(f"write {path.name}")
-        with open(aside, "wb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not callable(content):
-                file.write(content.encode() if isinstance(content, str) else content)
-        if callable(content):
-            content(aside)
-            aside.chmod(mode)  # some writers (safetensors) make files that nobody else may read
-        put_in_place(aside, path)
-    except BaseException:
-        fault_point(f"remove {aside.name}")
-        aside.unlink(missing_ok=True)
-        raise
+    fault_point(f"write {path.name}")
+    with nullcontext() if racing else _locked(aside):
+        try:
+            with open(aside, "wb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                if not callable(content):
+                    file.write(content.encode() if isinstance(content, str) else content)
+            if callable(content):
+                content(aside)
+                aside.chmod(mode)  # some writers (safetensors) make files that nobody else may read
+            put_in_place(aside, path)
+        except BaseException:
+            fault_point(f"remove {aside.name}")
+            aside.unlink(missing_ok=True)
+            raise
 
 
 def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = False) -> _Made:
@@ -102,7 +109,12 @@ def write_folder(path: Path, fill: Callable[[Path], _Made], *, racing: bool = Fa
     Returns:
         the result of ``fill``.
     """
-    aside = aside_of(path, racing=racing)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with nullcontext() if racing else file_lock(lock_of(path), keep=False):
+        return _fill_folder(path, aside_of(path, racing=racing), fill)
+
+
+def _fill_folder(path: Path, aside: Path, fill: Callable[[Path], _Made]) -> _Made:
     before = aside.with_name(f"{aside.name.removesuffix(PART)}.before{PART}")
     try:
         for left in (aside, before):
@@ -160,7 +172,14 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
     Raises:
         StorageError: another process holds it, or the file cannot be opened.
     """
-    file = _locked(path, busy)
+    try:
+        file = _locked(path, wait=not busy)
+    except BlockingIOError as error:
+        raise StorageError(busy) from error
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."
+        ) from error
     try:
         yield file
     finally:
@@ -170,22 +189,14 @@ def file_lock(path: Path, busy: str = "", *, keep: bool = True) -> Iterator[File
                 path.unlink(missing_ok=True)
 
 
-def _locked(path: Path, busy: str) -> FileIO:
+def _locked(path: Path, *, wait: bool = True) -> FileIO:
     while True:
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes it
         try:
-            file = open(path, "a+b", buffering=0)  # noqa: SIM115  # the caller closes it
-        except OSError as error:
-            raise StorageError(
-                f"{path}: cannot be opened for writing ({error.strerror}). Free space, or see to the rights there."
-            ) from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     return file
-        except BlockingIOError as error:
-            file.close()
-            raise StorageError(busy) from error
         except BaseException:
             file.close()
             raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hgld.audit.audit import Audit
+from hgld.data.tables import write_table
 from hgld.errors import StorageError
 from hgld.files import write_atomic
 from hgld.html_page import own_text, page_templates, script_hash
@@ -80,7 +81,7 @@ def write_audit(
     made = json.dumps(audit.to_dict() | {"audited": dict(names)}, indent=1, ensure_ascii=True, allow_nan=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(places["labels"], audit.labels.write_parquet)
+        write_table(audit.labels, places["labels"])
         write_atomic(places["json"], made)
         write_atomic(places["exclude"], exclusion_text(audit))
         entries = "".join(written) or " []\n"

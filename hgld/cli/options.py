@@ -1,6 +1,5 @@
 """Options of the command line: their types, and flags made from the configs of the stages."""
 
-import tempfile
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -11,9 +10,10 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from hgld.errors import ConfigError
+from hgld.errors import ConfigError, StorageError
 from hgld.evaluation.metric_kinds import offered_names
 from hgld.evaluation.protocol_kinds import protocol_names
+from hgld.files import file_lock, lock_of
 from hgld.settings import Option, options_of
 
 _Config = typing.TypeVar("_Config")
@@ -79,12 +79,13 @@ class NewFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = typing.cast(Path, super().convert(value, param, ctx))
-        try:
-            folder = next(place for place in path.absolute().parents if place.exists())
-            with tempfile.TemporaryFile(dir=folder):  # permissions do not tell of disks that are read-only
+        folder = next(place for place in path.absolute().parents if place.exists())
+        try:  # permissions do not tell of disks that are read-only; a stop here leaves what the writer takes up
+            with file_lock(lock_of(folder / path.name), keep=False):
                 return path
-        except OSError as error:
-            self.fail(f"'{path}' cannot be written ({error.strerror}). Name another place.", param, ctx)
+        except StorageError as error:
+            why = getattr(error.__cause__, "strerror", None) or error
+            self.fail(f"'{path}' cannot be written ({why}). Name another place.", param, ctx)
 
 
 class Names(click.ParamType):

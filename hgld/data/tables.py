@@ -1,16 +1,30 @@
-"""Faults of tables from outside: the errors of polars at damaged files, and columns that are not the expected ones."""
+"""Tables as files: written whole, and the faults of those from outside, by polars' errors and by their columns."""
 
 import tokenize
+from pathlib import Path
 
 import polars as pl
 
-from hgld.errors import quoted
+from hgld.errors import StorageError, quoted
+from hgld.files import write_atomic
 
 POLARS_FAULTS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics at some damaged parquet files
 NUMPY_FAULTS = (  # of numpy at headers of npy files made to break it: Python literals, nested as deep as one likes
     *(ValueError, TypeError, KeyError, SyntaxError, EOFError, OverflowError, RecursionError, MemoryError),
     tokenize.TokenError,
 )
+
+
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table as parquet, whole or not at all.
+
+    Raises:
+        StorageError: the disk is full or not writable.
+    """
+    try:
+        write_atomic(path, table.write_parquet)
+    except POLARS_FAULTS as error:  # it has errors of its own for a disk that fills up
+        raise StorageError(f"{path}: cannot be written ({error}). Free space, then run again.") from error
 
 
 def wrong_columns(frame: pl.DataFrame, schema: pl.Schema) -> str:

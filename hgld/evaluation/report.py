@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from hgld.data.tables import POLARS_FAULTS
+from hgld.data.tables import POLARS_FAULTS, write_table
 from hgld.errors import ConfigError, InputError, SchemaError, excerpt, quoted
 from hgld.files import write_atomic
 from hgld.terminal import printable
@@ -259,7 +259,7 @@ class RetrievalReport:
         file = Path(path)
         text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         table = file.with_suffix(_PER_QUERY_SUFFIX)
-        write_atomic(table, self.per_query.write_parquet)
+        write_table(self.per_query, table)
         write_atomic(file, text)
 
     @classmethod

@@ -34,12 +34,13 @@ class Page:
     """One tab of a Chromium of its own, gone when the context ends.
 
     ``errors`` collects exceptions and console errors; ``dialogs`` the texts of alert() and its like, which no page of
-    ours ever calls.
+    ours ever calls; ``requests`` the addresses that were asked for, after ``call("Network.enable")``.
     """
 
     def __init__(self, profile: Path, width: int, height: int) -> None:
         self.errors: list[str] = []
         self.dialogs: list[str] = []
+        self.requests: list[str] = []
         self._ids, self._buffer = count(1), b""
         command_out, self._write = os.pipe()
         self._read, answer_in = os.pipe()
@@ -116,6 +117,8 @@ class Page:
                 self.errors.append(json.dumps(parameters["exceptionDetails"])[:500])
             case "Log.entryAdded" if parameters["entry"]["level"] == "error":
                 self.errors.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
+            case "Network.requestWillBeSent":
+                self.requests.append(parameters["request"]["url"])
             case "Page.javascriptDialogOpening":
                 self.dialogs.append(parameters["message"])
 

@@ -16,7 +16,7 @@ from hgld.errors import ConfigError, InputError
 from hgld.pipelines.check.index import rebuild_index
 from hgld.pipelines.shards.catalog import Catalog
 from hgld.pipelines.stage import silent
-from tests.pipelines.stops import Stopped, stop_everywhere
+from tests.faults.disk import Stopped, stop_everywhere
 from tests.pipelines.tiny_shards import TinyShards
 from tests.pipelines.toy_release import ToyRelease, build
 

@@ -27,7 +27,7 @@ from hgld.errors import ConfigError, HgldError, InputError, StorageError
 from hgld.evaluation.embedding_files import KEY
 from hgld.evaluation.evaluate import Progress
 from hgld.evaluation.postprocess import pool_scales
-from hgld.files import aside_of, put_in_place
+from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.samplers import BatchSampler
 from hgld.training.models.embedding_model import EmbeddingModel
 
@@ -345,13 +345,14 @@ def write_embeddings(path: Path, embeddings: Tensor, dataset: ShardDataset, faul
     aside = [aside_of(file) for file in files]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(aside[0], embeddings.contiguous(), dataset)
-        item_table(dataset).write_parquet(aside[1])
-        _fault_table(faults).write_csv(aside[2])
-        for part, file in zip(aside, files, strict=True):
-            put_in_place(part, file)
-        if not faults:
-            files[2].unlink()
+        with file_lock(lock_of(path), keep=False):
+            write(aside[0], embeddings.contiguous(), dataset)
+            item_table(dataset).write_parquet(aside[1])
+            _fault_table(faults).write_csv(aside[2])
+            for part, file in zip(aside, files, strict=True):
+                put_in_place(part, file)
+            if not faults:
+                files[2].unlink()
     except (OSError, SafetensorError, *POLARS_FAULTS) as error:
         for part in aside:
             part.unlink(missing_ok=True)

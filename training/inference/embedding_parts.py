@@ -16,7 +16,7 @@ from hgld.data.tables import POLARS_FAULTS
 from hgld.distributed import from_main
 from hgld.errors import ConfigError, InputError, StorageError
 from hgld.evaluation.evaluate import Progress
-from hgld.files import aside_of, put_in_place, write_atomic
+from hgld.files import aside_of, file_lock, lock_of, put_in_place, write_atomic
 from hgld.training.inference.embedder import Embedder
 from hgld.training.inference.embedding import faults_file, labels_file, write_embeddings
 from hgld.training.inference.search_index import embedding_facts
@@ -119,13 +119,14 @@ class EmbeddingParts:
         targets = [self.out, labels_file(self.out), faults_file(self.out)]
         aside = [aside_of(target) for target in targets]
         try:
-            _join_rows(files, aside[0], shape)
-            pl.concat([pl.read_parquet(labels_file(file)) for file in files]).write_parquet(aside[1])
-            named.write_csv(aside[2])
-            for part, target in zip(aside, targets, strict=True):
-                put_in_place(part, target)
-            if not len(named):
-                targets[2].unlink()
+            with file_lock(lock_of(self.out), keep=False):
+                _join_rows(files, aside[0], shape)
+                pl.concat([pl.read_parquet(labels_file(file)) for file in files]).write_parquet(aside[1])
+                named.write_csv(aside[2])
+                for part, target in zip(aside, targets, strict=True):
+                    put_in_place(part, target)
+                if not len(named):
+                    targets[2].unlink()
         except (OSError, *POLARS_FAULTS) as error:
             for part in aside:
                 part.unlink(missing_ok=True)

@@ -2,9 +2,10 @@
 
 import json
 import os
-import tempfile
+import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from hgld.errors import ConfigError, StorageError, takes_extra
 from hgld.evaluation.postprocess import Whitening
-from hgld.files import put_in_place
+from hgld.files import aside_of, file_lock, lock_of, put_in_place
 from hgld.training.batches import square_view
 from hgld.training.checkpoint import find_checkpoint, selection_of
 from hgld.training.config import TrainConfig
@@ -128,18 +129,29 @@ def export_model(
     write, run = writers[format]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as folder:
-            aside = Path(folder) / out.name
+        with file_lock(lock_of(out), keep=False), _empty_folder(aside_of(out)) as folder:
+            aside = folder / out.name
             _write(write, embedder, size, aside, format)
             _compare(run(aside), embedder, size, format)
             described = _description(config, model, out.name, format, classes)
             text = json.dumps(described | {"checkpoint": found.name, "selection": selection_of(found)}, indent=2)
-            (Path(folder) / record.name).write_text(text + "\n", encoding="utf-8")
+            (folder / record.name).write_text(text + "\n", encoding="utf-8")
             put_in_place(aside, out)
-            put_in_place(Path(folder) / record.name, record)
+            put_in_place(folder / record.name, record)
     except OSError as error:
         raise StorageError(f"cannot write {out} ({os.strerror(error.errno or 0)}).") from error
     return record
+
+
+@contextmanager
+def _empty_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder, empty whatever a stopped run left of it, and remove it in the end."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(write: _Writer, embedder: nn.Module, size: int, path: Path, kind: str) -> None:

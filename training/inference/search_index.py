@@ -75,10 +75,20 @@ class FaissIndex:
         Raises:
             OSError: it cannot be written.
         """
-        try:
-            faiss().write_index(self._index, str(path))
-        except RuntimeError as error:  # faiss has no other error
-            raise OSError(str(error).rpartition(": ")[2]) from error
+        refused: list[OSError] = []
+        with open(path, "wb") as file:
+
+            def write(data: bytes) -> int:
+                try:
+                    return file.write(data)
+                except OSError as error:  # faiss would not hand it on
+                    refused.append(error)
+                    raise
+
+            try:  # faiss's own writer of files ends the process where the last bytes find no room
+                faiss().write_index(self._index, faiss().PyCallbackIOWriter(write))
+            except (RuntimeError, OSError) as error:
+                raise (refused or [OSError(str(error).rpartition(": ")[2])])[0] from error
 
     def nearest(self, query_embeddings: Tensor | np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Find the k items of the highest cosine similarity, as far as the index reaches them.
@@ -303,7 +313,7 @@ class KeptIndex:
         index = FaissIndex.of(embeddings, self._kind)
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
-            write_folder(self.folder, lambda folder: self._write(folder, index, left_out), racing=True)
+            write_folder(self.folder, lambda folder: self._write(folder, index, left_out))
         except OSError as error:
             raise StorageError(
                 f"cannot keep the index {self.folder} ({error.strerror or error}). Free space; or write embeddings "

@@ -1,0 +1,139 @@
+"""The commands that write, each with what it works on: for the tests that stop it, fill its disk or start it twice."""
+
+import io
+import re
+import shutil
+import zipfile
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from hgld.cli import main
+from hgld.training.config import save_config
+from tests.fake_releases.pictures import jpeg
+from tests.training.small_runs import options, write_small
+from tests.training.untrained_run import write_run
+
+THINGS = ["red apple", "green apple", "old apple", "oak", "red oak", "dry oak", "blue whale", "killer whale", "whale"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        words: its words; ``{base}`` is the folder of :func:`write_base`, and it works in a folder of its own.
+        before: words of a command that was run there earlier, with other results.
+        works_on: folders of the base that it changes and has a copy of.
+        keeps: what stood there stays until what replaces it is whole; else the dataset has no manifest meanwhile.
+        stops: at how many moments the short form of the tests stops it.
+    """
+
+    words: str
+    before: str = ""
+    works_on: tuple[str, ...] = ()
+    keeps: bool = True
+    stops: int = 6
+
+
+_SHARDS = "build-shards folders --source {base}/images --out out --shard-items 4 --test-classes .5"
+_EMBED = "embed --checkpoint {base}/run --data {base}/data --out e.npy"
+_EVALUATE = "evaluate --embeddings {base}/e.npy --labels {base}/e.labels.parquet --levels fine,coarse --out r.json"
+_SEARCH = "search {base}/images/top0/fine00/0.jpg --checkpoint {base}/run --data {base}/data --split test"
+COMMANDS = {
+    "build-hierarchy": Command(
+        "build-hierarchy --classes {base}/list.csv --encoder lexical --cache cache --out out", stops=3
+    ),
+    "build-shards": Command(f"{_SHARDS} --workers 1"),
+    "build-shards, spooled": Command(f"{_SHARDS} --workers 1 --spool always --resize 24"),
+    "index": Command("index data --force", works_on=("data",), keeps=False),
+    "train": Command("train {base}/config.json --data {base}/data --out out", stops=4),
+    "embed": Command(f"{_EMBED} --split test", f"{_EMBED} --split train"),
+    "evaluate": Command(f"{_EVALUATE} --metrics R@1,AP", f"{_EVALUATE} --metrics AP"),
+    "report": Command("report {base}/r.json --out p.html", "report {base}/r.json --out p.html --title Before"),
+    "audit": Command(
+        "audit --embeddings {base}/e.npy --out out", "audit --embeddings {base}/e.npy --out out --data {base}/data"
+    ),
+    "export": Command("export --checkpoint {base}/run --out x.torchscript"),
+    "calibrate": Command(
+        "calibrate --checkpoint run --data {base}/many --split test --test-split test", works_on=("run",)
+    ),
+    "search": Command(
+        f"{_SEARCH} --embeddings e.npy --index ivf --page s.html", works_on=("e.npy", "e.labels.parquet")
+    ),
+    "card": Command("card shards", works_on=("shards",)),
+}
+
+
+def write_base(base: Path) -> None:
+    """Write what the commands read."""
+    write_small(base / "data")
+    write_small(base / "many", held_out=range(18))
+    write_run(base / "run")
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        path = base / f"images/top{number // 6}/fine{number // 6}{number // 3}/{number % 3}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(jpeg(rng))
+    (base / "images/top0/fine00/0.jpg").write_bytes(jpeg(rng))
+    (base / "list.csv").write_text("\n".join(THINGS))
+    save_config(options(epochs=1, checkpoint_every=4, evaluate_every=1), base / "config.json")
+    for words in (
+        f"{_EMBED} --split test",
+        f"{_EVALUATE.replace('{base}/', '')} --metrics R@1,AP",
+        f"{_SHARDS} --workers 1".replace("--out out", "--out shards"),
+    ):
+        code, said = run(words, base, base)
+        assert code == 0, said
+
+
+def place_of(command: Command, base: Path, place: Path) -> Path:
+    """Make the folder that a command works in, with what an earlier one left there."""
+    place.mkdir(parents=True)
+    for name in command.works_on:
+        (shutil.copytree if (base / name).is_dir() else shutil.copy2)(base / name, place / name)
+    if command.before:
+        code, said = run(command.before, base, place)
+        assert code == 0, said
+    return place
+
+
+LOCK = re.compile(r"\..*\.lock")  # of files.lock_of: a stop may leave one, empty; who comes next takes it
+_TIMES = re.compile(rb'"(?:started|seconds|images_per_second|wait_share|memory_mb)": [0-9.e+-]+')
+_TIMED = ("time", "images_per_second", "wait_share", "memory_mb")  # columns of log.csv
+
+
+def contents(place: Path) -> dict[str, Any]:
+    """Every file that a command left, without times; of TorchScript the tensors, for its names count in a process."""
+    found: dict[str, Any] = {}
+    for path in sorted(
+        path
+        for path in place.rglob("*")
+        if path.is_file() and path.parent.name != "tensorboard" and not LOCK.fullmatch(path.name)
+    ):
+        name, data = str(path.relative_to(place)), path.read_bytes()
+        if path.suffix == ".json":
+            found[name] = _TIMES.sub(b"", data)
+        elif path.name == "log.csv":
+            found[name] = pl.read_csv(path).drop(_TIMED).rows()
+        elif path.suffix == ".torchscript" and zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                found[name] = {member: archive.read(member) for member in archive.namelist() if "/data/" in member}
+        else:
+            found[name] = data
+    return found
+
+
+def run(words: str, base: Path, place: Path) -> tuple[int, str]:
+    """Run a command in a folder; its exit code and what it said on stderr."""
+    said = io.StringIO()
+    try:
+        with chdir(place), redirect_stdout(io.StringIO()), redirect_stderr(said):
+            main([word.replace("{base}", str(base)) for word in words.split()])
+    except SystemExit as leaving:
+        return int(leaving.code or 0), said.getvalue()
+    raise AssertionError("main() returned")

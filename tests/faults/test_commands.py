@@ -1,0 +1,125 @@
+"""Every command that writes, with a disk that fails at every change: nothing is lost, and the same command mends it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.commands import COMMANDS, Command, contents, place_of, run, write_base
+from tests.faults.disk import Stopped, counted_changes, failing_disk, largest_file
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+BUSY = re.compile(r"(?i)another|in use")
+FAULTS = ("stop", "full", "read-only", "interrupt")
+ALL = "HGLD_STOPS" in os.environ  # the long form: every change, of which the short one takes some
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("commands") / "base"
+    folder.mkdir()
+    write_base(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def case(request, base) -> tuple[Command, dict[str, Any], dict[str, Any], int]:
+    """A command, what it finds in its folder, and what it leaves there."""
+    command = COMMANDS[request.param]
+    place = place_of(command, base, base.parent / f"whole of {request.param}")
+    before = contents(place)
+    with counted_changes(place) as changes:
+        code, said = run(command.words, base, place)
+    assert code == 0, said
+    assert len(changes) > 2
+    return command, before, contents(place), len(changes)
+
+
+def moments(changes: int, stops: int, fault: str) -> range:
+    """Which changes of a run a fault comes at: others for each fault, so that all four see many."""
+    stride = 1 if ALL else max(1, changes // stops)
+    return range(FAULTS.index(fault) * stride // len(FAULTS), changes, stride)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_disk_that_fails_at_any_change(base, case, fault, tmp_path):
+    command, before, whole, all_changes = case
+    for changes in moments(all_changes, command.stops, fault):
+        place = place_of(command, base, tmp_path / str(changes))
+        ended, left = fails(command.words, base, place, changes, fault), contents(place)
+        if ended == 0:  # it could do without that change; what it could not remove is removed the next time
+            assert whole.items() <= left.items(), changes
+        assert_kept(command, before, left, whole)
+        code, said = run(command.words, base, place)
+        assert code == 0, said
+        assert contents(place) == whole, changes
+
+
+def fails(words: str, base: Path, place: Path, changes: int, fault: Any) -> int:
+    """Run a command on a failing disk; 0 if it came to its end all the same."""
+    try:
+        with failing_disk(place, changes, fault):
+            code, said = run(words, base, place)
+    except Stopped:
+        return -1
+    if code:
+        assert code == (130 if fault == "interrupt" else 2), said
+        assert said.count("\n") == 1, said
+        assert len(said) < 2_000
+    return code
+
+
+def assert_kept(command: Command, before: dict[str, Any], left: dict[str, Any], whole: dict[str, Any]) -> None:
+    """Hold what stood in the folder to be there, or to be what replaces it."""
+    for name, data in before.items() if command.keeps else ():
+        assert left.get(name) in (data, whole.get(name)), name
+
+
+@pytest.mark.parametrize("size", [0, 300, 3_000])
+def test_a_disk_that_fills_up_within_a_file(base, case, size, tmp_path):
+    command, before, whole, _ = case
+    place = place_of(command, base, tmp_path / "place")
+    with largest_file(size):
+        code, said = run(command.words, base, place)
+    if code:
+        assert code == 2, said
+        assert said.count("\n") == 1, said
+        assert_kept(command, before, contents(place), whole)
+        code, said = run(command.words, base, place)
+        assert code == 0, said
+    assert contents(place) == whole
+
+
+@pytest.fixture(scope="module")
+def two():
+    """``two(words, base, place)``: what two processes ended with that ran a command at a time."""
+    line = [sys.executable, "-m", "tests.faults.twice"]
+    with subprocess.Popen(line, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdin is not None
+        assert starter.stdout is not None
+
+        def start(words: str, base: Path, place: Path) -> list[tuple[int, str]]:
+            starter.stdin.write(json.dumps({"words": words, "base": str(base), "place": str(place)}) + "\n")
+            starter.stdin.flush()
+            return [tuple(one) for one in json.loads(starter.stdout.readline())]
+
+        yield start
+        starter.stdin.close()
+
+
+def test_two_at_once(base, case, two, tmp_path):
+    """One waits for the other, or is refused by name; what is left is what one leaves."""
+    command, _, whole, _ = case
+    for attempt in range(3):
+        place = place_of(command, base, tmp_path / str(attempt))
+        ended = two(command.words, base, place)
+        assert min(code for code, _ in ended) == 0, ended
+        for code, said in ended:
+            assert code == 0 or (code == 2 and BUSY.search(said) and said.count("\n") == 1), said
+        assert contents(place) == whole

@@ -1,0 +1,129 @@
+"""Every page, opened in Chromium with hostile names: nothing runs, nothing is asked for, nothing had to be blocked."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from hgld import open_dataset
+from hgld.pipelines.hierarchy.review.decisions.decisions import Move
+from hgld.pipelines.hierarchy.review.decisions.journal import Journal
+from hgld.report_page.page import write_report_page
+from hgld.training.inference.search import Match, QueryMatches, write_search_page
+from tests.fake_releases.pictures import jpeg
+from tests.faults.commands import run
+from tests.hgld.small_dataset import items_of_classes, write_dataset
+from tests.hgld.test_report_page_page import write_run
+from tests.pipelines.headless_chromium import CHROMIUM, Page
+from tests.pipelines.reviewed_build import write_build
+from tests.pipelines.test_review_browser import WIDE, page_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")]
+HOSTILE = (
+    "<script>window.broken=1</script>",
+    "</script><script>window.broken=1</script>",
+    "</style><img src=https://evil.example/x onerror=window.broken=1>",
+    "\"'><svg onload=window.broken=1>",
+    "javascript:window.broken=1",
+    "data:text/html,<script>window.broken=1</script>",
+    "\u202egnp.\u2066exe\u2069",
+    "]]><!--<iframe srcdoc='<script>parent.broken=1</script>'>",
+    "{{7*7}} ${7*7} %s __proto__",
+    "x" * 5_000,
+)
+LISTEN = (
+    "window.broken = undefined; window.blocked = [];"
+    "addEventListener('securitypolicyviolation', e => window.blocked.push(`${e.violatedDirective} ${e.blockedURI}`))"
+)
+
+
+def names(count: int) -> list[str]:
+    """As many hostile names, none twice."""
+    return [f"{HOSTILE[n % len(HOSTILE)]}{n}" for n in range(count)]
+
+
+def report(folder: Path) -> Path:
+    write_run(folder / "<b>run'\"", names=list(HOSTILE))
+    write_run(folder / "javascript:x", seed=1, names=list(HOSTILE))
+    write_report_page([folder / "<b>run'\"", folder / "javascript:x"], folder / "r.html", title=HOSTILE[1])
+    return folder / "r.html"
+
+
+def build_report(folder: Path) -> Path:
+    (folder / "list.csv").write_text(
+        "name\n" + "\n".join(f'"{n.replace(chr(34), chr(34) * 2)[:300]}"' for n in names(12))
+    )
+    code, said = run("build-hierarchy --classes list.csv --encoder lexical --cache cache --out out", folder, folder)
+    assert code == 0, said
+    return folder / "out" / "report.html"
+
+
+def search(folder: Path) -> Path:
+    write_dataset(folder / "data", items_of_classes([3], ["test"]))
+    query = folder / "<img src=x onerror='window.broken=1'>.jpg"
+    query.write_bytes(jpeg(np.random.default_rng(0)))
+    dataset = open_dataset(folder / "data", "test")
+    found = [Match(n + 1, 0.5, name, 0, {"fine": name, "coarse": name}) for n, name in enumerate(HOSTILE)]
+    write_search_page(folder / "s.html", [QueryMatches(str(query), tuple(found))], dataset)
+    return folder / "s.html"
+
+
+def audit(folder: Path) -> Path:
+    rng, count = np.random.default_rng(0), 200
+    fine = np.arange(count) % 10
+    rows = np.eye(10, dtype=np.float32)[fine] + 0.05 * rng.standard_normal((count, 10), dtype=np.float32)
+    np.save(folder / "e.npy", rows)
+    shown = fine.copy()
+    shown[:5] = (shown[:5] + 1) % 10
+    columns = {"fine": [HOSTILE[n] for n in shown], "coarse": [f"{HOSTILE[n % 2]}{n % 2}" for n in shown]}
+    pl.DataFrame({"key": names(count), **columns}).write_parquet(folder / "e.labels.parquet")
+    code, said = run("audit --embeddings e.npy --out out", folder, folder)
+    assert code == 0, said
+    return folder / "out" / "audit.html"
+
+
+def assert_harmless(page: Page) -> None:
+    assert page.run("window.broken === undefined && document.scripts.length < 3")
+    assert page.run("window.blocked") == []
+    assert (page.errors, page.dialogs) == ([], [])
+
+
+def test_no_name_runs_and_no_request_leaves(tmp_path):
+    pages = {}
+    for make in (report, build_report, search, audit):
+        (tmp_path / make.__name__).mkdir()
+        pages[make.__name__] = make(tmp_path / make.__name__)
+    with Page(tmp_path / "profile", *WIDE) as page:
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=LISTEN)
+        page.call("Network.enable")
+        for name, file in pages.items():
+            page.requests.clear()
+            page.open(file.as_uri())
+            page.until("document.readyState === 'complete' && location.href.startsWith('file:')")
+            assert page.run("document.body.textContent.includes('window.broken=1')"), name
+            page.run("document.querySelectorAll('button, summary, th').forEach(e => e.click())")
+            made = "[href^='javascript' i], [onclick], [onerror], [onload]"
+            assert page.run(f'document.querySelectorAll("{made}").length') == 0, name
+            assert_harmless(page)
+            assert {one for one in page.requests if not one.startswith("data:")} == {file.as_uri()}, name
+
+
+def test_the_review_page_shows_hostile_names_and_annotators(tmp_path):
+    groups = {
+        n: (HOSTILE[n][:300], None, {f"{HOSTILE[n][:300]}{m}": (1, 0.5, True, 0) for m in range(3)}) for n in range(9)
+    }
+    build = write_build(tmp_path / "build", groups)
+    other = tmp_path / "<img src=x onerror=window.broken=1>.yaml"
+    journal = Journal(other, HOSTILE[0], "annotator")
+    said = {"who": HOSTILE[0], "when": journal.now(), "why": HOSTILE[1]}
+    journal.append([Move(names=(f"{HOSTILE[0]}0",), to=HOSTILE[3], **said)])
+    with page_of(build, tmp_path / "profile", others=(other,)) as page:
+        page.run(LISTEN)
+        page.call("Network.enable")
+        page.run("document.querySelectorAll('#groups .row, #names .row').forEach(e => e.click())")
+        for key in "cjknk":
+            page.press(key)
+        assert page.run("document.body.textContent.includes('window.broken=1')")
+        assert page.run("window.broken === undefined && window.blocked.length === 0")
+        assert all(one.startswith(("http://127.0.0.1:", "data:", "blob:")) for one in page.requests)
